@@ -1,0 +1,61 @@
+# Everything runs from this folder and out of .venv, which `make setup` fills at the versions of constraints.txt.
+#
+#   make demo     real chest films through the node, results in demo-out/
+#   make test     sets everything up, Debian packages included, and runs `make check`
+#   make check    format, lint, types, tests
+#   make setup    only the Python environment
+#   make clean    removes what these commands made
+#
+# PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
+# EXTRAS       gpu,test,demo on a machine with a GPU
+# TORCH_INDEX  a package index with CPU builds of torch, which spares a download of gigabytes
+
+PYTHON ?= python3
+EXTRAS ?= cpu,test,demo
+TORCH_INDEX ?=
+
+comma := ,
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
+INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
+PHANTOM := models/weights/phantom
+
+.PHONY: setup system-packages model demo test check clean
+.DELETE_ON_ERROR:
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) '.[$(EXTRAS)]'
+	@touch $@
+
+system-packages:
+	@sh tests/system-packages.sh
+
+# The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
+$(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \
+		$(wildcard models/*.py models/engines/*.py export/*.py)
+	$(VENV)/bin/python -m export.build --model $(PHANTOM)
+	@touch $@
+
+model: $(PHANTOM)/parity.json
+
+demo: setup model
+	$(VENV)/bin/python -m node demo --out demo-out
+
+test: system-packages check
+
+check: setup model
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest -q --durations=25
+
+clean:
+	rm -rf $(VENV) demo-out $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,108 @@
+"""Runnable: the exported graphs of a model directory, and the proof that they compute what its weights compute.
+
+    python -m export.build --model DIR [--target onnx]
+
+Graphs whose proof still holds are left alone, so a second run only reads hashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import onnx
+import onnxruntime
+import onnxscript
+import torch
+
+from export import to_onnx
+from export.parity import compare, lines
+from models.checkpoint import load_network, verify
+from models.engines import open_unproven
+from models.engines.proof import PROOF, Proof, check_proof, hash_graphs, read_proof, write_proof
+from models.errors import ModelError
+from models.manifest import WEIGHTS, read_manifest
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m export.build", description="Export and prove the graphs.")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
+    parser.add_argument("--target", default="onnx", metavar="NAME", help="onnx (default); this version has no other")
+    options = parser.parse_args(arguments)
+    if options.target != "onnx":
+        print(f"target {options.target!r} is not in this version; leave --target out for onnx", file=sys.stderr)
+        return 2
+    try:
+        return _build(options.model)
+    except ModelError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _build(directory: Path) -> int:
+    manifest = read_manifest(directory)
+    verify(directory, manifest)
+    versions = _versions()
+    if _is_proven(directory, versions):
+        print(f"{directory}: the graphs are proven and up to date")
+        return 0
+    (directory / PROOF).unlink(missing_ok=True)
+    started = time.monotonic()
+    network = load_network(directory)
+    for stage in to_onnx.export_graphs(network, directory):
+        print(f"{stage}: exported, {time.monotonic() - started:.1f} s", flush=True)
+    del network
+    stages = compare(*(open_unproven(directory, engine=name) for name in ("torch", "onnx")), manifest.sizes)
+    passed = all(stage.passed for stage in stages.values())
+    write_proof(
+        directory,
+        Proof(
+            graphs=hash_graphs(directory),
+            weights_sha256=manifest.files[WEIGHTS],
+            versions=versions,
+            stages=stages,
+            passed=passed,
+        ),
+    )
+    for line in lines(stages):
+        print(line)
+    print(f"{directory}: {'proven' if passed else 'the graphs DIFFER from the weights'}, see {PROOF}")
+    return 0 if passed else 1
+
+
+def _is_proven(directory: Path, versions: dict[str, str]) -> bool:
+    """Say whether the graphs on disk have a proof that was made with the same weights and versions."""
+    try:
+        check_proof(directory, read_manifest(directory))
+    except ModelError:
+        return False
+    proof = read_proof(directory)
+    return proof is not None and proof.versions == versions
+
+
+def _versions() -> dict[str, str]:
+    """Name what makes a graph what it is: the libraries, and the source of the network and of the exporter."""
+    source = hashlib.sha256()
+    for name in sorted(_imported("models.chex", frozenset()) | {to_onnx.__name__}):
+        source.update(Path(sys.modules[name].__file__ or "").read_bytes())
+    libraries = {"torch": torch, "onnx": onnx, "onnxscript": onnxscript, "onnxruntime": onnxruntime}
+    return {name: str(library.__version__) for name, library in libraries.items()} | {"source": source.hexdigest()}
+
+
+def _imported(name: str, known: frozenset[str]) -> frozenset[str]:
+    """Add to the known modules of `models` one more, and all of `models` that it takes a name from."""
+    known |= {name}
+    for value in vars(sys.modules[name]).values():
+        home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(home, str) and home.startswith("models.") and home not in known:
+            known = _imported(home, known)
+    return known
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

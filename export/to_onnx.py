@@ -1,0 +1,104 @@
+"""One ONNX graph per stage function, for any number of films, prompts and boxes.
+
+Traced with several of each: a size of one would be burnt in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from models.chex import Chex
+from models.engines.proof import graph_path
+
+OPSET = 18
+_FILMS, _PROMPTS, _BOXES = 2, 5, 4
+_FILM, _PROMPT, _PHRASE, _BOX = Dim("film"), Dim("prompt"), Dim("phrase"), Dim("box")
+
+Axes = dict[int, Dim]
+
+
+class _Stage(nn.Module):
+    """One function of the network, as the module that the exporter asks for."""
+
+    def __init__(self, network: Chex, function: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.network = network
+        self._function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Call the function."""
+        return self._function(*inputs)
+
+
+def export_graphs(network: Chex, directory: Path) -> Iterator[str]:
+    """Write the four graphs into a model directory, and yield the name of each when it is there."""
+    network.eval()
+    graph_path(directory, "").parent.mkdir(exist_ok=True)
+    for stage, outputs, inputs in _stages(network):
+        _export(_Stage(network, getattr(network, stage)), inputs, outputs, graph_path(directory, stage))
+        yield stage
+
+
+def _stages(network: Chex) -> list[tuple[str, tuple[str, ...], dict[str, tuple[Tensor, Axes]]]]:
+    """Name each stage's outputs, and give each input by name: a tensor to trace with, and its free axes."""
+    sizes = network.sizes
+    side, dim, cells = sizes.image_encoder.image_size, sizes.detector.dim, sizes.image_encoder.grid**2
+    tokens = torch.zeros(_PROMPTS, sizes.prompt_encoder.context, dtype=torch.int64)
+    film = {
+        "patches": (torch.randn(_FILMS, cells, dim), {0: _FILM}),
+        "positions": (torch.randn(_FILMS, cells, dim), {0: _FILM}),
+        "cls": (torch.randn(_FILMS, dim), {0: _FILM}),
+    }
+    asked = {
+        "boxes": (torch.rand(_FILMS, _BOXES, 4), {0: _FILM, 1: _BOX}),
+        "prompts": (torch.randn(_FILMS, _BOXES, dim), {0: _FILM, 1: _BOX}),
+        "prompted": (torch.ones(_FILMS, _BOXES), {0: _FILM, 1: _BOX}),
+    }
+    prompts = {"prompts": (torch.randn(_FILMS, _PROMPTS, dim), {0: _FILM, 1: _PROMPT})}
+    return [
+        ("encode_image", ("features", "patch_positions", "film"), {"pixels": (torch.rand(_FILMS, side, side), {0: _FILM})}),
+        ("encode_prompts", ("vectors",), {"tokens": (tokens, {0: _PHRASE})}),
+        ("find", ("boxes", "scores", "aggregated_scores", "features"), film | prompts),
+        ("describe", ("features",), film | asked),
+    ]
+
+
+def _export(stage: nn.Module, inputs: dict[str, tuple[Tensor, Axes]], outputs: tuple[str, ...], path: Path) -> None:
+    with _quiet():
+        torch.onnx.export(
+            stage,
+            tuple(tensor for tensor, _ in inputs.values()),
+            str(path),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=(tuple(axes for _, axes in inputs.values()),),
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's own lines and warnings away; what it raises still comes through."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

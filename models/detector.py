@@ -1,0 +1,96 @@
+"""Prompt detector: prompts attend to patches, propose boxes, and gather what lies in them (SPEC.md 4).
+
+R tokens per prompt, in prompt-major order: token q * R + r proposes box r of prompt q. Boxes are center x, center y,
+width, height in 0..1 of the square the network saw.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models import boxes as unit_boxes
+from models.attention import DecoderLayer, Mlp
+from models.manifest import DetectorSizes
+from models.roi_pool import pool
+
+
+class Detection(NamedTuple):
+    """What the detector found. Of one prompt: R boxes, their tokens and scores, and the whole of them.
+
+    boxes: [F, Q, R, 4], clipped to the square; scores: [F, Q, R]; tokens: [F, Q, R, dim]
+    aggregated_scores: [F, Q]; aggregated: [F, Q, dim]
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    tokens: Tensor
+    aggregated_scores: Tensor
+    aggregated: Tensor
+
+
+class Detector(nn.Module):
+    """DETR-style decoder with boxes that pool softly."""
+
+    def __init__(self, sizes: DetectorSizes, *, grid: int) -> None:
+        super().__init__()
+        dim = sizes.dim
+        self.grid = grid
+        self.beta = sizes.beta
+        self.boxes_per_prompt = sizes.boxes_per_prompt
+        self.box_tokens = nn.Parameter(torch.randn(sizes.boxes_per_prompt, dim) * 0.02)
+        self.layers = nn.ModuleList(
+            DecoderLayer(dim, heads=sizes.heads, feedforward=sizes.feedforward) for _ in range(sizes.layers)
+        )
+        self.norm_box = nn.LayerNorm(dim)
+        self.box = Mlp(dim, dim, 4)
+        self.norm_patch = nn.LayerNorm(dim)
+        self.patch = nn.Linear(dim, dim)
+        self.norm_region = nn.LayerNorm(dim)
+        self.region = Mlp(dim, sizes.feedforward, dim)
+        self.score = Mlp(dim, dim, 1)
+
+    def forward(self, patches: Tensor, positions: Tensor, prompts: Tensor, *, group: int | None) -> Detection:
+        """Find prompts [F, Q, dim] among patches [F, P, dim]; group: see `decode`."""
+        decoded = self.decode(patches, positions, prompts, group=group)
+        proposed = torch.sigmoid(self.box(self.norm_box(decoded)))
+        # At evaluation the decoder's token always joins what its box pooled (SPEC.md 4.5).
+        regions = self.gather((decoded + self.pool(patches, proposed)) / 2)
+        tokens = self.per_prompt(regions)
+        scores = torch.sigmoid(self.score(tokens)).squeeze(-1)
+        # A prompt whose boxes are all unlikely is shrunk, not normalized (SPEC.md 4.5, DEP-7).
+        total = scores.sum(dim=-1).clamp(min=1)
+        return Detection(
+            boxes=self.per_prompt(unit_boxes.clip(proposed)),
+            scores=scores,
+            tokens=tokens,
+            aggregated_scores=scores.square().sum(dim=-1) / total,
+            aggregated=(scores.unsqueeze(-1) * tokens).sum(dim=-2) / total.unsqueeze(-1),
+        )
+
+    def decode(self, patches: Tensor, positions: Tensor, prompts: Tensor, *, group: int | None) -> Tensor:
+        """Decode prompts [F, Q, dim] into tokens [F, Q * R, dim].
+
+        group: R where a prompt's tokens see each other only (reports); None where all prompts of a film see each other,
+        as the published code does whenever it is given a query mask (SPEC.md 4.2)
+        """
+        tokens = (prompts.unsqueeze(2) + self.box_tokens).flatten(1, 2)
+        memory = patches + positions
+        for layer in self.layers:
+            tokens = layer(tokens, memory, group=group)
+        return tokens
+
+    def pool(self, patches: Tensor, boxes: Tensor) -> Tensor:
+        """Pool patches [F, P, dim] under boxes [F, B, 4], not clipped, into [F, B, dim]. Positions take no part."""
+        return pool(self.patch(self.norm_patch(patches)), boxes, grid=self.grid, beta=self.beta)
+
+    def per_prompt(self, tokens: Tensor) -> Tensor:
+        """Split [F, Q * R, n] into [F, Q, R, n]."""
+        return tokens.reshape(tokens.shape[0], -1, self.boxes_per_prompt, tokens.shape[-1])
+
+    def gather(self, pooled: Tensor) -> Tensor:
+        """Turn what boxes hold [F, B, dim] into region tokens [F, B, dim]."""
+        tokens: Tensor = self.region(self.norm_region(pooled))
+        return tokens

@@ -1,0 +1,338 @@
+"""`manifest.toml`: everything about a model that is not in its weights (DESIGN.md 4).
+
+Sizes, input rule, decision values and file hashes, as values that refuse to be wrong. Every size of the network is
+read from here, so one program runs the published network and a small one alike. Keys are the field names; a key that
+is unknown or missing is an error, since a silent default would change what the network says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from models.errors import ModelError
+
+MANIFEST = "manifest.toml"
+WEIGHTS = "weights.safetensors"
+
+_T = TypeVar("_T")
+
+
+def _require_positive(sizes: object) -> None:
+    for entry in fields(cast("type", sizes)):
+        value = getattr(sizes, entry.name)
+        if not isinstance(value, str) and value <= 0:
+            raise ValueError(f"{entry.name} ({value}) must be above 0")
+
+
+def _require_divisible(name: str, value: int, part_name: str, part: int) -> None:
+    if value % part:
+        raise ValueError(f"{name} ({value}) must be a multiple of {part_name} ({part})")
+
+
+def _require_unit(values: object, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(values, name) <= 1:
+            raise ValueError(f"{name} ({getattr(values, name)}) must lie in 0..1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageEncoderSizes:
+    """The vision transformer (SPEC.md 2). `image_size` is the side of its input in pixels, `output` the shared dim."""
+
+    stem: Literal["patch"] = "patch"
+    patch_size: int
+    image_size: int
+    width: int
+    layers: int
+    heads: int
+    output: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+        _require_divisible("image_size", self.image_size, "patch_size", self.patch_size)
+        _require_divisible("width", self.width, "heads", self.heads)
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side of the square."""
+        return self.image_size // self.patch_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptEncoderSizes:
+    """The text transformer (SPEC.md 3). `context` is the token count of every prompt, padding included."""
+
+    vocabulary: int
+    context: int
+    width: int
+    layers: int
+    heads: int
+    output: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+        _require_divisible("width", self.width, "heads", self.heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorSizes:
+    """The prompt detector (SPEC.md 4). `beta` is the exponent of the soft boxes; 2 is a Gaussian."""
+
+    dim: int
+    heads: int
+    layers: int
+    boxes_per_prompt: int
+    feedforward: int
+    beta: float
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+        _require_divisible("dim", self.dim, "heads", self.heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostDecoderSizes:
+    """The post decoder (SPEC.md 6). Its layers are those of the detector in every other size."""
+
+    layers: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorSizes:
+    """The sentence generator (SPEC.md 7). `max_length` counts tokens of a sentence, the leading BOS included."""
+
+    vocabulary: int
+    positions: int
+    width: int
+    layers: int
+    heads: int
+    prefix_length: int
+    prefix_hidden: int
+    max_length: int
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+        _require_divisible("width", self.width, "heads", self.heads)
+        if self.max_length > self.positions:
+            raise ValueError(f"max_length ({self.max_length}) must not exceed positions ({self.positions})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSizes:
+    """Every size of the network. Image and prompt encoder end in the detector's dim."""
+
+    image_encoder: ImageEncoderSizes
+    prompt_encoder: PromptEncoderSizes
+    detector: DetectorSizes
+    post_decoder: PostDecoderSizes
+    generator: GeneratorSizes
+
+    def __post_init__(self) -> None:
+        outputs = (self.image_encoder.output, self.prompt_encoder.output)
+        if outputs != (self.detector.dim, self.detector.dim):
+            raise ValueError(f"image_encoder.output, prompt_encoder.output {outputs} must equal {self.detector.dim}")
+
+    @property
+    def dim(self) -> int:
+        """Length of every feature that travels between the parts."""
+        return self.detector.dim
+
+
+PUBLISHED_SIZES = NetworkSizes(
+    image_encoder=ImageEncoderSizes(patch_size=32, image_size=224, width=768, layers=12, heads=12, output=512),
+    prompt_encoder=PromptEncoderSizes(vocabulary=49408, context=77, width=512, layers=12, heads=8, output=512),
+    detector=DetectorSizes(dim=512, heads=8, layers=6, boxes_per_prompt=3, feedforward=2048, beta=2.0),
+    post_decoder=PostDecoderSizes(layers=3),
+    generator=GeneratorSizes(
+        vocabulary=50257,
+        positions=1024,
+        width=1024,
+        layers=24,
+        heads=16,
+        prefix_length=5,
+        prefix_hidden=2048,
+        max_length=128,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRule:
+    """How a gray film becomes the network's input (SPEC.md 1).
+
+    size: side of the input in pixels
+    mean, std: of gray values 0..1
+    resize: "direct" crops the central square and resizes it; "via_256" first brings the shorter side to 256
+    """
+
+    size: int
+    mean: float
+    std: float
+    resize: Literal["direct", "via_256"]
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.std <= 0:
+            raise ValueError(f"size ({self.size}) and std ({self.std}) must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """How scores become answers (DESIGN.md 5).
+
+    temperature: divides the difference of cosines to the positive and the negative prompt (SPEC.md 8)
+    thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key
+    review_band: width of the band below the threshold in which a finding is indeterminate
+    box_threshold: score from which a box is reported
+    region_threshold: positiveness above which a region's sentence is kept (SPEC.md 9.1.4)
+    """
+
+    temperature: float
+    default_threshold: float
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    review_band: float
+    box_threshold: float
+    region_threshold: float
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"temperature ({self.temperature}) must be above 0")
+        _require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold")
+        for key, threshold in self.thresholds.items():
+            if not 0 <= threshold <= 1:
+                raise ValueError(f"thresholds.{key} ({threshold}) must lie in 0..1")
+
+    def threshold(self, key: str) -> float:
+        """Give the probability from which the finding of a prompt is present."""
+        return self.thresholds.get(key, self.default_threshold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRule:
+    """When two sentences say the same (SPEC.md 9.1.6). Similarities are (cosine + 1) / 2.
+
+    remove_above: duplicates from here on are always removed
+    soft_remove_above: and from here on while more than `max_sentences` are left
+    """
+
+    remove_above: float = 0.95
+    soft_remove_above: float = 0.9
+    max_sentences: int = 10
+
+    def __post_init__(self) -> None:
+        _require_unit(self, "remove_above", "soft_remove_above")
+        if self.max_sentences < 1:
+            raise ValueError(f"max_sentences ({self.max_sentences}) must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a model directory says about itself.
+
+    gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (SPEC.md 15)
+    files: sha256 of every other file, by its path inside the directory with forward slashes
+    """
+
+    name: str
+    version: str
+    licence: str
+    trained_on: str
+    intended_use: str
+    gray: Literal["voi", "mimic_jpg"]
+    input: InputRule
+    sizes: NetworkSizes
+    decisions: Decisions
+    report: ReportRule = field(default_factory=ReportRule)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("name", "version"):
+            if not getattr(self, key).strip():
+                raise ValueError(f"{key} must not be blank")
+        if self.input.size != self.sizes.image_encoder.image_size:
+            raise ValueError(
+                f"input.size ({self.input.size}) must equal sizes.image_encoder.image_size "
+                f"({self.sizes.image_encoder.image_size})"
+            )
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a model directory. Raises ModelError that names the key and what it must be."""
+    path = directory / MANIFEST
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); name a model directory") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is not TOML ({error}); fix it or restore the model directory") from error
+    try:
+        return _from_table(Manifest, table, prefix="")
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest of a model directory."""
+    (directory / MANIFEST).write_text("\n".join(_lines(asdict(manifest))) + "\n", encoding="utf-8")
+
+
+def _lines(table: Mapping[str, object], *, name: str = "") -> Iterator[str]:
+    """Write a table as TOML, its own values before the tables in it."""
+    if name:
+        yield f"\n[{name}]"
+    for key, value in table.items():
+        if not isinstance(value, Mapping):
+            # What JSON writes for texts, numbers and truth values is TOML too, but for one control character.
+            yield f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _lines(value, name=f"{name}.{_key(key)}".removeprefix("."))
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _from_table(kind: type[_T], table: object, *, prefix: str) -> _T:
+    """Make a dataclass of a TOML table. Raises ModelError that starts with the key."""
+    if not isinstance(table, dict):
+        raise ModelError(f"{prefix.rstrip('.')} must be a table")
+    known = {entry.name: entry for entry in fields(cast("type", kind))}
+    for key in table.keys() - known.keys():
+        raise ModelError(f"{prefix}{key} is unknown to this version; remove it, or use a newer program")
+    for key in known.keys() - table.keys():
+        if known[key].default is MISSING and known[key].default_factory is MISSING:
+            raise ModelError(f"{prefix}{key} is missing; add it")
+    hints = get_type_hints(kind)
+    values = {key: _checked(hints[key], value, key=prefix + key) for key, value in table.items()}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ModelError(f"{prefix}{error}") from error
+
+
+def _checked(hint: object, value: object, *, key: str) -> object:
+    """Give a TOML value the type its field asks for. Raises ModelError that starts with the key."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _from_table(hint, value, prefix=f"{key}.")
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ModelError(f"{key} is {value!r}; this version knows {', '.join(map(repr, get_args(hint)))}")
+        return value
+    if get_origin(hint) is Mapping:
+        if not isinstance(value, dict):
+            raise ModelError(f"{key} must be a table")
+        return {name: _checked(get_args(hint)[1], entry, key=f"{key}.{name}") for name, entry in value.items()}
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise ModelError(f"{key} is {value!r}; it must be of type {getattr(hint, '__name__', hint)}")
+    return value

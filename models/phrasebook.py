@@ -1,0 +1,106 @@
+"""Phrases as vectors of the network, and how far a feature is from a phrase's opposite. Numpy only.
+
+Embeddings are not normalized, and the mean of synonyms is the mean of raw embeddings (SPEC.md 3); only the comparison
+of SPEC.md 8 normalizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from models.answers import FloatArray, Question, ReaderPrompt
+from models.deduplicate import unit_length
+from models.engines import Engine
+from models.tokenizers import PromptTokenizer
+
+_NONE: FloatArray = np.zeros((0, 0), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PromptVectors:
+    """Embeddings of a tuple of prompts.
+
+    queries: [prompt, dim]
+    judged: the indices of the prompts that have negatives, J of them
+    positive, negative: [J, dim]
+    """
+
+    queries: FloatArray
+    judged: tuple[int, ...]
+    positive: FloatArray
+    negative: FloatArray
+
+
+class Phrasebook:
+    """Embeds phrases with an engine, and keeps what prompt sets ask with every film."""
+
+    def __init__(self, engine: Engine, tokenizer: PromptTokenizer) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self.vectors = lru_cache(maxsize=16)(self._vectors)
+
+    def embed(self, texts: Sequence[str]) -> FloatArray:
+        """Embed at least one phrase or sentence: [text, dim]."""
+        return self._engine.encode_prompts(self._tokenizer.encode(texts))
+
+    def pairs(
+        self, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Embed what each question asks for and its opposite: two arrays [question, dim].
+
+        A box alone is compared with what the judged prompts of the reference have in common (SPEC.md 9.1.3); raises
+        ValueError when there are none.
+        """
+        phrases = [question.prompt.strip() for question in questions if question.prompt is not None]
+        embeddings = self.embed(phrases + [opposite(phrase, reference) for phrase in phrases]) if phrases else _NONE
+        worded = iter(zip(embeddings[: len(phrases)], embeddings[len(phrases) :], strict=True))
+        pairs = [next(worded) if question.prompt is not None else self._common(reference) for question in questions]
+        return np.stack([positive for positive, _ in pairs]), np.stack([negative for _, negative in pairs])
+
+    def _common(self, reference: tuple[ReaderPrompt, ...]) -> tuple[FloatArray, FloatArray]:
+        vectors = self.vectors(reference)
+        if not vectors.judged:
+            raise ValueError("a question about a box alone needs reference prompts that have negatives")
+        return vectors.positive.mean(axis=0), vectors.negative.mean(axis=0)
+
+    def _vectors(self, prompts: tuple[ReaderPrompt, ...]) -> PromptVectors:
+        """Embed all phrases of a tuple of prompts in one call."""
+        judged = tuple(index for index, prompt in enumerate(prompts) if prompt.kind != "region")
+        groups = [prompt.phrases for prompt in prompts] + [prompts[index].negatives for index in judged]
+        embeddings = self.embed([phrase for group in groups for phrase in group])
+        ends = np.cumsum([len(group) for group in groups])[:-1]
+        means = np.stack([group.mean(axis=0) for group in np.split(embeddings, ends)])
+        queries = means[: len(prompts)]
+        return PromptVectors(
+            queries=queries, judged=judged, positive=queries[list(judged)], negative=means[len(prompts) :]
+        )
+
+
+def opposite(phrase: str, reference: Sequence[ReaderPrompt]) -> str:
+    """Word the absence of a phrase (SPEC.md 11), as the reference does where it knows the phrase.
+
+    An abbreviation keeps its capitals, as published: "No COPD or emphysema".
+    """
+    for prompt in reference:
+        if phrase in prompt.phrases and prompt.negatives:
+            return prompt.negatives[0]
+    abbreviated = phrase[1:2].isupper()
+    return "No " + (phrase if abbreviated else phrase[:1].lower() + phrase[1:])
+
+
+def contrast(
+    features: FloatArray, *, positive: FloatArray, negative: FloatArray, temperature: float = 1.0
+) -> FloatArray:
+    """Weigh features against pairs of embeddings (SPEC.md 8): a probability per feature.
+
+    features: [feature, dim]; positive, negative: [feature, dim], or [dim] for all
+    """
+    unit = unit_length(features)
+    difference = (unit * (unit_length(positive) - unit_length(negative))).sum(axis=-1)
+    # The sigmoid, as a hyperbolic tangent: it overflows for no temperature.
+    probability: FloatArray = (0.5 + 0.5 * np.tanh(difference / (2.0 * temperature))).astype(np.float32)
+    return probability

@@ -1,0 +1,43 @@
+"""Post decoder: region tokens look at the whole picture once more before they become a sentence (SPEC.md 6)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.attention import DecoderLayer
+from models.manifest import DetectorSizes, PostDecoderSizes
+
+
+class PostDecoder(nn.Module):
+    """Layers behind a learned gate, then a layer norm: output = norm(tokens + gate * layers(tokens))."""
+
+    def __init__(self, sizes: PostDecoderSizes, *, detector: DetectorSizes) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            DecoderLayer(detector.dim, heads=detector.heads, feedforward=detector.feedforward)
+            for _ in range(sizes.layers)
+        )
+        self.gate = nn.Parameter(torch.zeros(1))
+        self.norm_gate = nn.LayerNorm(detector.dim)
+
+    def forward(self, tokens: Tensor, memory: Tensor, *, group: int | None) -> Tensor:
+        """Update tokens [F, T, dim] by memory [F, P + 1, dim]: patches with positions, then cls without.
+
+        group: 1 where each box sees itself only; None where every token of a film sees every other, as the published
+        code does for prompts (SPEC.md 6, BUG-5)
+        """
+        updated = tokens
+        for layer in self.layers:
+            updated = layer(updated, memory, group=group)
+        gated: Tensor = self.norm_gate(tokens + self.gate * updated)
+        return gated
+
+    def of_prompts(self, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
+        """Update each prompt's aggregated token [F, Q, dim], followed by its box tokens [F, Q, R, dim].
+
+        Returns [F, Q, 1 + R, dim], the aggregated token first.
+        """
+        tokens = torch.cat([aggregated.unsqueeze(2), boxes], dim=2)
+        updated: Tensor = self(tokens.flatten(1, 2), memory, group=None)
+        return updated.reshape(tokens.shape)

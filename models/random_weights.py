@@ -1,0 +1,244 @@
+"""Runnable: a complete model directory with random weights, small for demonstrations or of the published size.
+
+    python -m models.random_weights --size phantom|full DIRECTORY [--seed N]
+
+Drawn and written one piece at a time, so the published size needs little memory. Draws are bit counts of a raw random
+stream, which numpy keeps for ever: equal seeds give equal files everywhere. They are small multiples of a power of two,
+exact in two bytes, and few, so that a small directory stays small under version control.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import re
+import shutil
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.checkpoint import file_sha256
+from models.chex import Chex
+from models.manifest import (
+    PUBLISHED_SIZES,
+    WEIGHTS,
+    Decisions,
+    DetectorSizes,
+    GeneratorSizes,
+    ImageEncoderSizes,
+    InputRule,
+    Manifest,
+    NetworkSizes,
+    PostDecoderSizes,
+    PromptEncoderSizes,
+    write_manifest,
+)
+from models.tokenizers import SENTENCE_END, SENTENCE_MERGES, SENTENCE_VOCABULARY, VOCABULARIES, SentenceTokenizer
+
+Size = Literal["phantom", "full"]
+FloatArray = NDArray[np.float32]
+
+CARD = "MODEL_CARD.md"
+PHANTOM_SEED = 36
+
+PHANTOM_SIZES = NetworkSizes(
+    image_encoder=ImageEncoderSizes(patch_size=32, image_size=224, width=96, layers=3, heads=3, output=64),
+    prompt_encoder=PromptEncoderSizes(vocabulary=49408, context=77, width=64, layers=2, heads=1, output=64),
+    detector=DetectorSizes(dim=64, heads=4, layers=3, boxes_per_prompt=3, feedforward=256, beta=2.0),
+    post_decoder=PostDecoderSizes(layers=2),
+    generator=GeneratorSizes(
+        vocabulary=50257, positions=128, width=64, layers=2, heads=4, prefix_length=5, prefix_hidden=128, max_length=24
+    ),
+)
+
+# The only words untrained weights say: each one token, and none of them could be taken for a finding.
+_WORDS = (
+    "amber river maple cloud harbor violet copper silver garden winter lantern canvas marble thunder forest sunset breeze "
+    "island candle mountain village bridge window ribbon basket pencil paper velvet ocean desert valley autumn spring "
+    "summer morning evening tower castle wagon kettle mirror ladder pepper ginger honey lemon ivory crimson"
+)
+_PIECE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    """How the weights whose name fits are drawn.
+
+    gain: standard deviation, times the root of the number of inputs where `scaled`
+    constant: instead of a draw; repeated along the tensor
+    """
+
+    name: str
+    gain: float = 1.0
+    scaled: bool = True
+    constant: tuple[float, ...] = ()
+
+
+# The first rule that fits. The gains were tried out: with them prompts, films and boxes differ visibly, scores cover most
+# of 0..1, and sentences differ in words and length. Draws of equal size everywhere would give one answer to everything.
+_RULES = (
+    _Rule(name=r".*norm_\w+\.weight", constant=(1.0,)),
+    _Rule(name=r".*\.(scale_\w+|gate)", constant=(0.5,)),
+    _Rule(name=r"detector\.box\.contract\.bias", constant=(0.0, 0.0, -0.5, -0.5)),
+    _Rule(name=r".*\.bias", constant=(0.0,)),
+    _Rule(name=r"generator\.positions\.weight", gain=0.25, scaled=False),
+    _Rule(name=r".*\.(tokens|positions)\.weight|.*\.(positions|class_token)", gain=1 / 32, scaled=False),
+    _Rule(name=r"generator\.prefix\.contract\.weight", gain=8.0),
+    _Rule(name=r"(generator|prompt_encoder)\.layers\..*(out|contract)\.weight", gain=2.0),
+    _Rule(name=r"prompt_encoder\.layers\..*packed\.weight", gain=2.0),
+    _Rule(name=r"detector\.box_tokens", gain=0.7, scaled=False),
+    _Rule(name=r"detector\.patch\.weight", gain=0.08),
+    _Rule(name=r"detector\.box\.contract\.weight", gain=3.0),
+    _Rule(name=r"detector\.score\.contract\.weight", gain=6.0),
+    _Rule(name=r".*"),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.random_weights", description="Make an untrained model.")
+    parser.add_argument("directory", type=Path, help="the model directory to write")
+    parser.add_argument("--size", choices=get_args(Size), required=True, help="phantom is small, full as published")
+    parser.add_argument("--seed", type=int, default=PHANTOM_SEED, help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    try:
+        parameters = write_directory(options.directory, size=options.size, seed=options.seed)
+    except OSError as error:
+        print(f"{options.directory} cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    print(f"{options.directory}: {parameters:,} random parameters, seed {options.seed}")
+    return 0
+
+
+def write_directory(directory: Path, *, size: Size, seed: int) -> int:
+    """Write a model directory with random weights, its manifest last. Returns the number of parameters."""
+    sizes = PHANTOM_SIZES if size == "phantom" else PUBLISHED_SIZES
+    (directory / "vocab").mkdir(parents=True, exist_ok=True)
+    for source in sorted(VOCABULARIES.iterdir()):
+        target = directory / "vocab" / source.name
+        if not (target.exists() and target.samefile(source)):
+            shutil.copyfile(source, target)
+    parameters, weights_sha256 = _write_weights(directory / WEIGHTS, sizes=sizes, seed=seed, small=size == "phantom")
+    (directory / CARD).write_text(_card(size=size, seed=seed, parameters=parameters), encoding="utf-8")
+    others = [CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
+    files = {WEIGHTS: weights_sha256} | {name: file_sha256(directory / name) for name in others}
+    write_manifest(directory, _manifest(size=size, sizes=sizes, seed=seed, files=files))
+    return parameters
+
+
+def _manifest(*, size: Size, sizes: NetworkSizes, seed: int, files: dict[str, str]) -> Manifest:
+    return Manifest(
+        name=f"chex-{size}-untrained",
+        version=f"1.{seed}",
+        licence="Apache-2.0",
+        trained_on="nothing: random weights",
+        intended_use="demonstration and tests of the program; never any clinical use",
+        gray="voi",
+        input=InputRule(size=sizes.image_encoder.image_size, mean=0.505, std=0.248, resize="direct"),
+        sizes=sizes,
+        decisions=Decisions(
+            temperature=0.15, default_threshold=0.7, review_band=0.1, box_threshold=0.5, region_threshold=0.5
+        ),
+        files=files,
+    )
+
+
+def _card(*, size: Size, seed: int, parameters: int) -> str:
+    return f"""# chex-{size}-untrained
+
+**Random weights. This model has learned nothing.** Its boxes, scores, probabilities and sentences say nothing about any
+film. It exists to show and to test the program around it, and must never be used for a patient, not even as a hint.
+
+- Architecture: ChEX (SPEC.md), {parameters:,} parameters, {"small sizes" if size == "phantom" else "published sizes"}.
+- Trained on: nothing. Drawn by `python -m models.random_weights --size {size} --seed {seed} DIRECTORY`, which writes the
+  same bytes everywhere.
+- Sentences: its output words are a short list of everyday words (amber, river, maple, ...), so that no demonstration can be
+  taken for a report. Which of them it says is chance.
+- Thresholds: the seed and the manifest's thresholds were chosen so that the demonstration film RG1 of `pydicom-data` shows
+  present, indeterminate and absent findings. That is a choice for the picture, not a performance.
+- Performance: none. Licence: Apache-2.0 (weights); the two vocabularies in `vocab/` have licences of their own.
+"""
+
+
+def _write_weights(path: Path, *, sizes: NetworkSizes, seed: int, small: bool) -> tuple[int, str]:
+    """Write a safetensors file piece by piece. Returns the number of parameters and the file's SHA-256.
+
+    The format: eight bytes with the length of a JSON header, the header, then all numbers in the header's order.
+    small: two bytes a number instead of four
+    """
+    with torch.device("meta"):
+        shapes = {name: tuple(tensor.shape) for name, tensor in Chex(sizes).state_dict().items()}
+    dtype = np.dtype("<f2" if small else "<f4")
+    header: dict[str, object] = {}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": "F16" if small else "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    # Tensors start at a multiple of eight bytes, which the format fills with blanks.
+    text += b" " * (-len(text) % 8)
+    hashed = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in _pieces(len(text).to_bytes(8, "little") + text, shapes, seed=seed, dtype=dtype):
+            hashed.update(piece)
+            file.write(piece)
+    return end // dtype.itemsize, hashed.hexdigest()
+
+
+def _pieces(start: bytes, shapes: dict[str, tuple[int, ...]], *, seed: int, dtype: np.dtype) -> Iterator[bytes]:
+    yield start
+    said = _said_tokens()
+    for name, shape in shapes.items():
+        place = 0
+        for values in _draw(name, shape, seed=seed):
+            if name == "generator.tokens.weight":
+                _speak_only(values, said, first=place // shape[1], width=shape[1])
+            place += len(values)
+            yield values.astype(dtype).tobytes()
+
+
+def _draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArray]:
+    """Draw a tensor, flat, in pieces of whole rows. Each has its own stream, whatever else is drawn."""
+    rule = next(rule for rule in _RULES if re.fullmatch(rule.name, name))
+    count = math.prod(shape)
+    if rule.constant:
+        yield np.resize(np.array(rule.constant, dtype=np.float32), count)
+        return
+    inputs = math.prod(shape[1:]) if name.endswith(".weight") else shape[0]
+    deviation = rule.gain / math.sqrt(inputs) if rule.scaled else rule.gain
+    # Eight random bits: a bell of nine values with deviation root 2, here in steps of the nearest power of two.
+    step = np.float32(2.0 ** round(math.log2(deviation / math.sqrt(2))))
+    stream = np.random.PCG64([seed, zlib.crc32(name.encode())])
+    row = shape[-1]
+    piece = max(_PIECE // row, 1) * row
+    for start in range(0, count, piece):
+        size = min(piece, count - start)
+        raw = stream.random_raw(-(-size // 8)).astype("<u8").view(np.uint8)[:size]
+        yield (np.bitwise_count(raw).astype(np.float32) - 4) * step
+
+
+def _said_tokens() -> NDArray[np.int64]:
+    """List the tokens that an untrained generator may say: the words, and the end of a sentence."""
+    tokenizer = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+    return np.array([*(tokenizer.encode(f" {word}")[0] for word in _WORDS.split()), SENTENCE_END])
+
+
+def _speak_only(values: FloatArray, said: NDArray[np.int64], *, first: int, width: int) -> None:
+    """Make the rows of some tokens so much longer that one of them always is the likeliest; changes `values`."""
+    rows = values.reshape(-1, width)
+    mine = said[(said >= first) & (said < first + len(rows))] - first
+    rows[mine] *= 4
+    rows[mine[mine + first == SENTENCE_END]] *= 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,227 @@
+"""Prompts, an engine, tokens and thresholds into answers about one film. Numpy only, whatever the engine.
+
+The report is SPEC.md 9.1 without its index shift (BUG-8): everything about a sentence belongs to the prompt it was
+generated for. A sentence removed as a duplicate never removes its prompt's reading.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from models.answers import Answer, FilmReading, FloatArray, Look, PromptReading, Question, ReaderPrompt, Sentence, State
+from models.deduplicate import deduplicate, similarity_of
+from models.engines import Engine, Regions, open_engine
+from models.manifest import WEIGHTS, Manifest, read_manifest
+from models.phrasebook import Phrasebook, PromptVectors, contrast
+from models.preprocess import Square, prepare, square
+from models.tokenizers import (
+    PROMPT_VOCABULARY,
+    SENTENCE_MERGES,
+    SENTENCE_VOCABULARY,
+    PromptTokenizer,
+    SentenceTokenizer,
+)
+
+# Sentences generated at once, as published (SPEC.md 7.3): 25 MB of keys and values each at full size.
+_BATCH = 32
+
+
+def open_reader(directory: Path, *, engine: str, threads: int = 0) -> ChexReader:
+    """Open a model directory; threads: 0 means all cores. Raises ModelError as `engines.open_engine` does."""
+    vocabularies = directory / "vocab"
+    return ChexReader(
+        read_manifest(directory),
+        open_engine(directory, engine=engine, threads=threads),
+        PromptTokenizer(vocabularies / PROMPT_VOCABULARY),
+        SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
+    )
+
+
+class ChexReader:
+    """One opened model. May be called from several threads, as its engine may."""
+
+    def __init__(
+        self, manifest: Manifest, engine: Engine, phrases: PromptTokenizer, sentences: SentenceTokenizer
+    ) -> None:
+        self.manifest = manifest
+        self._engine = engine
+        self._phrasebook = Phrasebook(engine, phrases)
+        self._sentences = sentences
+
+    @property
+    def engine_name(self) -> str:
+        """The runtime that answers."""
+        return self._engine.name
+
+    @property
+    def weights_sha256(self) -> str:
+        """The hash of the weights that answer."""
+        return self.manifest.files[WEIGHTS]
+
+    def square(self, columns: int, rows: int) -> Square:
+        """Say which part of an upright film the network sees."""
+        return square(columns, rows, self.manifest.input)
+
+    def look(self, gray: FloatArray) -> Look:
+        """Encode an upright film once, for any number of questions; gray: [row, column], 0..1."""
+        pixels = prepare(gray, self.manifest.input)
+        return Look(patches=self._engine.encode_image(pixels[np.newaxis]))
+
+    def report(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
+        """Read a film: locate every prompt, judge it, put it into words, and drop what was said twice (SPEC.md 9.1)."""
+        prompts = tuple(prompts)
+        if not prompts:
+            return FilmReading(sentences=(), prompts=())
+        vectors = self._phrasebook.vectors(prompts)
+        regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
+        told = self._told(prompts, vectors, regions.features[0])
+        texts = self._generate(regions.features[0, told])
+        spoken = [(index, text) for index, text in zip(told, texts, strict=True) if text]
+        kept, standing = self._without_duplicates(spoken, regions.aggregated_scores[0])
+        probabilities = self._probabilities(vectors, regions.features[0])
+        return FilmReading(
+            sentences=tuple(self._sentence(prompts[index], text, regions, index) for index, text in kept),
+            prompts=tuple(
+                self._reading(prompt, regions, index, probabilities.get(index), standing.get(index))
+                for index, prompt in enumerate(prompts)
+            ),
+        )
+
+    def ask(self, look: Look, questions: Sequence[Question], *, reference: Sequence[ReaderPrompt] = ()) -> list[Answer]:
+        """Answer each question on its own, whatever else is asked.
+
+        reference: a prompt set; what its judged prompts have in common tells what a box alone holds, and a question
+        that uses their words uses their negatives. Raises ValueError for a box alone without any judged prompt.
+        """
+        if not questions:
+            return []
+        reference = tuple(reference)
+        boxed = [index for index, question in enumerate(questions) if question.box is not None]
+        located = [index for index, question in enumerate(questions) if question.box is None]
+        answers = [
+            *self._describe(look, [questions[index] for index in boxed], reference),
+            *self._locate(look, [questions[index] for index in located], reference),
+        ]
+        return [answer for _, answer in sorted(zip(boxed + located, answers, strict=True), key=lambda pair: pair[0])]
+
+    def _told(self, prompts: Sequence[ReaderPrompt], vectors: PromptVectors, features: FloatArray) -> list[int]:
+        """Choose the prompts that get a sentence: all but regions with nothing of note (SPEC.md 9.1.3, 9.1.4).
+
+        Without any judged prompt nothing says what is of note, and every region keeps its sentence.
+        """
+        if not vectors.judged:
+            return list(range(len(prompts)))
+        positiveness = contrast(features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0))
+        threshold = self.manifest.decisions.region_threshold
+        return [i for i, prompt in enumerate(prompts) if prompt.kind != "region" or positiveness[i] > threshold]
+
+    def _generate(self, features: FloatArray) -> list[str]:
+        """Put features [sentence, dim] into words."""
+        batches = [features[start : start + _BATCH] for start in range(0, len(features), _BATCH)]
+        return [printable(self._sentences.decode(ids)) for batch in batches for ids in self._engine.write(batch)]
+
+    def _without_duplicates(
+        self, spoken: Sequence[tuple[int, str]], preference: FloatArray
+    ) -> tuple[list[tuple[int, str]], dict[int, int]]:
+        """Drop what was said twice (SPEC.md 9.1.6); spoken: (prompt, text), preference: [prompt].
+
+        Returns the sentences that stay, and for each prompt that spoke the index of the one that stands for its own.
+        """
+        if not spoken:
+            return [], {}
+        similarity = similarity_of(self._phrasebook.embed([text for _, text in spoken]))
+        kept, survivors = deduplicate(similarity, [preference[index] for index, _ in spoken], self.manifest.report)
+        place = {sentence: number for number, sentence in enumerate(kept)}
+        standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}
+        return [spoken[sentence] for sentence in kept], standing
+
+    def _probabilities(self, vectors: PromptVectors, features: FloatArray) -> dict[int, float]:
+        """Judge every prompt that has negatives by its own pair (SPEC.md 8); by index of the prompt."""
+        values = self._judge(features[list(vectors.judged)], vectors.positive, vectors.negative)
+        return {index: float(value) for index, value in zip(vectors.judged, values, strict=True)}
+
+    def _judge(self, features: FloatArray, positive: FloatArray, negative: FloatArray) -> FloatArray:
+        temperature = self.manifest.decisions.temperature
+        return contrast(features, positive=positive, negative=negative, temperature=temperature)
+
+    def _reading(
+        self, prompt: ReaderPrompt, regions: Regions, index: int, probability: float | None, sentence: int | None
+    ) -> PromptReading:
+        boxes, scores = self._visible(regions.boxes[0, index], regions.scores[0, index])
+        return PromptReading(
+            key=prompt.key,
+            kind=prompt.kind,
+            probability=probability,
+            state=None if probability is None else self._state(prompt.key, probability),
+            boxes=boxes,
+            box_scores=scores,
+            sentence=sentence,
+        )
+
+    def _sentence(self, prompt: ReaderPrompt, text: str, regions: Regions, index: int) -> Sentence:
+        boxes, scores = self._visible(regions.boxes[0, index], regions.scores[0, index])
+        score = float(regions.aggregated_scores[0, index])
+        return Sentence(text=text, key=prompt.key, score=score, boxes=boxes, box_scores=scores)
+
+    def _state(self, key: str, probability: float) -> State:
+        """Present at or above the key's threshold, indeterminate in the band below it."""
+        threshold = self.manifest.decisions.threshold(key)
+        if probability >= threshold:
+            return "present"
+        return "indeterminate" if probability >= threshold - self.manifest.decisions.review_band else "absent"
+
+    def _visible(self, boxes: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Choose the boxes above the box threshold, else the best one; boxes: [box, 4], scores: [box]."""
+        chosen = np.flatnonzero(scores > self.manifest.decisions.box_threshold)
+        if not len(chosen):
+            chosen = np.argmax(scores, keepdims=True)
+        return boxes[chosen], scores[chosen]
+
+    def _locate(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
+        """Answer prompts alone: each is the only prompt of its own copy of the film (SPEC.md 6, BUG-5)."""
+        if not questions:
+            return []
+        positive, negative = self._phrasebook.pairs(questions, reference)
+        regions = self._engine.find(look.patches.copies(len(questions)), positive[:, np.newaxis])
+        features = regions.features[:, 0]
+        scores = self._judge(features, positive, negative)
+        boxes = [self._visible(*found) for found in zip(regions.boxes[:, 0], regions.scores[:, 0], strict=True)]
+        texts = self._generate(features)
+        return [_answer(*parts) for parts in zip(texts, scores, boxes, strict=True)]
+
+    def _describe(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
+        """Answer boxes, with or without a prompt: each is the only box of its own copy of the film (SPEC.md 5)."""
+        if not questions:
+            return []
+        positive, negative = self._phrasebook.pairs(questions, reference)
+        prompted = np.array([question.prompt is not None for question in questions], dtype=np.float32)
+        boxes = np.array([question.box for question in questions], dtype=np.float32)
+        features = self._engine.describe(
+            look.patches.copies(len(questions)),
+            boxes=boxes[:, np.newaxis],
+            prompts=positive[:, np.newaxis],
+            prompted=prompted[:, np.newaxis],
+        )[:, 0]
+        scores = self._judge(features, positive, negative)
+        asked = [(box[np.newaxis], score[np.newaxis]) for box, score in zip(boxes, scores, strict=True)]
+        return [_answer(*parts) for parts in zip(self._generate(features), scores, asked, strict=True)]
+
+
+def printable(text: str) -> str:
+    """Drop blanks around a text and control characters within, which neither DICOM nor HL7 text may hold.
+
+    A line break or tab separates words, so it becomes a blank.
+    """
+    spaced = "".join(" " if character.isspace() else character for character in text)
+    return "".join(character for character in spaced if not unicodedata.category(character).startswith("C")).strip()
+
+
+def _answer(sentence: str, score: np.float32, boxes: tuple[FloatArray, FloatArray]) -> Answer:
+    """Make an answer; positive is strict (SPEC.md 8)."""
+    return Answer(
+        sentence=sentence, score=float(score), positive=bool(score > 0.5), boxes=boxes[0], box_scores=boxes[1]
+    )

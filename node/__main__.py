@@ -1,0 +1,181 @@
+"""The commands: parses arguments, prints answers, turns errors into exit codes, and nothing else.
+
+Exit 0: done; 1: failed; 2: wrong input or settings, with one clear line that says what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from node import config, log
+from node.config import ENGINES, ModelSettings
+from node.domain import Box
+from node.errors import ConfigError, InputError, NodeError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except ConfigError as error:
+        print("\n".join(f"error: {mistake}" for mistake in error.mistakes), file=sys.stderr)
+        return 2
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except NodeError as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from node import app
+
+    log.configure()
+    app.serve(config.load(options.settings))
+    sys.stdout.flush()
+    os._exit(0)  # deliveries that wait hold their threads; their state is on disk
+
+
+def _check(options: argparse.Namespace) -> int:
+    from node import prompts
+
+    settings = config.load(options.settings)
+    prompts.load(settings.model.prompts)
+    print(config.render(settings), end="")
+    return 0
+
+
+def _read(options: argparse.Namespace) -> int:
+    from node import local, prompts
+    from node.inference import open_reader
+
+    reader = open_reader(options.model, engine=options.engine, threads=options.threads)
+    reports = local.read(
+        options.paths,
+        options.out,
+        reader=reader,
+        prompts=prompts.load(options.prompts),
+        zone=_zone(options.timezone),
+        on_film=lambda path, outcome: print(f"{path}: {outcome}", file=sys.stderr),
+    )
+    if options.json:
+        print(json.dumps({"studies": reports}, ensure_ascii=False, indent=2))
+    else:
+        for report in reports:
+            print(options.out / str(report["study"]))
+    return 0
+
+
+def _ask(options: argparse.Namespace) -> int:
+    from node import local, prompts
+    from node.inference import open_reader
+
+    questions = local.questions_of(options.prompt, options.box)
+    reader = open_reader(options.model, engine=options.engine, threads=options.threads)
+    answers = local.ask(options.film, questions, reader=reader, prompts=prompts.load(options.prompts))
+    content = {"film": str(options.film), "questions": [local.answer_to_json(answer) for answer in answers]}
+    print(json.dumps(content, ensure_ascii=False, indent=2))
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from node.status import render, status
+
+    content = status(config.load(options.settings))
+    print(json.dumps(content, indent=2) if options.json else render(content))
+    return 0
+
+
+def _retry(options: argparse.Namespace) -> int:
+    from node.status import retry
+
+    pieces = retry(config.load(options.settings), options.study)
+    if options.json:
+        print(json.dumps({"queued": pieces}))
+    else:
+        for study_uid, count in pieces.items():
+            print(f"{study_uid}: {count} piece(s) of work queued again")
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from node import demo
+
+    log.configure(level="warning")
+    model = ModelSettings(directory=options.model, engine=options.engine, threads=options.threads)
+    demo.run(options.out, model=model, say=lambda line: print(line, flush=True))
+    sys.stdout.flush()
+    os._exit(0)  # as in _serve
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m node", description="Chest X-rays in, SR and GSPS out.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    for name, run, text in (
+        ("serve", _serve, "run the service"),
+        ("check", _check, "print the effective settings, or every mistake in them"),
+        ("status", _status, "what is waiting, parked, failed, and why"),
+        ("retry", _retry, "run parked work of studies again"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("settings", type=Path, metavar="node.toml")
+        command.set_defaults(run=run)
+        if name in ("status", "retry"):
+            command.add_argument("--json", action="store_true", help="answer with one JSON document")
+        if name == "retry":
+            command.add_argument("study", nargs="+", metavar="STUDY_UID")
+
+    read = commands.add_parser("read", help="read files without a network")
+    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
+    read.add_argument("--out", type=Path, required=True, help="folder for the results")
+    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
+    read.add_argument("--json", action="store_true", help="answer with one JSON document")
+    _add_model(read, run=_read, required=True)
+
+    ask = commands.add_parser("ask", help="ask about one film: by a prompt, by a box, by both")
+    ask.add_argument("film", type=Path, metavar="FILE")
+    ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
+    ask.add_argument("--box", action="append", default=[], type=_box, metavar="L,T,R,B", help="pixels of the film")
+    _add_model(ask, run=_ask, required=True)
+
+    demo = commands.add_parser("demo", help="send real films through a node on this machine")
+    demo.add_argument("--out", type=Path, default=Path("demo-out"))
+    _add_model(demo, run=_demo, required=False)
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
+    defaults = ModelSettings()
+    parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
+    parser.add_argument("--engine", choices=ENGINES, default=defaults.engine)
+    parser.add_argument("--threads", type=int, default=defaults.threads, help="0: all cores")
+    parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
+    parser.set_defaults(run=run)
+
+
+def _box(text: str) -> Box:
+    try:
+        left, top, right, bottom = (float(edge) for edge in text.split(","))
+        return Box(left=left, top=top, right=right, bottom=bottom)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no box; write left,top,right,bottom in pixels") from error
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise InputError(f"{name!r} is no time zone; use a name such as Europe/Berlin") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

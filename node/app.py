@@ -1,0 +1,172 @@
+"""Builds every part of the service from its settings, starts them in order and stops them in reverse.
+
+The model is opened before anybody may associate: a node that cannot read accepts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from node import log, prompts
+from node.config import Settings
+from node.domain import PromptSet
+from node.identity import VERSION
+from node.inference import Reader, open_reader
+from node.janitor import Janitor
+from node.ledger import Ledger, connect
+from node.listener import Listener
+from node.metrics import HttpServer, Metrics, Readiness, Snapshot, SnapshotCollector
+from node.pipeline import WRITERS, Pipeline
+from node.spool import Spool
+from node.steps import Steps
+from node.submitter import Submitter
+from node.workflow import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A service that accepts films; the real ports, for settings that say 0."""
+
+    dicom_port: int
+    http_port: int
+
+
+@contextmanager
+def run(
+    settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None
+) -> Iterator[Running]:
+    """Run the whole service while the context is open.
+
+    reader: another reader than the settings' model; on_step: hears every checkpointed step
+    Raises ConfigError or InputError when a part cannot be had.
+    """
+    log.get().info("service.started", version=VERSION)
+    prompt_set = prompts.load(settings.model.prompts)
+    reader = reader or open_reader(
+        settings.model.directory, engine=settings.model.engine, threads=settings.model.threads
+    )
+    metrics = _metrics(reader, prompt_set)
+    with ExitStack() as parts:
+        spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
+        swept = spool.sweep()
+        if swept:
+            log.get().info("spool.swept", files=swept)
+        ledger = Ledger(connect(ledger_path(settings)))
+        parts.callback(ledger.close)
+        metrics.registry.register(SnapshotCollector(lambda: _snapshot(ledger, spool)))
+        steps = _steps(settings, spool=spool, ledger=ledger, metrics=metrics, reader=reader, prompt_set=prompt_set)
+        engine = Engine(engine_path(settings), steps, settings.study, on_step=on_step)
+        parts.callback(engine.close)
+
+        def touch(study_uid: str) -> None:
+            ledger.set_study(study_uid, "receiving")
+            engine.touch_study(study_uid)
+
+        submitter = Submitter(touch)
+        parts.callback(submitter.close)
+        janitor = Janitor(spool, ledger, keep_days=settings.storage.keep_days)
+        parts.callback(janitor.close)
+        listener = Listener(settings.listener, spool, metrics, on_kept=submitter.submit)
+        parts.callback(listener.close)
+        _submit_unread(spool, ledger, submitter)
+        http = HttpServer(
+            metrics,
+            lambda: Readiness(parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room}),
+            host=settings.http.host,
+            port=settings.http.port,
+        )
+        parts.callback(http.close)
+        running = Running(dicom_port=listener.port, http_port=http.port)
+        _publish(settings, running)
+        log.get().info("service.ready", dicom_port=running.dicom_port, http_port=running.http_port)
+        yield running
+    log.get().info("service.stopped")
+
+
+def serve(settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None) -> None:
+    """Run until SIGTERM or SIGINT. A second signal leaves at once; a step cut short is run again at the next start."""
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            os._exit(1)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    with run(settings, reader=reader, on_step=on_step):
+        while not stop.wait(timeout=1.0):
+            pass
+
+
+def ledger_path(settings: Settings) -> Path:
+    """Where our own tables lie."""
+    return settings.storage.directory / "ledger.sqlite"
+
+
+def engine_path(settings: Settings) -> Path:
+    """Where the durable engine keeps its work."""
+    return settings.storage.directory / "engine.sqlite"
+
+
+def running_path(settings: Settings) -> Path:
+    """Where a running service writes its process and real ports, for `node status`."""
+    return settings.storage.directory / "running.json"
+
+
+def _publish(settings: Settings, running: Running) -> None:
+    content = {"pid": os.getpid(), "dicom_port": running.dicom_port, "http_port": running.http_port}
+    running_path(settings).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _metrics(reader: Reader, prompt_set: PromptSet) -> Metrics:
+    identity = reader.identity
+    metrics = Metrics()
+    model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
+    metrics.build_info.labels(VERSION, model, names).set(1)
+    log.get().info(
+        "model.opened", model=model, engine=identity.engine, prompts=names, weights_sha256=identity.weights_sha256
+    )
+    return metrics
+
+
+def _steps(
+    settings: Settings, *, spool: Spool, ledger: Ledger, metrics: Metrics, reader: Reader, prompt_set: PromptSet
+) -> Steps:
+    wanted = {kind for destination in settings.destinations for kind in destination.outputs}
+    pipeline = Pipeline(
+        spool=spool,
+        reader=reader,
+        prompts=prompt_set,
+        zone=settings.site.zone,
+        kinds=tuple(kind for kind in WRITERS if kind in wanted),
+    )
+    return Steps(
+        pipeline=pipeline,
+        ledger=ledger,
+        metrics=metrics,
+        destinations={destination.name: destination for destination in settings.destinations},
+        calling_aet=settings.listener.ae_title,
+    )
+
+
+def _submit_unread(spool: Spool, ledger: Ledger, submitter: Submitter) -> None:
+    """Look at what was acknowledged and never finished; parked studies wait for a person."""
+    for study_uid in spool.studies():
+        if spool.has_unread(study_uid) and ledger.study_state(study_uid) != "parked":
+            submitter.submit(study_uid)
+
+
+def _snapshot(ledger: Ledger, spool: Spool) -> Snapshot:
+    return Snapshot(
+        studies=ledger.study_counts(),
+        oldest_waiting_seconds=ledger.oldest_waiting_seconds(),
+        spool_free_bytes=spool.free_bytes,
+    )

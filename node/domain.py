@@ -1,0 +1,426 @@
+"""The words of the program, as values that refuse to be wrong.
+
+Frozen, slotted, keyword-only. A type checks itself when it is made, so nothing downstream checks again.
+Boxes are 0-based edges in pixels of the *stored* film, 0..columns and 0..rows (PS3.3 C.18.6.1.1); the network's own
+boxes, center-size in 0..1 of the square it saw, cross over in `Framing` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeAlias
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+JsonObject: TypeAlias = dict[str, Json]
+
+_UID = re.compile(r"[0-9]+(\.[0-9]+)*")
+_NAMESPACE = uuid.UUID("a3f1f7a6-3f0e-5d0b-9f9b-6c1d4b0c7e55")
+
+
+def is_uid(text: str) -> bool:
+    """Say whether a text is a UID, and hence safe as a file name (PS3.5 9.1): digits and single dots, at most 64."""
+    return len(text) <= 64 and _UID.fullmatch(text) is not None
+
+
+def derive_uid(*parts: str) -> str:
+    """Derive a UID from texts: equal parts, equal UID (PS3.5 B.2, `2.25.` and the integer of a uuid5)."""
+    return f"2.25.{uuid.uuid5(_NAMESPACE, chr(0).join(parts)).int}"
+
+
+class Reason(StrEnum):
+    """Why a film was not read. Part of the outer contract."""
+
+    MODALITY = "modality"
+    FOR_PROCESSING = "for_processing"
+    NOT_CHEST = "not_chest"
+    LATERAL = "lateral"
+    UNDECODABLE = "undecodable"
+    NO_PIXELS = "no_pixels"
+    BLANK = "blank"
+    TOO_SMALL = "too_small"
+    COLOR = "color"
+    OWN_OBJECT = "own_object"
+
+
+class Note(StrEnum):
+    """Something a reader of the result should know about a film that was read."""
+
+    VIEW_UNKNOWN = "view_unknown"
+
+
+class Side(StrEnum):
+    """A side of the patient, never of the picture."""
+
+    RIGHT = "right"
+    LEFT = "left"
+    BILATERAL = "bilateral"
+
+
+class FindingState(StrEnum):
+    """What the network says of one prompted finding; indeterminate asks for a look."""
+
+    PRESENT = "present"
+    INDETERMINATE = "indeterminate"
+    ABSENT = "absent"
+
+
+class PromptKind(StrEnum):
+    """What a prompt is for: only a pathology can become a finding."""
+
+    PATHOLOGY = "pathology"
+    NO_FINDING = "no_finding"
+    REGION = "region"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """A coded concept (PS3.3 8)."""
+
+    value: str
+    scheme: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A rectangle in pixels of one image: finite, not empty."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(edge) for edge in self.edges):
+            raise ValueError(f"a box needs finite edges, got {self.edges}")
+        if not (self.left < self.right and self.top < self.bottom):
+            raise ValueError(f"a box must not be empty, got {self.edges}")
+
+    @property
+    def edges(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom."""
+        return (self.left, self.top, self.right, self.bottom)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """How a stored picture becomes upright: transposed first, then mirrored."""
+
+    transpose: bool = False
+    mirror_columns: bool = False
+    mirror_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """Where the square the network saw lies on the stored film, and the exact way there and back.
+
+    columns, rows: size of the stored film
+    square: the analyzed square, in pixels of the *upright* film (its two sides may differ by rounding of a resize)
+    turn: how the stored film was turned upright
+    """
+
+    columns: int
+    rows: int
+    square: Box
+    turn: Turn = Turn()
+
+    @property
+    def analyzed(self) -> Box:
+        """The analyzed square on the stored film."""
+        return self.to_image((0.5, 0.5, 1.0, 1.0))
+
+    def to_image(self, unit: tuple[float, float, float, float]) -> Box:
+        """Map a network box (center x, center y, width, height; 0..1 of the square) to the stored film.
+
+        Scale and offset only, no half pixel (a box edge is an edge, not a pixel center). Clipped to the film; a box
+        thinner than a pixel is widened to one, so that it stays visible and valid.
+        """
+        x, y, width, height = unit
+        square = self.square
+        side_x, side_y = square.right - square.left, square.bottom - square.top
+        left, right = square.left + (x - width / 2) * side_x, square.left + (x + width / 2) * side_x
+        top, bottom = square.top + (y - height / 2) * side_y, square.top + (y + height / 2) * side_y
+        upright_columns, upright_rows = (self.rows, self.columns) if self.turn.transpose else (self.columns, self.rows)
+        if self.turn.mirror_columns:
+            left, right = upright_columns - right, upright_columns - left
+        if self.turn.mirror_rows:
+            top, bottom = upright_rows - bottom, upright_rows - top
+        if self.turn.transpose:
+            left, top, right, bottom = top, left, bottom, right
+        left, right = _visible(left, right, size=self.columns)
+        top, bottom = _visible(top, bottom, size=self.rows)
+        return Box(left=left, top=top, right=right, bottom=bottom)
+
+    def to_unit(self, box: Box) -> tuple[float, float, float, float]:
+        """Map a box on the stored film to the network's frame; parts outside the square stay outside 0..1."""
+        left, top, right, bottom = box.edges
+        if self.turn.transpose:
+            left, top, right, bottom = top, left, bottom, right
+        upright_columns, upright_rows = (self.rows, self.columns) if self.turn.transpose else (self.columns, self.rows)
+        if self.turn.mirror_rows:
+            top, bottom = upright_rows - bottom, upright_rows - top
+        if self.turn.mirror_columns:
+            left, right = upright_columns - right, upright_columns - left
+        square = self.square
+        side_x, side_y = square.right - square.left, square.bottom - square.top
+        return (
+            ((left + right) / 2 - square.left) / side_x,
+            ((top + bottom) / 2 - square.top) / side_y,
+            (right - left) / side_x,
+            (bottom - top) / side_y,
+        )
+
+
+def _visible(low: float, high: float, *, size: int) -> tuple[float, float]:
+    """Clip an interval to 0..size and keep it at least one pixel wide."""
+    low, high = min(max(low, 0.0), size), min(max(high, 0.0), size)
+    if high - low >= 1.0:
+        return low, high
+    low = min(max((low + high) / 2 - 0.5, 0.0), size - 1.0)
+    return low, low + 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One received object: on disk, byte for byte as received."""
+
+    study_uid: str
+    sop_instance_uid: str
+    sha256: str
+    path: Path
+    received_at: datetime
+
+    def __post_init__(self) -> None:
+        for uid in (self.study_uid, self.sop_instance_uid):
+            if not is_uid(uid):
+                raise ValueError("an instance needs valid UIDs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What the spool holds of one study. Never a patient's name."""
+
+    uid: str
+    instances: tuple[Instance, ...]
+
+    @property
+    def first_arrival(self) -> datetime:
+        """When the first object of the study was kept."""
+        return min(instance.received_at for instance in self.instances)
+
+    @property
+    def last_arrival(self) -> datetime:
+        """When the newest object of the study was kept."""
+        return max(instance.received_at for instance in self.instances)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One thing to ask the network about, and how the answer is coded.
+
+    phrases: synonyms whose embeddings are averaged (SPEC.md 3)
+    negatives: phrases of the opposite, for pathologies (SPEC.md 8)
+    finding: the code of a pathology; None for every other kind
+    site, side: where a region lies, or the organ a pathology belongs to
+    paired: the site exists on both sides, so that a box may say which
+    """
+
+    key: str
+    kind: PromptKind
+    phrases: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    finding: Code | None = None
+    site: Code | None = None
+    side: Side | None = None
+    paired: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.phrases or not all(phrase.strip() for phrase in self.phrases):
+            raise ValueError(f"prompt {self.key}: a prompt needs at least one phrase")
+        if self.kind is PromptKind.PATHOLOGY and self.finding is None:
+            raise ValueError(f"prompt {self.key}: a pathology needs a finding code")
+        if self.kind is not PromptKind.REGION and not self.negatives:
+            raise ValueError(f"prompt {self.key}: a {self.kind} prompt needs a negative phrase")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSet:
+    """The questions of one reading; keys are unique."""
+
+    name: str
+    version: str
+    sha256: str
+    prompts: tuple[Prompt, ...]
+
+    def __post_init__(self) -> None:
+        keys = [prompt.key for prompt in self.prompts]
+        if len(set(keys)) != len(keys):
+            raise ValueError(f"prompt set {self.name}: every key must be unique")
+
+    def __getitem__(self, key: str) -> Prompt:
+        return next(prompt for prompt in self.prompts if prompt.key == key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredBox:
+    """A box and how sure the network is of it, 0..1."""
+
+    box: Box
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingBox:
+    """A box of a finding: the same tracking UID names it in every output (PS3.16 TID 1410, PS3.3 C.10.5)."""
+
+    box: Box
+    score: float
+    tracking_uid: str
+    side: Side | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroundedSentence:
+    """A generated sentence and the boxes it speaks of."""
+
+    text: str
+    prompt: str
+    score: float
+    boxes: tuple[ScoredBox, ...]
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("a sentence must not be blank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is said about one pathology prompt; made from the prompt's key, never from generated text.
+
+    sentence: index into the film's sentences, or None when none was generated for it
+    side: where all boxes agree on it; None when the film does not say which side is which
+    """
+
+    prompt: str
+    code: Code
+    site: Code | None
+    side: Side | None
+    probability: float
+    state: FindingState
+    boxes: tuple[FindingBox, ...]
+    sentence: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelIdentity:
+    """Which network answered; printed in every output."""
+
+    name: str
+    version: str
+    weights_sha256: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Film:
+    """The answer to one received image: read, or not read with a reason.
+
+    source: its SOP Instance UID
+    analyzed: the square the network saw, on the stored film; None when it saw none
+    """
+
+    source: str
+    reason: Reason | None = None
+    notes: tuple[Note, ...] = ()
+    columns: int | None = None
+    rows: int | None = None
+    analyzed: Box | None = None
+    sentences: tuple[GroundedSentence, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.is_read and (self.analyzed is None or self.columns is None or self.rows is None):
+            raise ValueError("a film that was read has a size and an analyzed square")
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the network looked at it."""
+        return self.reason is None
+
+    def in_state(self, state: FindingState) -> tuple[Finding, ...]:
+        """The findings in one state, in prompt order."""
+        return tuple(finding for finding in self.findings if finding.state is state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectReference:
+    """A DICOM object named by another one."""
+
+    sop_class_uid: str
+    sop_instance_uid: str
+    series_instance_uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything said about one study in one round; created once, then only read.
+
+    created_at: start of the analysis, aware UTC, fixed once
+    predecessors: structured reports of earlier rounds that this one replaces
+    """
+
+    study_uid: str
+    films: tuple[Film, ...]
+    model: ModelIdentity
+    prompts_name: str
+    prompts_version: str
+    prompts_sha256: str
+    created_at: datetime
+    predecessors: tuple[ObjectReference, ...] = ()
+
+    @property
+    def read_films(self) -> tuple[Film, ...]:
+        """The films the network looked at."""
+        return tuple(film for film in self.films if film.is_read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputObject:
+    """One DICOM object that leaves the node; one UID never carries two contents."""
+
+    kind: str
+    study_uid: str
+    sop_class_uid: str
+    sop_instance_uid: str
+    series_instance_uid: str
+
+
+class DeliveryState(StrEnum):
+    """Parked means a person must look; nothing is lost."""
+
+    WAITING = "waiting"
+    SENDING = "sending"
+    SENT = "sent"
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One output on its way to one destination; safe to repeat."""
+
+    destination: str
+    study_uid: str
+    sop_instance_uid: str
+    kind: str
+
+    @property
+    def id(self) -> str:
+        """The same output goes to the same destination once."""
+        return f"{self.destination}:{self.sop_instance_uid}"

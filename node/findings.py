@@ -1,0 +1,59 @@
+"""From what the network said to findings: codes from the prompt set, sides from the film, a tracking UID per box.
+
+Pure. A finding is made from a pathology prompt's key, never from generated text.
+"""
+
+from __future__ import annotations
+
+from node.domain import Box, Finding, FindingBox, Framing, ModelIdentity, Prompt, PromptSet, Side, derive_uid
+from node.imaging import side_of
+from node.inference import PathologyAnswer, Reading
+
+
+def find(
+    reading: Reading, prompts: PromptSet, *, source: str, framing: Framing, model: ModelIdentity, sides_known: bool
+) -> tuple[Finding, ...]:
+    """Code the answers to the pathology prompts of one film; source: its SOP Instance UID."""
+    return tuple(
+        _finding(answer, prompts[answer.prompt], source, framing if sides_known else None, model)
+        for answer in reading.pathologies
+    )
+
+
+def _finding(
+    answer: PathologyAnswer, prompt: Prompt, source: str, framing: Framing | None, model: ModelIdentity
+) -> Finding:
+    if prompt.finding is None:
+        raise ValueError(f"prompt {prompt.key} has no finding code")
+    boxes = tuple(
+        FindingBox(
+            box=one.box,
+            score=one.score,
+            tracking_uid=_tracking_uid(source, prompt.key, one.box, model),
+            side=prompt.side or (side_of(one.box, framing) if prompt.paired and framing is not None else None),
+        )
+        for one in answer.boxes
+    )
+    return Finding(
+        prompt=prompt.key,
+        code=prompt.finding,
+        site=prompt.site,
+        side=together([box.side for box in boxes]),
+        probability=answer.probability,
+        state=answer.state,
+        boxes=boxes,
+        sentence=answer.sentence,
+    )
+
+
+def together(sides: list[Side | None]) -> Side | None:
+    """The side of a finding with several boxes: theirs where they agree, both where both occur, else unknown."""
+    known = {side for side in sides if side is not None}
+    if not sides or None in sides:
+        return None
+    return known.pop() if len(known) == 1 else Side.BILATERAL
+
+
+def _tracking_uid(source: str, key: str, box: Box, model: ModelIdentity) -> str:
+    edges = [f"{edge:.3f}" for edge in box.edges]
+    return derive_uid("tracking", source, key, *edges, model.name, model.version, model.weights_sha256)

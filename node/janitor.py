@@ -1,0 +1,52 @@
+"""Removes studies that were delivered and are older than `keep_days`; waiting or parked work never ages out."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+from node import log
+from node.ledger import Ledger
+from node.spool import Spool
+
+_PAUSE_SECONDS = 3600.0
+
+
+class Janitor:
+    """Looks once an hour until closed."""
+
+    def __init__(self, spool: Spool, ledger: Ledger, *, keep_days: float) -> None:
+        self._spool, self._ledger, self._keep = spool, ledger, timedelta(days=keep_days)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop."""
+        self._closing.set()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            for study_uid in removable(self._spool, self._ledger, now=datetime.now(UTC), keep=self._keep):
+                self._spool.remove_study(study_uid)
+                self._ledger.forget(study_uid)
+                log.get().info("study.removed", study=study_uid)
+            self._closing.wait(timeout=_PAUSE_SECONDS)
+
+
+def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:
+    """Studies that are old, finished and delivered."""
+    return [
+        study_uid
+        for study_uid in spool.studies()
+        if _is_old(spool, study_uid, now - keep)
+        and ledger.study_state(study_uid) == "finished"
+        and ledger.is_delivered(study_uid)
+        and not spool.has_unread(study_uid)
+    ]
+
+
+def _is_old(spool: Spool, study_uid: str, limit: datetime) -> bool:
+    study = spool.study(study_uid)
+    return bool(study.instances) and study.last_arrival < limit

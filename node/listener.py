@@ -1,0 +1,205 @@
+"""The Storage and Verification SCP: who may associate, what is accepted, what is answered.
+
+Every storage class is accepted at the association, private and retired ones too: a sender whose job meets one refused
+class may drop the film beside it (INTEROP.md 6). Success is answered only after the spool has synced the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from io import BytesIO
+from typing import cast
+
+from pydicom import dcmread
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.errors import InvalidDicomError
+from pydicom.uid import (
+    JPEG2000,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    RLELossless,
+)
+from pynetdicom import AE, evt
+from pynetdicom.dimse_primitives import C_STORE
+from pynetdicom.dsutils import encode_file_meta
+from pynetdicom.pdu_primitives import A_ASSOCIATE
+from pynetdicom.presentation import build_context
+from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]  # made at import time
+from pynetdicom.transport import ThreadedAssociationServer
+
+from node import log
+from node.config import Caller, ListenerSettings
+from node.errors import NodeError, Refused
+from node.metrics import Metrics
+from node.spool import Spool
+
+TRANSFER_SYNTAXES = (
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    DeflatedExplicitVRLittleEndian,
+    JPEGLosslessSV1,
+    JPEGLossless,
+    JPEG2000Lossless,
+    JPEG2000,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
+    RLELossless,
+)
+
+# PS3.8 9.3.4: result, source, reason of a rejection
+_CALLER_UNKNOWN = (0x01, 0x01, 0x03)
+_CALLED_UNKNOWN = (0x01, 0x01, 0x07)
+_NO_ROOM = (0x02, 0x03, 0x01)
+
+_SUCCESS = 0x0000
+_MAXIMUM_PDU = 128 * 1024
+
+
+class Listener:
+    """Accepts associations until closed. `on_kept` is told the study of every new object; it must not block."""
+
+    def __init__(
+        self, settings: ListenerSettings, spool: Spool, metrics: Metrics, *, on_kept: Callable[[str], None]
+    ) -> None:
+        self._settings, self._spool, self._metrics, self._on_kept = settings, spool, metrics, on_kept
+        entity = AE(ae_title=settings.ae_title)
+        entity.maximum_associations = settings.max_associations
+        entity.maximum_pdu_size = _MAXIMUM_PDU
+        entity.add_supported_context(Verification)
+        server = entity.start_server(
+            (settings.host, settings.port),
+            block=False,
+            evt_handlers=[
+                (evt.EVT_REQUESTED, self._on_requested),
+                (evt.EVT_C_ECHO, lambda _event: _SUCCESS),
+                (evt.EVT_C_STORE, self._on_store),
+            ],
+        )
+        self._entity, self._server = entity, cast(ThreadedAssociationServer, server)  # what block=False returns
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        return int(self._server.server_address[1])
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the socket still accepts."""
+        return self._server.socket is not None and self._server.socket.fileno() >= 0
+
+    def close(self) -> None:
+        """Stop accepting and end every association."""
+        self._entity.shutdown()
+
+    def _on_requested(self, event: evt.Event) -> None:
+        """Refuse who may not come in; offer a context for every storage class that is proposed."""
+        requested = cast(A_ASSOCIATE, event.assoc.requestor.primitive)
+        refusal, reason = self._refusal(
+            calling_aet=requested.calling_ae_title,
+            called_aet=requested.called_ae_title,
+            host=event.assoc.requestor.address,
+        )
+        if refusal is not None:
+            self._metrics.associations_refused.labels(reason).inc()
+            log.get().warning("association.refused", reason=reason, host=event.assoc.requestor.address)
+            event.assoc.acse.send_reject(*refusal)
+            event.assoc.kill()
+            return
+        contexts = requested.presentation_context_definition_list
+        proposed = {UID(context.abstract_syntax) for context in contexts if context.abstract_syntax is not None}
+        event.assoc.acceptor.supported_contexts = [
+            build_context(Verification),
+            *(build_context(uid, list(TRANSFER_SYNTAXES)) for uid in sorted(proposed) if is_storage(uid)),
+        ]
+
+    def _refusal(
+        self, *, calling_aet: str, called_aet: str, host: str | None
+    ) -> tuple[tuple[int, int, int] | None, str]:
+        if not _may_call(self._settings.callers, calling_aet=calling_aet.strip(), host=host or ""):
+            return _CALLER_UNKNOWN, "caller"
+        if called_aet.strip() != self._settings.ae_title.strip():
+            return _CALLED_UNKNOWN, "called_ae"
+        if not self._spool.has_room:
+            return _NO_ROOM, "disk"
+        return None, ""
+
+    def _on_store(self, event: evt.Event) -> int | Dataset:
+        """Keep one object, then answer. The only place where an object is acknowledged."""
+        try:
+            return self._keep(event)
+        except Refused as error:
+            return self._refuse(error.status, error.reason, str(error))
+        except Exception as error:  # a boundary: whatever a strange object does, the listener lives
+            return self._refuse(Refused.status, type(error).__name__, "the object could not be understood")
+
+    def _keep(self, event: evt.Event) -> int:
+        body = event.encoded_dataset(include_meta=False)
+        meta = b"\0" * 128 + b"DICM" + encode_file_meta(_file_meta(event))
+        study_uid, sop_instance_uid = _identify(meta + body)
+        if sop_instance_uid != str(cast(C_STORE, event.request).AffectedSOPInstanceUID):
+            raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
+        kept = self._spool.keep(study_uid=study_uid, sop_instance_uid=sop_instance_uid, meta=meta, body=body)
+        outcome = "kept" if kept.is_new else "repeated"
+        self._metrics.instances.labels(outcome).inc()
+        log.get().info(f"instance.{outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=len(body))
+        if kept.is_new:
+            self._on_kept(study_uid)
+        return _SUCCESS
+
+    def _refuse(self, status: int, reason: str, comment: str) -> Dataset:
+        self._metrics.instances.labels("refused").inc()
+        log.get().warning("instance.refused", reason=reason)
+        answer = Dataset()
+        answer.Status = status
+        answer.ErrorComment = comment[:64]  # PS3.7 C.4.2: LO
+        return answer
+
+
+def is_storage(uid: UID) -> bool:
+    """Say whether an abstract syntax stores objects: every storage class, retired ones, private and unknown ones."""
+    if uid.is_private or uid.type == "":
+        return True
+    return uid.type == "SOP Class" and "Storage" in uid.name and "Commitment" not in uid.name
+
+
+def _may_call(callers: Collection[Caller], *, calling_aet: str, host: str) -> bool:
+    return any(caller.ae_title.strip() == calling_aet and host in caller.hosts for caller in callers)
+
+
+def _file_meta(event: evt.Event) -> FileMetaDataset:
+    """File meta information that also tells who sent the object to whom (PS3.10 7.1)."""
+    meta = event.file_meta
+    meta.SourceApplicationEntityTitle = event.assoc.requestor.ae_title.strip()
+    meta.ReceivingApplicationEntityTitle = event.assoc.acceptor.ae_title.strip()
+    return meta
+
+
+def _identify(content: bytes) -> tuple[str, str]:
+    """Read Study and SOP Instance UID of an encoded object.
+
+    Raises Refused when they cannot be read.
+    """
+    try:
+        dataset = dcmread(
+            BytesIO(content), stop_before_pixels=True, specific_tags=["StudyInstanceUID", "SOPInstanceUID"]
+        )
+        return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
+    except (InvalidDicomError, AttributeError, ValueError, OSError, NodeError) as error:
+        raise Refused("the object has no readable Study and SOP Instance UID; correct it at the sender") from error

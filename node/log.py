@@ -1,0 +1,85 @@
+"""What the node says: JSON lines on standard output, with a closed list of events and of fields.
+
+A field leaves only if FIELDS lists it: UIDs, counts, seconds and names of our own things. Patient name, id, dates,
+accession numbers and generated text are not on the list, so no call can let them out by mistake.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Final
+
+import structlog
+
+EVENTS: Final = {
+    "service.started": "settings are read, parts are being built",
+    "service.ready": "listener, HTTP and worker are up; carries the real ports",
+    "service.stopped": "everything is closed",
+    "model.opened": "weights, graphs and their hashes are good",
+    "association.refused": "a caller was not let in; `reason` says why",
+    "instance.kept": "a received object is synced on disk; the sender got Success",
+    "instance.repeated": "the same object was kept before; the sender got Success",
+    "instance.refused": "a received object was not kept; `reason` says why, the sender knows",
+    "spool.swept": "files that were never acknowledged were removed at start",
+    "study.delayed": "the durable engine did not take a study; it is handed on again",
+    "study.submitted": "something new of a study will be looked at after its quiet time",
+    "study.ready": "a study is complete; a round begins",
+    "film.decided": "one image is read, answered or left alone; `reason` says why",
+    "study.finished": "all outputs of a round are stored and handed to delivery",
+    "study.parked": "a round failed; a person must look (`node retry`)",
+    "study.removed": "a delivered study left the disk after keep_days",
+    "delivery.sent": "one output reached one destination",
+    "delivery.delayed": "a destination did not take an output; it is tried again",
+    "delivery.parked": "a destination will not take an output; a person must look (`node retry`)",
+    "library.warned": "a library logged a warning or an error",
+}
+
+FIELDS: Final = frozenset(
+    """
+    event level timestamp version model prompts engine weights_sha256 dicom_port http_port host reason
+    study sop_instance_uid kind round stage instances bytes files read not_processed outputs seconds
+    destination attempts library message where
+    """.split()
+)
+
+
+def configure(*, level: str = "info") -> None:
+    """Send JSON lines to standard output, libraries included; call once, at start."""
+    logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
+    # pynetdicom logs the identifiers that peers send; nothing of it leaves.
+    logging.getLogger("pynetdicom").setLevel(logging.CRITICAL + 1)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _keep_listed,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get() -> structlog.typing.FilteringBoundLogger:
+    """Return the logger; event names are the keys of EVENTS."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return logger
+
+
+def _keep_listed(_logger: object, _method: str, event_dict: MutableMapping[str, object]) -> MutableMapping[str, object]:
+    """Drop every field that FIELDS does not list."""
+    return {key: value for key, value in event_dict.items() if key in FIELDS}
+
+
+class _LibraryHandler(logging.Handler):
+    """Turns library warnings into our lines; only the durable engine's text is known to be free of patient data."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {"library": record.name, "where": f"{record.module}:{record.lineno}"}
+        if record.name.startswith("dbos"):
+            facts["message"] = record.getMessage()[:300]
+        say = get().error if record.levelno >= logging.ERROR else get().warning
+        say("library.warned", **facts)

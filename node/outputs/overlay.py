@@ -1,0 +1,131 @@
+"""`overlay.png`: the film with the analyzed square and the boxes burnt in, for people without a workstation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from node import identity
+from node.domain import Box, Film, FindingState
+from node.outputs import words
+from node.outputs.labels import place
+from node.outputs.patient import short_text
+
+LONGEST_SIDE = 1400
+SHORTEST_SIDE = 480
+"""Of the longer side: a smaller film is enlarged, or its labels would cover it."""
+
+Color = tuple[int, int, int]
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+_COLORS: dict[FindingState, Color] = {
+    FindingState.PRESENT: (255, 96, 64),
+    FindingState.INDETERMINATE: (255, 208, 64),
+}
+_SQUARE: Color = (80, 200, 255)
+_WHITE: Color = (255, 255, 255)
+_BLACK: Color = (0, 0, 0)
+_PADDING = 3
+
+
+def draw(picture: npt.NDArray[np.uint8], film: Film) -> Image.Image:
+    """Draw what was found onto a film that was read.
+
+    picture: [row, column] in stored orientation, as displayed
+    Large films are shrunk and very small ones enlarged, the boxes with them.
+    """
+    image = Image.fromarray(picture).convert("RGB")
+    longest = max(image.size)
+    scale = min(max(longest, SHORTEST_SIDE), LONGEST_SIDE) / longest
+    image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+    # Each axis by its own ratio: rounding to whole pixels must not move a box off its film.
+    ratios = image.width / picture.shape[1], image.height / picture.shape[0]
+    font = ImageFont.load_default(max(14, max(image.size) // 70))
+    line = max(2, max(image.size) // 500)
+    _outline(image, _scaled(words.analyzed(film), ratios), color=_SQUARE, line=line, dashed=True)
+    caption = _wrapped(_caption(film), image.width, font)
+    bottom = image.height - len(caption) * _height(font)
+    _draw_findings(image, film, ratios, font=font, line=line, bottom=bottom)
+    _write(image, caption, Box(left=0, top=bottom, right=image.width, bottom=image.height), color=_WHITE, font=font)
+    return image
+
+
+def _draw_findings(
+    image: Image.Image, film: Film, ratios: tuple[float, float], *, font: Font, line: int, bottom: int
+) -> None:
+    """Draw boxes, then labels above all of them, none below the row `bottom` where the caption begins."""
+    drawn = [(finding, _scaled(one.box, ratios)) for finding in words.reported(film) for one in finding.boxes]
+    for finding, box in drawn:
+        dashed = finding.state is FindingState.INDETERMINATE
+        _outline(image, box, color=_COLORS[finding.state], line=line, dashed=dashed)
+    labels = [words.label(finding) for finding, _ in drawn]
+    sizes = [(font.getlength(label) + 2 * _PADDING, float(_height(font))) for label in labels]
+    places = place([box for _, box in drawn], sizes, columns=image.width, rows=max(bottom, _height(font)))
+    for (finding, _), label, where in zip(drawn, labels, places, strict=True):
+        _write(image, [label], where, color=_COLORS[finding.state], font=font)
+
+
+def _write(image: Image.Image, lines: Sequence[str], where: Box, *, color: Color, font: Font) -> None:
+    """Write lines on a black ground."""
+    canvas = ImageDraw.Draw(image)
+    canvas.rectangle(where.edges, fill=_BLACK)
+    for number, text in enumerate(lines):
+        canvas.text((where.left + _PADDING, where.top + number * _height(font)), text, fill=color, font=font)
+
+
+def _outline(image: Image.Image, box: Box, *, color: Color, line: int, dashed: bool) -> None:
+    """Draw a rectangle whose lines lie inside it."""
+    canvas = ImageDraw.Draw(image)
+    left, top, right, bottom = box.edges
+    step = 6 * line if dashed else max(image.size)
+    for start, end in _dashes(left, right, step):
+        canvas.rectangle((start, top, end, top + line - 1), fill=color)
+        canvas.rectangle((start, max(bottom - line, top), end, max(bottom - 1, top)), fill=color)
+    for start, end in _dashes(top, bottom, step):
+        canvas.rectangle((left, start, left + line - 1, end), fill=color)
+        canvas.rectangle((max(right - line, left), start, max(right - 1, left), end), fill=color)
+
+
+def _dashes(low: float, high: float, step: float) -> Iterator[tuple[float, float]]:
+    """Yield the drawn parts of a line: as long as the gaps between them."""
+    start = low
+    while start < high:
+        yield start, max(min(start + step, high) - 1, start)
+        start += 2 * step
+
+
+def _scaled(box: Box, ratios: tuple[float, float]) -> Box:
+    x, y = ratios
+    return Box(left=box.left * x, top=box.top * y, right=box.right * x, bottom=box.bottom * y)
+
+
+def _caption(film: Film) -> str:
+    """Say what the picture is and what its lines mean."""
+    parts = [identity.RESEARCH_LABEL, "blue dashes: analyzed square"]
+    if film.in_state(FindingState.PRESENT):
+        parts.append("red: present")
+    if film.in_state(FindingState.INDETERMINATE):
+        parts.append("yellow dashes: indeterminate")
+    if not words.reported(film):
+        parts.append("no prompted finding near its threshold")
+    return " | ".join(parts)
+
+
+def _wrapped(text: str, width: int, font: Font) -> list[str]:
+    """Break text into lines that fit."""
+    lines = [""]
+    for word in short_text(text, 1000).split():
+        longer = f"{lines[-1]} {word}".strip()
+        if font.getlength(longer) + 2 * _PADDING <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _height(font: Font) -> int:
+    """Return the height of a line of text."""
+    return round(font.getbbox("Ag|")[3] + _PADDING)

@@ -1,0 +1,138 @@
+"""Who an object is about: the source's patient and study attributes, copied without trusting them.
+
+Whatever a sender wrote, a copied value is valid for its value representation, or empty. Text is decoded here from its
+bytes, not by pydicom's converters: those warn about a bad value by printing it, and it may be a name or a birth date.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+
+from pydicom.charset import decode_bytes
+from pydicom.datadict import dictionary_VR, tag_for_keyword
+from pydicom.dataset import Dataset
+from pydicom.multival import MultiValue
+
+# Type 2 in every object we write (PS3.3 C.7.1.1, C.7.2.1): there even when empty.
+_REQUIRED = (
+    "PatientName",
+    "PatientID",
+    "PatientBirthDate",
+    "PatientSex",
+    "StudyDate",
+    "StudyTime",
+    "StudyID",
+    "AccessionNumber",
+    "ReferringPhysicianName",
+)
+_OPTIONAL = ("IssuerOfPatientID", "PatientAge", "PatientSize", "PatientWeight", "StudyDescription")
+
+# A character set in force ends at these (PS3.5 6.1.2.5.3).
+_NAME_DELIMITERS = {ord(delimiter) for delimiter in "^=\\"}
+_TEXT_DELIMITERS = {ord(delimiter) for delimiter in "\t\n\f\r\\"}
+_NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_IN_LONG_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_TIME = re.compile(r"([01]\d|2[0-3])([0-5]\d([0-5]\d(\.\d{1,6})?)?)?")
+_CODED = re.compile(r"[A-Z0-9_ ]{1,16}")
+_AGE = re.compile(r"\d{3}[DWMY]")
+
+
+def copy_patient(source: Dataset, target: Dataset) -> None:
+    """Give an object the patient and study attributes of its source (PS3.3 C.7.1.1, C.7.2.1, C.7.2.2)."""
+    for keyword in _REQUIRED:
+        setattr(target, keyword, read_text(source, keyword))
+    if target.PatientSex not in ("M", "F", "O"):
+        target.PatientSex = ""
+    for keyword in _OPTIONAL:
+        if value := read_text(source, keyword):
+            setattr(target, keyword, value)
+
+
+def best_described(sources: Iterable[Dataset]) -> Dataset:
+    """Choose the source that says most about patient and study; the first of equals. Raises ValueError for none."""
+    return max(sources, key=lambda source: sum(bool(read_text(source, keyword)) for keyword in _REQUIRED))
+
+
+def read_text(source: Dataset, keyword: str) -> str:
+    """Read the first value of an attribute as valid text of its value representation, or "" (PS3.5 6.2)."""
+    clean = _CLEAN.get(dictionary_VR(keyword), short_text)
+    return clean(_decoded(source, keyword).split("\\")[0])
+
+
+def short_text(value: str, limit: int = 64) -> str:
+    """Make text fit LO (PS3.5 6.2): no control characters, no backslash, at most `limit` characters."""
+    return " ".join(_NOT_IN_SHORT_TEXT.sub(" ", value).replace("\\", "/").split())[:limit].strip()
+
+
+def long_text(value: str, limit: int | None = None) -> str:
+    """Make text fit UT or ST (PS3.5 6.1.3): line breaks and tabs may stay, other control characters may not."""
+    return _NOT_IN_LONG_TEXT.sub(" ", value).strip()[:limit].rstrip()
+
+
+def _decoded(source: Dataset, keyword: str) -> str:
+    """Return the values of an attribute as one text, parted by backslashes."""
+    tag = tag_for_keyword(keyword)
+    element = None if tag is None else source.get_item(tag)
+    value: object = None if element is None else element.value
+    if isinstance(value, bytes):
+        charset = source.original_character_set or "iso8859"
+        encodings = [charset] if isinstance(charset, str) else list(charset)
+        return decode_bytes(value, encodings, _NAME_DELIMITERS if dictionary_VR(keyword) == "PN" else _TEXT_DELIMITERS)
+    if isinstance(value, MultiValue | list | tuple):
+        return "\\".join(str(one) for one in value)
+    return "" if value is None else str(value)
+
+
+def _name(value: str) -> str:
+    """PN: up to three groups (letters, ideographs, sounds) of up to five components and 64 characters (PS3.5 6.2.1)."""
+    groups = [_NOT_IN_SHORT_TEXT.sub(" ", group).strip(" ") for group in value.split("=")[:3]]
+    return "=".join("^".join(group.split("^")[:5])[:64].strip(" ") for group in groups).rstrip("=")
+
+
+def _date(value: str) -> str:
+    digits = value.strip(" \0").replace(".", "")  # 1993.08.22 is how ACR-NEMA wrote it (PS3.5 6.2, DA)
+    if len(digits) != 8 or not (digits.isascii() and digits.isdigit()):
+        return ""
+    try:
+        datetime.strptime(digits, "%Y%m%d")
+    except ValueError:
+        return ""
+    return digits
+
+
+def _time(value: str) -> str:
+    digits = value.strip(" \0").replace(":", "")
+    return digits if digits.isascii() and _TIME.fullmatch(digits) else ""
+
+
+def _age(value: str) -> str:
+    age = value.strip(" \0")
+    return age if age.isascii() and _AGE.fullmatch(age) else ""
+
+
+def _coded(value: str) -> str:
+    code = value.strip(" \0").upper()
+    return code if _CODED.fullmatch(code) else ""
+
+
+def _decimal(value: str) -> str:
+    number = value.strip(" \0")
+    try:
+        is_number = math.isfinite(float(number))
+    except ValueError:
+        return ""
+    return number if is_number and len(number) <= 16 and "_" not in number else ""
+
+
+_CLEAN: Mapping[str, Callable[[str], str]] = {
+    "AS": _age,
+    "CS": _coded,
+    "DA": _date,
+    "DS": _decimal,
+    "PN": _name,
+    "SH": lambda value: short_text(value, 16),
+    "TM": _time,
+}

@@ -1,0 +1,180 @@
+"""A film's answer as JSON and back, exactly, and the whole report for programs: `report.json` (DESIGN.md 8).
+
+Films are kept in this form between the durable steps, so what is read back must equal what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from node.domain import (
+    Box,
+    Code,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    Json,
+    JsonObject,
+    Note,
+    Reason,
+    Report,
+    ScoredBox,
+    Side,
+)
+
+VERSION = 1
+
+
+def report_to_json(report: Report, outputs: Sequence[str]) -> JsonObject:
+    """Return the content of report.json; outputs: names of the files written beside it."""
+    model = report.model
+    return {
+        "version": VERSION,
+        "study": report.study_uid,
+        "model": {
+            "name": model.name,
+            "version": model.version,
+            "weights_sha256": model.weights_sha256,
+            "engine": model.engine,
+            "prompts": report.prompts_name,
+            "prompts_sha256": report.prompts_sha256,
+        },
+        "films": [film_to_json(film) for film in report.films],
+        "outputs": list(outputs),
+    }
+
+
+def film_to_json(film: Film) -> JsonObject:
+    """Return a film as JSON values."""
+    return {
+        "source": film.source,
+        "status": "read" if film.is_read else "not_processed",
+        "reason": film.reason,
+        "notes": list(film.notes),
+        "columns": film.columns,
+        "rows": film.rows,
+        "analyzed": None if film.analyzed is None else list(film.analyzed.edges),
+        "sentences": [_sentence_to_json(sentence) for sentence in film.sentences],
+        "findings": [_finding_to_json(finding) for finding in film.findings],
+    }
+
+
+def film_from_json(document: Mapping[str, Json]) -> Film:
+    """Read back what `film_to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+    reason, analyzed = document["reason"], document["analyzed"]
+    return Film(
+        source=_text(document["source"]),
+        reason=None if reason is None else Reason(_text(reason)),
+        notes=tuple(Note(_text(note)) for note in _list(document["notes"])),
+        columns=_optional_int(document["columns"]),
+        rows=_optional_int(document["rows"]),
+        analyzed=None if analyzed is None else _box_from_json(analyzed),
+        sentences=tuple(_sentence_from_json(sentence) for sentence in _objects(document["sentences"])),
+        findings=tuple(_finding_from_json(finding) for finding in _objects(document["findings"])),
+    )
+
+
+def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
+    return {
+        "text": sentence.text,
+        "prompt": sentence.prompt,
+        "score": sentence.score,
+        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in sentence.boxes],
+    }
+
+
+def _sentence_from_json(document: Mapping[str, Json]) -> GroundedSentence:
+    return GroundedSentence(
+        text=_text(document["text"]),
+        prompt=_text(document["prompt"]),
+        score=_number(document["score"]),
+        boxes=tuple(
+            ScoredBox(box=_box_from_json(scored["box"]), score=_number(scored["score"]))
+            for scored in _objects(document["boxes"])
+        ),
+    )
+
+
+def _finding_to_json(finding: Finding) -> JsonObject:
+    return {
+        "prompt": finding.prompt,
+        "code": _code_to_json(finding.code),
+        "site": None if finding.site is None else _code_to_json(finding.site),
+        "laterality": finding.side,
+        "probability": finding.probability,
+        "state": finding.state,
+        "sentence": finding.sentence,
+        "boxes": [
+            {"box": list(one.box.edges), "score": one.score, "tracking_uid": one.tracking_uid, "laterality": one.side}
+            for one in finding.boxes
+        ],
+    }
+
+
+def _finding_from_json(document: Mapping[str, Json]) -> Finding:
+    site = document["site"]
+    return Finding(
+        prompt=_text(document["prompt"]),
+        code=_code_from_json(document["code"]),
+        site=None if site is None else _code_from_json(site),
+        side=_side_from_json(document["laterality"]),
+        probability=_number(document["probability"]),
+        state=FindingState(_text(document["state"])),
+        boxes=tuple(
+            FindingBox(
+                box=_box_from_json(one["box"]),
+                score=_number(one["score"]),
+                tracking_uid=_text(one["tracking_uid"]),
+                side=_side_from_json(one["laterality"]),
+            )
+            for one in _objects(document["boxes"])
+        ),
+        sentence=_optional_int(document["sentence"]),
+    )
+
+
+def _code_to_json(code: Code) -> Json:
+    return [code.value, code.scheme, code.meaning]
+
+
+def _code_from_json(value: Json) -> Code:
+    code, scheme, meaning = (_text(part) for part in _list(value))
+    return Code(value=code, scheme=scheme, meaning=meaning)
+
+
+def _box_from_json(value: Json) -> Box:
+    left, top, right, bottom = (_number(edge) for edge in _list(value))
+    return Box(left=left, top=top, right=right, bottom=bottom)
+
+
+def _side_from_json(value: Json) -> Side | None:
+    return None if value is None else Side(_text(value))
+
+
+def _objects(value: Json) -> Iterable[JsonObject]:
+    return (cast(JsonObject, _of(dict, one)) for one in _list(value))
+
+
+def _list(value: Json) -> list[Json]:
+    return cast("list[Json]", _of(list, value))
+
+
+def _text(value: Json) -> str:
+    return cast(str, _of(str, value))
+
+
+def _number(value: Json) -> float:
+    return cast(float, _of((int, float), value))
+
+
+def _optional_int(value: Json) -> int | None:
+    return cast("int | None", _of((int, type(None)), value))
+
+
+def _of(kind: type | tuple[type, ...], value: Json) -> object:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind}, got {type(value).__name__}")
+    return value

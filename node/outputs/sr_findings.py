@@ -1,0 +1,137 @@
+"""The findings of a structured report: a TID 1410 group per reported box, codes for what is absent, sentences as text.
+
+What breaks OHIF 3.13.2 shapes this file (INTEROP.md 2): at least one group, each with a region, and either every group
+has a plain number or none has. So a number stands in every finding's group, never at the root, and the one form
+without numbers, the analyzed square of films without findings, never stands beside one with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from highdicom.sr import (
+    AlgorithmIdentification,
+    ContainerContentItem,
+    FindingSite,
+    ImageRegion,
+    Measurement,
+    PlanarROIMeasurementsAndQualitativeEvaluations,
+    QualitativeEvaluation,
+    SourceImageForRegion,
+    TrackingIdentifier,
+)
+from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code as Concept
+
+from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
+from node.outputs import words
+from node.outputs.patient import long_text
+from node.outputs.sr_items import code as code_answer
+from node.outputs.sr_items import concept, container, inferred_from, outline, region, source_object, text
+
+STATES: Mapping[FindingState, Concept] = {
+    FindingState.PRESENT: Concept("52101004", "SCT", "Present"),
+    FindingState.INDETERMINATE: Concept("82334004", "SCT", "Indeterminate"),
+    FindingState.ABSENT: Concept("272519000", "SCT", "Absent"),
+}
+SIDES: Mapping[Side, Concept] = {
+    Side.RIGHT: Concept("24028007", "SCT", "Right"),
+    Side.LEFT: Concept("7771000", "SCT", "Left"),
+    Side.BILATERAL: Concept("51440002", "SCT", "Bilateral"),
+}
+PROBABILITY = Concept("122157", "DCM", "Probability")
+NO_UNITS = Concept("1", "UCUM", "no units")
+BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
+SELECTED_REGION = Concept("111099", "DCM", "Selected region")
+IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
+QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
+
+
+def measurements(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
+    """Encode every reported box, or the analyzed squares where there is none (TID 1500 row 6)."""
+    item = container(IMAGING_MEASUREMENTS)
+    for film in report.read_films:
+        source = sources[film.source]
+        if words.nothing_near(report):
+            item.ContentSequence.extend(_square(report, film, source))
+        for finding in words.reported(film):
+            for name, box in words.named_boxes(finding):
+                item.ContentSequence.extend(_group(report, film, finding, name, box, source))
+    return item
+
+
+def evaluations(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem | None:
+    """Encode absent findings, and sentences that belong to no finding group (TID 1500 row 12); None if there are none.
+
+    A sentence is tied to its boxes as a text inferred from regions, which no viewer takes for a finding group. The
+    algorithm is not named again here: PixelMed takes its name for one of the evaluations, with a wrong relationship.
+    """
+    item = container(QUALITATIVE_EVALUATIONS)
+    for film in report.read_films:
+        source = sources[film.source]
+        for finding in film.in_state(FindingState.ABSENT):
+            answer = code_answer(concept(finding.code), STATES[FindingState.ABSENT])
+            item.ContentSequence.append(inferred_from(answer, source_object(source)))
+        for sentence in _loose_sentences(film):
+            grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
+            item.ContentSequence.append(inferred_from(text(words.spoken(sentence)), *grounds))
+    return item if item.ContentSequence else None
+
+
+def _group(
+    report: Report, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
+) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    side = box.side or finding.side
+    sites = [FindingSite(concept(finding.site), SIDES[side] if side else None)] if finding.site else None
+    group = PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
+        referenced_region=_image_region(box.box, source),
+        finding_type=concept(finding.code),
+        algorithm_id=_algorithm(report),
+        finding_sites=sites,
+        # float(): highdicom refuses numpy's float32
+        measurements=[Measurement(name=PROBABILITY, value=round(float(finding.probability), 6), unit=NO_UNITS)],
+        qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
+        geometric_purpose=BOUNDED_BY,
+    )
+    if finding.sentence is not None:
+        group[0].ContentSequence.append(text(film.sentences[finding.sentence].text))
+    return group
+
+
+def _square(report: Report, film: Film, source: Dataset) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    """Let the analyzed square stand for a film without findings: no number, so that nothing looks measured."""
+    group = PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(
+            uid=words.analyzed_tracking_uid(report, film), identifier=words.ANALYZED_SQUARE
+        ),
+        referenced_region=_image_region(words.analyzed(film), source),
+        finding_type=SELECTED_REGION,
+        algorithm_id=_algorithm(report),
+        geometric_purpose=BOUNDED_BY,
+    )
+    group[0].ContentSequence.append(text(words.NOTHING_NEAR))
+    return group
+
+
+def _image_region(box: Box, source: Dataset) -> ImageRegion:
+    film = SourceImageForRegion(str(source.SOPClassUID), str(source.SOPInstanceUID))
+    return ImageRegion(graphic_type="POLYLINE", graphic_data=outline(box), source_image=film)
+
+
+def _algorithm(report: Report) -> AlgorithmIdentification:
+    model = report.model
+    return AlgorithmIdentification(
+        name=long_text(model.name),
+        version=long_text(model.version),
+        parameters=[
+            long_text(words.prompt_set(report)),
+            long_text(f"weights sha256 {model.weights_sha256}, engine {model.engine}"),
+        ],
+    )
+
+
+def _loose_sentences(film: Film) -> Iterator[GroundedSentence]:
+    """Yield the sentences that no reported finding carries in its groups."""
+    carried = {finding.sentence for finding in words.reported(film)}
+    yield from (sentence for index, sentence in enumerate(film.sentences) if index not in carried)

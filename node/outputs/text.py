@@ -1,0 +1,61 @@
+"""`report.txt`: the whole report for a person at a terminal, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from node.domain import Box, Film, Finding, FindingState, Report
+from node.outputs import words
+from node.outputs.patient import short_text
+
+
+def render(report: Report) -> str:
+    """Write the report as plain text; the research label comes first."""
+    lines = [words.intended_use(report), "", f"Study {report.study_uid}"]
+    for film in report.films:
+        lines += ["", words.film_name(report, film), *(f"  {line}" for line in _film(film))]
+    return "\n".join(lines) + "\n"
+
+
+def _film(film: Film) -> Iterator[str]:
+    if not film.is_read:
+        yield words.not_processed(film)
+        return
+    yield words.looked_at(film)
+    if not words.reported(film):
+        yield words.NOTHING_NEAR
+    for state in FindingState:
+        if findings := film.in_state(state):
+            yield f"{_HEADINGS[state]}:"
+            for finding in findings:
+                yield from (f"  {line}" for line in _finding(finding))
+    if film.sentences:
+        yield "Generated sentences (unreviewed):"
+    for number, sentence in enumerate(film.sentences, 1):
+        boxes = "; ".join(_edges(scored.box) for scored in sentence.boxes) or "no box"
+        yield f"  [{number}] {short_text(words.spoken(sentence), 2000)} @ {boxes}"
+
+
+_HEADINGS = {
+    FindingState.PRESENT: "Present (at or above threshold)",
+    FindingState.INDETERMINATE: "Indeterminate (near the threshold; to be reviewed)",
+    FindingState.ABSENT: "Not seen by the network (below threshold; may have been missed)",
+}
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    """Name a finding with its probability, and unless it is absent its sentence and boxes."""
+    side = f", {finding.side}" if finding.side else ""
+    yield f"{short_text(finding.code.meaning)}{side}: probability {finding.probability:.2f}"
+    if finding.state is FindingState.ABSENT:
+        return
+    if finding.sentence is not None:
+        yield f"  sentence [{finding.sentence + 1}]"
+    for name, one in words.named_boxes(finding):
+        where = f", {one.side}" if one.side else ""
+        yield f"  {name}{where}: {_edges(one.box)} (score {one.score:.2f})"
+
+
+def _edges(box: Box) -> str:
+    left, top, right, bottom = box.edges
+    return f"columns {left:.0f} to {right:.0f}, rows {top:.0f} to {bottom:.0f}"

@@ -1,0 +1,134 @@
+"""What the outputs say in words, and which findings and boxes they speak of: one wording for every output.
+
+Never "normal" as a conclusion: what the network did not report, it may also have missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from node import identity
+from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Note, Reason, Report, derive_uid
+from node.outputs.patient import short_text
+
+REASONS: Mapping[Reason, str] = {
+    Reason.MODALITY: "it is not a kind of image that this program reads (computed or digital radiograph)",
+    Reason.FOR_PROCESSING: "it holds raw detector data (FOR PROCESSING), not an image made to be looked at",
+    Reason.NOT_CHEST: "its header says that it does not show the chest",
+    Reason.LATERAL: "it is a lateral view; only frontal views are read",
+    Reason.UNDECODABLE: "its pixel data could not be decoded",
+    Reason.NO_PIXELS: "it holds no pixel data",
+    Reason.BLANK: "its picture is blank: all pixels have the same value",
+    Reason.TOO_SMALL: "its picture is too small to be read",
+    Reason.COLOR: "it is a color image; only grayscale images are read",
+    Reason.OWN_OBJECT: "it was made by this program",
+}
+NOTES: Mapping[Note, str] = {
+    Note.VIEW_UNKNOWN: "its header does not state view or body part; it was read as a frontal chest view",
+}
+ANALYZED_SQUARE = "Analyzed square"
+NOTHING_NEAR = (
+    "No prompted finding came near its threshold in the analyzed square. "
+    "This is not a report of a normal film: what was not asked for was not looked for."
+)
+
+
+def check(report: Report) -> None:
+    """Refuse what no viewer can draw: a box outside its film, a reported finding without a box. Raises ValueError."""
+    for film in report.read_films:
+        columns, rows = size(film)
+        boxes = [named.box for finding in film.findings for named in finding.boxes]
+        boxes += [scored.box for sentence in film.sentences for scored in sentence.boxes]
+        for box in [*boxes, analyzed(film)]:
+            if box.left < 0 or box.top < 0 or box.right > columns or box.bottom > rows:
+                raise ValueError(f"a box {box.edges} lies outside its film of {columns} x {rows} pixels")
+        if not all(finding.boxes for finding in reported(film)):
+            raise ValueError("a present or indeterminate finding needs a box")
+
+
+def reported(film: Film) -> tuple[Finding, ...]:
+    """The findings that get groups and drawn boxes: present and indeterminate, in prompt order."""
+    return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
+
+
+def nothing_near(report: Report) -> bool:
+    """Say whether films were read and none has a finding to report: then the analyzed squares stand for them."""
+    return bool(report.read_films) and not any(reported(film) for film in report.read_films)
+
+
+def named_boxes(finding: Finding) -> Iterator[tuple[str, FindingBox]]:
+    """Name each box of a finding: "Pleural effusion" alone, or "Pleural effusion 1/2" and "2/2"."""
+    name, count = short_text(finding.code.meaning), len(finding.boxes)
+    for number, box in enumerate(finding.boxes, 1):
+        yield (f"{name} {number}/{count}" if count > 1 else name), box
+
+
+def label(finding: Finding) -> str:
+    """What is written beside a drawn box."""
+    review = " (review)" if finding.state is FindingState.INDETERMINATE else ""
+    return f"{short_text(finding.code.meaning)} {finding.probability:.2f}{review}"
+
+
+def analyzed(film: Film) -> Box:
+    """The square that the network saw of a film that was read."""
+    if film.analyzed is None:
+        raise ValueError("a film that was not read has no analyzed square")
+    return film.analyzed
+
+
+def size(film: Film) -> tuple[int, int]:
+    """Columns and rows of a film that was read."""
+    if film.columns is None or film.rows is None:
+        raise ValueError("a film that was not read has no size")
+    return film.columns, film.rows
+
+
+def analyzed_tracking_uid(report: Report, film: Film) -> str:
+    """Name the analyzed square of a film wherever it stands for the film."""
+    return derive_uid("analyzed", report.study_uid, film.source, *(f"{edge:.3f}" for edge in analyzed(film).edges))
+
+
+def spoken(sentence: GroundedSentence) -> str:
+    """Quote a sentence that belongs to no finding: which prompt it answers, how well its regions matched."""
+    return f"{sentence.prompt.replace('_', ' ')} (score {sentence.score:.2f}): {sentence.text.strip()}"
+
+
+def film_name(report: Report, film: Film) -> str:
+    """Name a film for a reader."""
+    return f"Film {report.films.index(film) + 1} of {len(report.films)} (SOP Instance UID {film.source})"
+
+
+def intended_use(report: Report) -> str:
+    """The first words of every output: what it is, who made it, what it is not."""
+    model = report.model
+    return (
+        f"{identity.RESEARCH_LABEL}. Made by {identity.PROGRAM} {identity.VERSION} without review by a person; for "
+        "research use, and to be checked on the images by a physician. "
+        f"Model {model.name} {model.version} (weights sha256 {model.weights_sha256}, engine {model.engine}); "
+        f"{prompt_set(report)}. "
+        "Probabilities are the network's own and were not calibrated for a hospital. "
+        "Only the prompted findings were looked for."
+    )
+
+
+def prompt_set(report: Report) -> str:
+    """Name the questions that were asked."""
+    return f"prompt set {report.prompts_name} {report.prompts_version} (sha256 {report.prompts_sha256})"
+
+
+def looked_at(film: Film) -> str:
+    """Say which part of a film the network saw, and what to know about the film."""
+    left, top, right, bottom = (round(edge) for edge in analyzed(film).edges)
+    columns, rows = size(film)
+    where = f"columns {left} to {right}, rows {top} to {bottom} of {columns} x {rows} pixels"
+    is_whole = (left, top, right, bottom) == (0, 0, columns, rows)
+    rest = "That is the whole film." if is_whole else "The rest of the film was not analyzed."
+    notes = "".join(f" Note: {NOTES[note]}." for note in film.notes)
+    return f"Analyzed was the square of {where}. {rest}{notes}"
+
+
+def not_processed(film: Film) -> str:
+    """Say why a film has no result."""
+    if film.reason is None:
+        raise ValueError("a film that was read has no such reason")
+    return f"Not processed: {REASONS[film.reason]}. There is no result for it, neither positive nor negative."

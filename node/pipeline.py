@@ -1,0 +1,266 @@
+"""One study from files to stored outputs, in plain calls that are safe to repeat; the table of writers.
+
+`answer_film` and `write_objects` know nothing of spool or network; `Pipeline` puts them on the spool, so that the
+workflow hands on UIDs, file names and small numbers only. A film that was read before is not read again: its reading
+is kept under a key that changes with its bytes, the model, the prompt set and the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+from pydicom.filereader import read_file_meta_info
+
+from node import findings, imaging, routing
+from node.domain import (
+    Film,
+    ModelIdentity,
+    ObjectReference,
+    OutputObject,
+    PromptSet,
+    Reason,
+    Report,
+    derive_uid,
+)
+from node.errors import Undecodable
+from node.identity import VERSION
+from node.inference import Reader
+from node.outputs import document, gsps, record, sr
+from node.spool import RoundMark, Spool
+
+Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
+
+WRITERS: Final[Mapping[str, Writer]] = {"sr": sr.write, "gsps": gsps.write}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answered:
+    """What became of one object: a film with its answer, or nothing when it is left alone.
+
+    picture: [row, column] uint8 as displayed, in stored orientation; only for a film that was read
+    """
+
+    header: Dataset
+    film: Film | None
+    reason: Reason | None
+    picture: NDArray[np.uint8] | None = None
+
+
+def answer_film(path: Path, reader: Reader, prompts: PromptSet) -> Answered:
+    """Decide on one object and read it if it is a frontal chest film.
+
+    Raises Undecodable only when the file is no DICOM object at all.
+    """
+    header = imaging.read_header(path)
+    decision = routing.choose(header)
+    if decision.action is routing.Action.LEAVE:
+        return Answered(header=header, film=None, reason=decision.reason)
+    source = str(header.SOPInstanceUID)
+    if decision.action is routing.Action.ANSWER:
+        film = Film(source=source, reason=decision.reason, notes=decision.notes)
+        return Answered(header=header, film=film, reason=decision.reason)
+    try:
+        image = imaging.load(imaging.read_file(path), gray=reader.gray, square=reader.square)
+    except Undecodable as error:
+        reason = Reason(error.reason)
+        return Answered(header=header, film=Film(source=source, reason=reason, notes=decision.notes), reason=reason)
+    reading = reader.read(image, prompts)
+    film = Film(
+        source=source,
+        notes=decision.notes,
+        columns=image.framing.columns,
+        rows=image.framing.rows,
+        analyzed=image.framing.analyzed,
+        sentences=reading.sentences,
+        findings=findings.find(
+            reading,
+            prompts,
+            source=source,
+            framing=image.framing,
+            model=reader.identity,
+            sides_known=imaging.sides_known(header),
+        ),
+    )
+    return Answered(header=header, film=film, reason=None, picture=image.picture)
+
+
+def write_objects(
+    report: Report, sources: Mapping[str, Dataset], *, zone: ZoneInfo, kinds: Iterable[str]
+) -> list[tuple[str, Dataset]]:
+    """Write every object of the wanted kinds for one report."""
+    if not report.films:
+        return []
+    return [(kind, dataset) for kind in kinds for dataset in WRITERS[kind](report, sources, zone)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One look at a study: which of its files, and when it began. Fixed once, in a checkpointed step."""
+
+    study_uid: str
+    number: int
+    files: tuple[str, ...]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """The calls of one round, on the spool. Each may be repeated after a crash."""
+
+    spool: Spool
+    reader: Reader
+    prompts: PromptSet
+    zone: ZoneInfo
+    kinds: tuple[str, ...]
+
+    def plan(self, study_uid: str) -> Round | None:
+        """Fix what a round covers; None when nothing came since the last one."""
+        if not self.spool.has_unread(study_uid):
+            return None
+        instances = self.spool.study(study_uid).instances
+        return Round(
+            study_uid=study_uid,
+            number=len(self.spool.rounds(study_uid)) + 1,
+            files=tuple(instance.path.name for instance in instances),
+            created_at=datetime.now(UTC).replace(microsecond=0),
+        )
+
+    def read(self, study_uid: str, file: str) -> str:
+        """Answer one file and keep the answer.
+
+        Returns `read`, the reason why not, or `left:` and the reason for an object that gets no answer.
+        """
+        key = self._key(file)
+        film = self._kept(study_uid, key)
+        if film is None:
+            film, left = self._answer(study_uid, file)
+            if film is None:
+                return f"left:{left}"
+            self.spool.keep_reading(study_uid, key, record.film_to_json(film))
+        return "read" if film.reason is None else str(film.reason)
+
+    def report(self, plan: Round) -> tuple[Report, dict[str, Dataset]]:
+        """Put the kept answers of a round together, with the header of each film."""
+        films, sources = [], {}
+        for file in plan.files:
+            film = self._kept(plan.study_uid, self._key(file))
+            if film is not None:
+                films.append(film)
+                sources[film.source] = self._header(plan.study_uid, file)
+        report = make_report(
+            plan.study_uid,
+            films,
+            model=self.reader.identity,
+            prompts=self.prompts,
+            created_at=plan.created_at,
+            predecessors=self._predecessors(plan.study_uid),
+        )
+        return report, sources
+
+    def write(self, plan: Round) -> list[OutputObject]:
+        """Write and keep every output of a round; the report names the newest earlier one as predecessor."""
+        report, sources = self.report(plan)
+        return [
+            self._keep(kind, dataset, plan.study_uid)
+            for kind, dataset in write_objects(report, sources, zone=self.zone, kinds=self.kinds)
+        ]
+
+    def not_delivered(self, outputs: Iterable[OutputObject]) -> list[OutputObject]:
+        """The outputs that no earlier round handed to delivery: an object that exists is not sent a second time."""
+        return [one for one in outputs if one not in self._earlier_outputs(one.study_uid)]
+
+    def finish(self, plan: Round, outputs: Sequence[OutputObject]) -> None:
+        """Mark a round as finished."""
+        mark = RoundMark(number=plan.number, created_at=plan.created_at, files=plan.files, outputs=tuple(outputs))
+        self.spool.mark_round(plan.study_uid, mark)
+
+    def _answer(self, study_uid: str, file: str) -> tuple[Film | None, Reason | None]:
+        """The answer to a received object, or the reason why it gets none."""
+        try:
+            answered = answer_film(self.spool.received_path(study_uid, file), self.reader, self.prompts)
+        except Undecodable:
+            return Film(source=_sop_instance_uid(file), reason=Reason.UNDECODABLE), None
+        return answered.film, answered.reason
+
+    def _kept(self, study_uid: str, key: str) -> Film | None:
+        """What was said about a film before."""
+        kept = self.spool.reading(study_uid, key)
+        return None if kept is None else record.film_from_json(kept)
+
+    def _header(self, study_uid: str, file: str) -> Dataset:
+        """The header of a received object; of one that cannot be parsed, what its file meta and its place tell."""
+        path = self.spool.received_path(study_uid, file)
+        try:
+            return imaging.read_header(path)
+        except Undecodable:
+            header = Dataset()
+            header.SOPClassUID = read_file_meta_info(path).MediaStorageSOPClassUID
+            header.SOPInstanceUID = _sop_instance_uid(file)
+            header.StudyInstanceUID = study_uid
+            return header
+
+    def _key(self, file: str) -> str:
+        """Name what was said about a file's bytes by this program with this model and these prompts."""
+        model = self.reader.identity
+        return derive_uid("reading", file, VERSION, model.weights_sha256, model.engine, self.prompts.sha256)
+
+    def _keep(self, kind: str, dataset: Dataset, study_uid: str) -> OutputObject:
+        output = OutputObject(
+            kind=kind,
+            study_uid=study_uid,
+            sop_class_uid=str(dataset.SOPClassUID),
+            sop_instance_uid=str(dataset.SOPInstanceUID),
+            series_instance_uid=str(dataset.SeriesInstanceUID),
+        )
+        self.spool.keep_output(output, document.save_bytes(dataset))
+        return output
+
+    def _earlier_outputs(self, study_uid: str) -> list[OutputObject]:
+        """What the finished rounds of a study wrote, oldest first."""
+        return [output for mark in self.spool.rounds(study_uid) for output in mark.outputs]
+
+    def _predecessors(self, study_uid: str) -> tuple[ObjectReference, ...]:
+        reports = [
+            ObjectReference(
+                sop_class_uid=output.sop_class_uid,
+                sop_instance_uid=output.sop_instance_uid,
+                series_instance_uid=output.series_instance_uid,
+            )
+            for output in self._earlier_outputs(study_uid)
+            if output.kind == "sr"
+        ]
+        return tuple(reports[-1:])
+
+
+def _sop_instance_uid(file: str) -> str:
+    return file.split("~")[0]
+
+
+def make_report(
+    study_uid: str,
+    films: Iterable[Film],
+    *,
+    model: ModelIdentity,
+    prompts: PromptSet,
+    created_at: datetime,
+    predecessors: tuple[ObjectReference, ...] = (),
+) -> Report:
+    """Put films, model and prompt set together."""
+    return Report(
+        study_uid=study_uid,
+        films=tuple(films),
+        model=model,
+        prompts_name=prompts.name,
+        prompts_version=prompts.version,
+        prompts_sha256=prompts.sha256,
+        created_at=created_at,
+        predecessors=predecessors,
+    )

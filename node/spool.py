@@ -1,0 +1,225 @@
+"""Files that must survive a power cut: received objects, readings, outputs and the marks of finished rounds.
+
+A file is written under a temporary name, synced, renamed, and its folder synced; only then is anything acknowledged.
+A file still under its temporary name was never acknowledged and is removed at start. A received object's file name
+carries the hash of its bytes, so the same object twice is one file, and other bytes under the same UID are another.
+
+    studies/<study>/received/<sop instance>~<hash>.dcm     as received, PS3.10 file meta in front
+    studies/<study>/readings/<key>.json                    what was said about one film
+    studies/<study>/outputs/<sop instance>.<kind>.dcm      what leaves the node
+    studies/<study>/rounds/<number>.json                   mark of a finished round
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from node.domain import Delivery, Instance, JsonObject, OutputObject, Study, is_uid
+from node.errors import Refused, SpoolFull
+
+_MIB = 1024 * 1024
+_TEMPORARY = ".incoming-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A received object that is safe on disk; `is_new` is false when the same bytes were kept before."""
+
+    instance: Instance
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundMark:
+    """A finished round: which files it covered, when it began, what it wrote."""
+
+    number: int
+    created_at: datetime
+    files: tuple[str, ...]
+    outputs: tuple[OutputObject, ...]
+
+
+class Spool:
+    """The files of one node below one directory (mode 0700)."""
+
+    def __init__(self, directory: Path, *, min_free_mib: int = 0) -> None:
+        self.directory = directory
+        self._studies = directory / "studies"
+        self._min_free_bytes = min_free_mib * _MIB
+        self._making_folders = threading.Lock()
+        _make_folder(self._studies)
+
+    @property
+    def free_bytes(self) -> int:
+        """Free space on the disk."""
+        return shutil.disk_usage(self.directory).free
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk is above its reserve."""
+        return self.free_bytes >= self._min_free_bytes
+
+    def keep(self, *, study_uid: str, sop_instance_uid: str, meta: bytes, body: bytes) -> Kept:
+        """Keep one received object and sync it to disk before returning.
+
+        meta: preamble and file meta information; body: the dataset, byte for byte as received
+        Raises Refused when a UID cannot be one, SpoolFull when the disk cannot take it.
+        """
+        if not (is_uid(study_uid) and is_uid(sop_instance_uid)):
+            raise Refused("Study or SOP Instance UID is not a valid UID; correct it at the sender")
+        sha256 = hashlib.sha256(body).hexdigest()
+        path = self._folder(study_uid) / "received" / f"{sop_instance_uid}~{sha256}.dcm"
+        if path.exists():
+            _sync_folder(path.parent)  # whoever wrote it may not have come that far yet
+            return Kept(instance=_instance(path), is_new=False)
+        if not self.has_room:
+            raise SpoolFull("the disk is below its reserve; send again later")
+        try:
+            self._write(path, meta, body)
+        except OSError as error:
+            raise SpoolFull(f"the object could not be written ({error.strerror}); send again later") from error
+        return Kept(instance=_instance(path), is_new=True)
+
+    def study(self, study_uid: str) -> Study:
+        """Everything received of one study, the newest version of each object, in order of arrival."""
+        newest: dict[str, Instance] = {}
+        for path in sorted((self._folder(study_uid) / "received").glob("*~*.dcm")):
+            instance = _instance(path)
+            known = newest.get(instance.sop_instance_uid)
+            if known is None or instance.received_at > known.received_at:
+                newest[instance.sop_instance_uid] = instance
+        ordered = sorted(newest.values(), key=lambda one: (one.received_at, one.sop_instance_uid))
+        return Study(uid=study_uid, instances=tuple(ordered))
+
+    def studies(self) -> Iterator[str]:
+        """The UIDs of all studies on disk."""
+        return (folder.name for folder in sorted(self._studies.iterdir()) if is_uid(folder.name))
+
+    def received_path(self, study_uid: str, file: str) -> Path:
+        """Where a received object lies."""
+        return self._folder(study_uid) / "received" / file
+
+    def keep_reading(self, study_uid: str, key: str, content: JsonObject) -> None:
+        """Keep what was said about one film."""
+        self._write(self._folder(study_uid) / "readings" / f"{key}.json", _json(content))
+
+    def reading(self, study_uid: str, key: str) -> JsonObject | None:
+        """What was said about one film, or None when nothing is kept under this key."""
+        return _read_json(self._folder(study_uid) / "readings" / f"{key}.json")
+
+    def output_path(self, output: OutputObject | Delivery) -> Path:
+        """Where an output lies or will lie."""
+        return self._folder(output.study_uid) / "outputs" / f"{output.sop_instance_uid}.{output.kind}.dcm"
+
+    def keep_output(self, output: OutputObject, content: bytes) -> None:
+        """Keep one output; an object that exists stays as it is, so one UID never carries two contents."""
+        path = self.output_path(output)
+        if not path.exists():
+            self._write(path, content)
+
+    def mark_round(self, study_uid: str, mark: RoundMark) -> None:
+        """Mark a round as finished; its files are not looked at again."""
+        content = {**asdict(mark), "created_at": mark.created_at.isoformat()}
+        self._write(self._folder(study_uid) / "rounds" / f"{mark.number:06d}.json", _json(content))
+
+    def rounds(self, study_uid: str) -> list[RoundMark]:
+        """The marks of all finished rounds, oldest first."""
+        return [_round_mark(path) for path in sorted((self._folder(study_uid) / "rounds").glob("*.json"))]
+
+    def has_unread(self, study_uid: str) -> bool:
+        """Whether a study holds a file that no finished round covers."""
+        covered = {name for mark in self.rounds(study_uid) for name in mark.files}
+        return any(instance.path.name not in covered for instance in self.study(study_uid).instances)
+
+    def sweep(self) -> int:
+        """Remove files that were never acknowledged; only at start, while nobody writes. Returns how many."""
+        leftovers = list(self._studies.rglob(f"{_TEMPORARY}*"))
+        for path in leftovers:
+            path.unlink()
+        return len(leftovers)
+
+    def remove_study(self, study_uid: str) -> None:
+        """Remove everything of one study."""
+        shutil.rmtree(self._folder(study_uid))
+        _sync_folder(self._studies)
+
+    def _write(self, path: Path, *parts: bytes) -> None:
+        """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
+        with self._making_folders:  # a folder that another thread has made is used only after its entry is synced
+            _make_folder(path.parent)
+        handle, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+    def _folder(self, study_uid: str) -> Path:
+        if not is_uid(study_uid):
+            raise Refused("the Study Instance UID is not a valid UID")
+        return self._studies / study_uid
+
+
+def _round_mark(path: Path) -> RoundMark:
+    content = json.loads(path.read_bytes())
+    return RoundMark(
+        number=content["number"],
+        created_at=datetime.fromisoformat(content["created_at"]),
+        files=tuple(content["files"]),
+        outputs=tuple(OutputObject(**output) for output in content["outputs"]),
+    )
+
+
+def _instance(path: Path) -> Instance:
+    """Everything known of a received object from its place, name and time of arrival."""
+    sop_instance_uid, sha256 = path.stem.split("~")
+    return Instance(
+        study_uid=path.parent.parent.name,
+        sop_instance_uid=sop_instance_uid,
+        sha256=sha256,
+        path=path,
+        received_at=datetime.fromtimestamp(path.stat().st_mtime, UTC),
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder (mode 0700) whose own entry, and those of its new parents, survive a power cut."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(one.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _json(content: Mapping[str, object]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=1).encode()
+
+
+def _read_json(path: Path) -> JsonObject | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,203 @@
+"""The steps of the durable workflows: plain JSON in and out, timed, counted, noted in the ledger.
+
+A step that fails for good parks its study and says so in its result; nothing raises through the durable engine, whose
+database would keep the text of the error. Every step may be repeated: one that was cut short is run again.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from node import destinations, log
+from node.config import DestinationSettings
+from node.domain import Delivery, DeliveryState, OutputObject
+from node.errors import GiveUp, NodeError, RetryLater
+from node.ledger import Ledger
+from node.metrics import Metrics
+from node.pipeline import Pipeline, Round
+
+_FIRST_WAIT_SECONDS: Final = 1.0
+_LONGEST_WAIT_SECONDS: Final = 60.0
+
+Json = dict[str, object]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What the workflows do, in order: plan, read each file, write, deliver each output, finish."""
+
+    pipeline: Pipeline
+    ledger: Ledger
+    metrics: Metrics
+    destinations: Mapping[str, DestinationSettings]
+    calling_aet: str
+
+    def plan(self, study_uid: str) -> Json | None:
+        """Fix what a round covers; None when there is nothing new or the study had to be parked."""
+
+        def work() -> Json | None:
+            planned = self.pipeline.plan(study_uid)
+            self.ledger.set_study(study_uid, "reading" if planned else "finished")
+            if planned is None:
+                return None
+            log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
+            return {**asdict(planned), "created_at": planned.created_at.isoformat()}
+
+        return self._guarded("plan", study_uid, work, otherwise=None)
+
+    def read(self, study_uid: str, file: str) -> str | None:
+        """Answer one file; the outcome, or None when the study had to be parked."""
+
+        def work() -> str:
+            outcome = self.pipeline.read(study_uid, file)
+            self.metrics.films.labels(outcome).inc()
+            log.get().info("film.decided", study=study_uid, sop_instance_uid=file.split("~")[0], reason=outcome)
+            return outcome
+
+        return self._guarded("read", study_uid, work, otherwise=None)
+
+    def write(self, plan: Json) -> Json | None:
+        """Write the outputs of a round and note who receives each; None when the study had to be parked."""
+        planned = _round(plan)
+
+        def work() -> Json:
+            outputs = self.pipeline.write(planned)
+            fresh = self.pipeline.not_delivered(outputs)
+            deliveries = {
+                name: [_delivery(name, output) for output in fresh if output.kind in settings.outputs]
+                for name, settings in self.destinations.items()
+            }
+            for delivery in (one for several in deliveries.values() for one in several):
+                self.ledger.add_delivery(delivery)
+            return {
+                "outputs": [asdict(output) for output in outputs],
+                "deliveries": {
+                    name: [asdict(one) for one in several] for name, several in deliveries.items() if several
+                },
+            }
+
+        return self._guarded("write", planned.study_uid, work, otherwise=None)
+
+    def finish(self, plan: Json, outcomes: list[str], written: Json) -> None:
+        """Mark a round as finished; written: what `write` returned."""
+        planned = _round(plan)
+
+        def work() -> None:
+            outputs = [OutputObject(**output) for output in cast(list[dict[str, str]], written["outputs"])]
+            self.pipeline.finish(planned, outputs)
+            self.ledger.set_study(planned.study_uid, "finished")
+            identity = self.pipeline.reader.identity
+            log.get().info(
+                "study.finished",
+                study=planned.study_uid,
+                round=planned.number,
+                instances=len(planned.files),
+                read=outcomes.count("read"),
+                not_processed=sum(outcome != "read" and not outcome.startswith("left:") for outcome in outcomes),
+                outputs=len(outputs),
+                seconds=round(time.time() - planned.created_at.timestamp(), 3),
+                model=f"{identity.name} {identity.version}",
+                prompts=self.pipeline.prompts.name,
+            )
+
+        self._guarded("finish", planned.study_uid, work, otherwise=None)
+
+    def send(self, delivered: dict[str, str], attempt: int, started: float) -> Json:
+        """Try to deliver one output once.
+
+        started: when the first attempt began, in seconds since the epoch
+        Returns its outcome (sent, delayed, parked) and, when delayed, the seconds to wait.
+        """
+        delivery = Delivery(**delivered)
+        settings = self.destinations.get(delivery.destination)
+        if settings is None:
+            return self._parked(delivery, attempt, "the destination is no longer in the settings")
+        self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt)
+        path = self.pipeline.spool.output_path(delivery)
+        try:
+            with self._timed("deliver"):
+                destinations.deliver(path, settings, calling_aet=self.calling_aet)
+        except RetryLater as error:
+            if time.time() - started > settings.give_up_hours * 3600:
+                return self._parked(delivery, attempt, f"{error}; gave up after {settings.give_up_hours:g} hours")
+            return self._delayed(delivery, attempt, str(error))
+        except GiveUp as error:
+            return self._parked(delivery, attempt, str(error))
+        except Exception as error:  # a boundary: park what nobody foresaw, and go on with everything else
+            return self._parked(delivery, attempt, _where(error))
+        self.ledger.set_delivery(delivery, DeliveryState.SENT, attempts=attempt)
+        self._count(delivery, "sent", attempt)
+        return {"outcome": "sent"}
+
+    def _delayed(self, delivery: Delivery, attempt: int, reason: str) -> Json:
+        self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=reason)
+        wait = min(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1), _LONGEST_WAIT_SECONDS)
+        self._count(delivery, "delayed", attempt, reason=reason, seconds=wait)
+        return {"outcome": "delayed", "wait": wait}
+
+    def _parked(self, delivery: Delivery, attempt: int, reason: str) -> Json:
+        self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=attempt, reason=reason)
+        self._count(delivery, "parked", attempt, reason=reason)
+        return {"outcome": "parked"}
+
+    def _count(self, delivery: Delivery, outcome: str, attempt: int, **facts: object) -> None:
+        self.metrics.deliveries.labels(delivery.destination, outcome).inc()
+        severity = {"sent": log.get().info, "delayed": log.get().warning, "parked": log.get().error}[outcome]
+        severity(
+            f"delivery.{outcome}",
+            destination=delivery.destination,
+            study=delivery.study_uid,
+            sop_instance_uid=delivery.sop_instance_uid,
+            kind=delivery.kind,
+            attempts=attempt,
+            **facts,
+        )
+
+    def _guarded(self, stage: str, study_uid: str, work: Callable[[], _T], *, otherwise: _T) -> _T:
+        """Run a step's work; whatever it raises parks the study with its class and place, never its text."""
+        try:
+            with self._timed(stage):
+                return work()
+        except Exception as error:  # a boundary: one strange study must not stop the others
+            reason = str(error) if isinstance(error, NodeError) else _where(error)
+            log.get().error("study.parked", study=study_uid, stage=stage, reason=reason)
+            self.ledger.set_study(study_uid, "parked", stage=stage, reason=reason)
+            return otherwise
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.metrics.step_seconds.labels(step).observe(time.monotonic() - began)
+
+
+def _round(plan: Json) -> Round:
+    return Round(
+        study_uid=str(plan["study_uid"]),
+        number=int(str(plan["number"])),
+        files=tuple(str(file) for file in cast(list[object], plan["files"])),
+        created_at=datetime.fromisoformat(str(plan["created_at"])),
+    )
+
+
+def _delivery(destination: str, output: OutputObject) -> Delivery:
+    return Delivery(
+        destination=destination,
+        study_uid=output.study_uid,
+        sop_instance_uid=output.sop_instance_uid,
+        kind=output.kind,
+    )
+
+
+def _where(error: Exception) -> str:
+    """Name an unforeseen error by its class and place; its text may hold patient data."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"

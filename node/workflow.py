@@ -1,0 +1,187 @@
+"""The durable steps, queues and timers; the only file that imports `dbos`.
+
+    quiet    a study's silence, debounced durably; its end queues the study
+    study    plan > read each file > write > queue one delivery per destination > finish
+    deliver  sends one output after the other until each is sent or parked; waits durably between attempts
+
+Rounds of one study run one after the other (a queue partition per study); a destination that is down holds the slots
+of its own queue and nobody else's. Workflow code is deterministic: clock, disk and network are touched in steps only,
+and arguments are JSON without patient data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from dbos import (
+    DBOS,
+    DBOSClient,
+    DBOSConfig,
+    DBOSPortableJSONSerializer,
+    Debouncer,
+    SetEnqueueOptions,
+    SetWorkflowID,
+)
+
+from node.config import StudySettings
+from node.domain import Delivery
+from node.ledger import connect
+from node.steps import Steps
+
+# Old work is picked up after an upgrade only when this stays; a changed order of steps goes through DBOS.patch().
+_APPLICATION_VERSION: Final = "1"
+_POLLING_SECONDS: Final = 0.2
+_STUDIES_AT_ONCE: Final = 2
+_SENDS_AT_ONCE: Final = 2
+_RECOVERIES: Final = 1_000_000  # a study is never given up because the machine was switched off often
+
+_Delivery = dict[str, str]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workflows:
+    quiet: Callable[[str], None]
+    study: Callable[[str], None]
+    deliver: Callable[[list[_Delivery]], None]
+
+
+class Engine:
+    """Runs the workflows of one process until closed. `on_step` hears the name of every step that was checkpointed."""
+
+    def __init__(
+        self, database: Path, steps: Steps, settings: StudySettings, *, on_step: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._settings = settings
+        self._sql = connect(database)
+        config: DBOSConfig = {
+            "name": "chex-node",
+            "system_database_url": f"sqlite:///{database}",
+            "system_database_engine": self._sql,
+            "application_version": _APPLICATION_VERSION,
+            "executor_id": "node",
+            "serializer": DBOSPortableJSONSerializer(),
+            "log_level": "WARNING",
+            "notification_listener_polling_interval_sec": _POLLING_SECONDS,
+        }
+        DBOS(config=config)
+        self._workflows = _register(steps, on_step)
+        DBOS.launch()
+        DBOS.register_queue("quiet", polling_interval_sec=_POLLING_SECONDS, on_conflict="always_update")
+        DBOS.register_queue(
+            "studies",
+            worker_concurrency=_STUDIES_AT_ONCE,
+            partition_concurrency=1,
+            polling_interval_sec=_POLLING_SECONDS,
+            on_conflict="always_update",
+        )
+        for destination in steps.destinations:
+            DBOS.register_queue(
+                _queue(destination),
+                worker_concurrency=_SENDS_AT_ONCE,
+                polling_interval_sec=_POLLING_SECONDS,
+                on_conflict="always_update",
+            )
+        self._debouncer = Debouncer.create(
+            self._workflows.quiet, debounce_timeout_sec=settings.max_seconds, queue="quiet"
+        )
+
+    def touch_study(self, study_uid: str) -> None:
+        """Start or prolong the quiet time of a study. May block while the database is busy."""
+        self._debouncer.debounce(study_uid, self._settings.quiet_seconds, study_uid)
+
+    def close(self) -> None:
+        """Stop; what is cut short goes on at the next start."""
+        DBOS.destroy(destroy_registry=True)
+        self._sql.dispose()
+
+
+class Client:
+    """Queues work for a service that runs in another process, or will."""
+
+    def __init__(self, database: Path) -> None:
+        self._sql = connect(database)
+        self._client = DBOSClient(system_database_engine=self._sql, serializer=DBOSPortableJSONSerializer())
+
+    def run_study(self, study_uid: str) -> None:
+        """Look at a study again."""
+        self._client.enqueue(
+            {
+                "workflow_name": "study",
+                "queue_name": "studies",
+                "queue_partition_key": study_uid,
+                "app_version": _APPLICATION_VERSION,
+            },
+            study_uid,
+        )
+
+    def run_delivery(self, delivery: Delivery) -> None:
+        """Send an output again."""
+        self._client.enqueue(
+            {
+                "workflow_name": "deliver",
+                "queue_name": _queue(delivery.destination),
+                "app_version": _APPLICATION_VERSION,
+            },
+            [asdict(delivery)],
+        )
+
+    def close(self) -> None:
+        """Close the database."""
+        self._client.destroy()
+        self._sql.dispose()
+
+
+def _queue(destination: str) -> str:
+    return f"deliver {destination}"
+
+
+def _register(steps: Steps, on_step: Callable[[str], None]) -> _Workflows:
+    """Register the three workflows with the engine."""
+
+    def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
+        result = DBOS.run_step({"name": name}, work, *arguments)
+        on_step(name)
+        return result
+
+    @DBOS.workflow(name="deliver", max_recovery_attempts=_RECOVERIES)
+    def deliver(deliveries: list[_Delivery]) -> None:
+        started = step("begin", time.time)
+        for delivery in deliveries:
+            attempt = 1
+            while (outcome := step("send", steps.send, delivery, attempt, started))["outcome"] == "delayed":
+                DBOS.sleep(cast(float, outcome["wait"]))
+                attempt += 1
+
+    @DBOS.workflow(name="study", max_recovery_attempts=_RECOVERIES)
+    def study(study_uid: str) -> None:
+        plan = step("plan", steps.plan, study_uid)
+        if plan is None:
+            return
+        outcomes = []
+        for file in cast(list[str], plan["files"]):
+            outcome = step("read", steps.read, study_uid, file)
+            if outcome is None:
+                return
+            outcomes.append(outcome)
+        written = step("write", steps.write, plan)
+        if written is None:
+            return
+        for destination, deliveries in cast(dict[str, list[_Delivery]], written["deliveries"]).items():
+            with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}"):
+                DBOS.enqueue_workflow(_queue(destination), deliver, deliveries)
+            on_step("queue")
+        step("finish", steps.finish, plan, outcomes, written)
+
+    @DBOS.workflow(name="quiet", max_recovery_attempts=_RECOVERIES)
+    def quiet(study_uid: str) -> None:
+        with SetEnqueueOptions(queue_partition_key=study_uid):
+            DBOS.enqueue_workflow("studies", study, study_uid)
+        on_step("ready")
+
+    return _Workflows(quiet=quiet, study=study, deliver=deliver)

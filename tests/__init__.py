@@ -1,0 +1,1 @@
+"""The tests; `peers.py` and `orthanc.py` are what they talk to."""

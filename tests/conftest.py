@@ -1,0 +1,60 @@
+"""What all tests share: where things lie, the demonstration model with its graphs, the hypothesis profile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from pydicom.data import get_testdata_file
+
+REPOSITORY = Path(__file__).parents[1]
+
+# No deadline: the first example often pays for an import. No database: a run depends on nothing an earlier one left.
+settings.register_profile("node", deadline=None, database=None, print_blob=True)
+settings.load_profile("node")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that everything is run from."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The project's material beside the repository: films, code lists, recorded arrays of the published network."""
+    folder = REPOSITORY.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared beside the repository")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chest_film() -> Path:
+    """A real film: Philips CR, PA chest, MONOCHROME1, uncompressed (NEMA WG-04, out of pydicom-data)."""
+    return _film("RG1_UNCR.dcm")
+
+
+@pytest.fixture(scope="session")
+def chest_film_jpeg2000() -> Path:
+    """The same film in lossless JPEG 2000, another object of the same study."""
+    return _film("RG1_J2KR.dcm")
+
+
+@pytest.fixture(scope="session")
+def phantom_model() -> Path:
+    """The model directory that the repository ships, its graphs exported and proven."""
+    folder = REPOSITORY / "models" / "weights" / "phantom"
+    if not (folder / "parity.json").exists():
+        subprocess.run([sys.executable, "-m", "export.build", "--model", str(folder)], cwd=REPOSITORY, check=True)
+    return folder
+
+
+def _film(name: str) -> Path:
+    found = get_testdata_file(name, download=False)
+    if found is None:
+        pytest.fail(f"{name} is not here: install pydicom-data")
+    return Path(str(found))

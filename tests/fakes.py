@@ -1,0 +1,61 @@
+"""Small stand-ins that keep one of our own protocols; every other peer in the tests is real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from node.domain import FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
+from node.imaging import Radiograph
+from node.inference import Answer, PathologyAnswer, Question, Reading
+
+_STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
+_PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
+
+
+class ScriptedReader:
+    """A `Reader` that says the same of every film; what it says depends on nothing but `version`."""
+
+    gray = "voi"
+
+    def __init__(self, version: str = "1") -> None:
+        self.identity = ModelIdentity(name="scripted", version=version, weights_sha256="0" * 64, engine="scripted")
+
+    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        side = min(columns, rows)
+        left, top = (columns - side) // 2, (rows - side) // 2
+        return (float(left), float(top), float(left + side), float(top + side))
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        pathologies = [prompt for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
+        sentences = [
+            GroundedSentence(
+                text=f"{prompt.phrases[0]} is seen here.", prompt=prompt.key, score=0.7, boxes=_boxes(image, i)
+            )
+            for i, prompt in enumerate(pathologies)
+        ]
+        return Reading(
+            sentences=tuple(sentences),
+            pathologies=tuple(
+                PathologyAnswer(
+                    prompt=prompt.key,
+                    probability=_PROBABILITIES[_STATES[i % len(_STATES)]],
+                    state=_STATES[i % len(_STATES)],
+                    boxes=_boxes(image, i),
+                    sentence=i,
+                )
+                for i, prompt in enumerate(pathologies)
+            ),
+        )
+
+    def ask(self, image: Radiograph, questions: Sequence[Question], prompts: PromptSet) -> list[Answer]:
+        return [
+            Answer(question=question, sentence="It is seen here.", score=0.7, positive=True, boxes=_boxes(image, i))
+            for i, question in enumerate(questions)
+        ]
+
+
+def _boxes(image: Radiograph, index: int) -> tuple[ScoredBox, ...]:
+    """One box left of the middle; every third prompt has one on the right as well."""
+    left = ScoredBox(box=image.framing.to_image((0.3, 0.2 + 0.04 * index, 0.2, 0.1)), score=0.8)
+    right = ScoredBox(box=image.framing.to_image((0.7, 0.2 + 0.04 * index, 0.2, 0.1)), score=0.6)
+    return (left, right) if index % 3 == 0 else (left,)

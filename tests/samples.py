@@ -1,0 +1,185 @@
+"""Films and reports to write outputs from: headers of a few pixels, and answers that a network could have given."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from pydicom import dcmread
+from pydicom.data import get_charset_files
+from pydicom.dataset import Dataset
+
+from node.domain import (
+    Box,
+    Code,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    ModelIdentity,
+    Note,
+    Reason,
+    Report,
+    ScoredBox,
+    Side,
+    derive_uid,
+)
+
+BERLIN = ZoneInfo("Europe/Berlin")
+STUDY = "1.2.826.0.1.3680043.8.498.1"
+COLUMNS, ROWS = 2000, 1760
+SQUARE = Box(left=120, top=0, right=1880, bottom=1760)
+MODEL = ModelIdentity(name="phantom", version="1.2.0", weights_sha256="ab" * 32, engine="onnx")
+EFFUSION = Code(value="60046008", scheme="SCT", meaning="Pleural effusion")
+PNEUMOTHORAX = Code(value="36118008", scheme="SCT", meaning="Pneumothorax")
+EDEMA = Code(value="19242006", scheme="SCT", meaning="Pulmonary edema")
+DEVICES = Code(value="SUPPORT_DEVICES", scheme="99CHEX", meaning="Support devices")
+PLEURA = Code(value="3120008", scheme="SCT", meaning="Pleura")
+LUNG = Code(value="39607008", scheme="SCT", meaning="Lung structure")
+
+
+def film_uid(number: int) -> str:
+    """Name the films of the sample study."""
+    return f"{STUDY}.1.{number}"
+
+
+def cr(number: int = 1) -> Dataset:
+    """Make the header of a computed radiograph as a careful modality writes it."""
+    dataset = Dataset()
+    dataset.SpecificCharacterSet = "ISO_IR 100"
+    dataset.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1"
+    dataset.SOPInstanceUID = film_uid(number)
+    dataset.StudyInstanceUID = STUDY
+    dataset.SeriesInstanceUID = f"{STUDY}.1"
+    dataset.Modality = "CR"
+    dataset.PatientName = "Müller^Jörg"
+    dataset.PatientID = "4711"
+    dataset.IssuerOfPatientID = "CLINIC"
+    dataset.PatientBirthDate = "19500229"  # no such day: must be left out, not copied
+    dataset.PatientSex = "M"
+    dataset.StudyDate = "20240131"
+    dataset.StudyTime = "101530.5"
+    dataset.StudyID = "1"
+    dataset.AccessionNumber = "A-17"
+    dataset.ReferringPhysicianName = "Haus^Greta"
+    dataset.ViewPosition = "PA"
+    dataset.BodyPartExamined = "CHEST"
+    dataset.PhotometricInterpretation = "MONOCHROME2"
+    dataset.Rows, dataset.Columns = ROWS, COLUMNS
+    dataset.PixelRepresentation = 0
+    dataset.PixelSpacing = [0.15, 0.15]
+    dataset.RescaleSlope, dataset.RescaleIntercept, dataset.RescaleType = 1, 0, "US"
+    dataset.WindowCenter, dataset.WindowWidth = 2048, 4096
+    dataset.WindowCenterWidthExplanation = "WINDOW1"
+    return dataset
+
+
+def bare(number: int = 1) -> Dataset:
+    """Make the least that is known of an object that could not be decoded."""
+    dataset = Dataset()
+    for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID"):
+        setattr(dataset, keyword, cr(number)[keyword].value)
+    return dataset
+
+
+def named(charset_file: str, number: int = 1) -> Dataset:
+    """Read a header whose patient name is in another script, put into the sample study."""
+    [path] = get_charset_files(charset_file)
+    header = dcmread(path, stop_before_pixels=True)
+    for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID"):
+        header[keyword].value = cr(number)[keyword].value
+    return header
+
+
+def finding(
+    code: Code = EFFUSION,
+    *,
+    state: FindingState = FindingState.PRESENT,
+    probability: float = 0.83,
+    boxes: tuple[Box, ...] = (Box(left=150.25, top=900.5, right=700.125, bottom=1700),),
+    sentence: int | None = 0,
+    site: Code | None = PLEURA,
+    side: Side | None = Side.RIGHT,
+) -> Finding:
+    """Make a finding."""
+    return Finding(
+        prompt=code.meaning.lower().replace(" ", "_"),
+        code=code,
+        site=site,
+        side=side,
+        probability=probability,
+        state=state,
+        boxes=tuple(
+            FindingBox(box=box, score=0.6, tracking_uid=derive_uid(code.value, str(box)), side=side) for box in boxes
+        ),
+        sentence=sentence,
+    )
+
+
+def absent(code: Code = PNEUMOTHORAX) -> Finding:
+    """Make a finding that the network denies; its best box is kept all the same."""
+    return finding(code, state=FindingState.ABSENT, probability=0.04, sentence=None, site=None, side=None)
+
+
+def film(number: int = 1, *, findings: tuple[Finding, ...] = (), sentences: bool = True) -> Film:
+    """Make the answer to a film that was read: one sentence for a finding, one for a region."""
+    said = (
+        GroundedSentence(
+            text="Small right pleural effusion.",
+            prompt="pleural_effusion",
+            score=0.8,
+            boxes=(ScoredBox(box=Box(left=150.25, top=900.5, right=700.125, bottom=1700), score=0.6),),
+        ),
+        GroundedSentence(
+            text="The left lung is clear.",
+            prompt="left_lung",
+            score=0.71,
+            boxes=(ScoredBox(box=Box(left=1000, top=200, right=1700, bottom=1500), score=0.9),),
+        ),
+    )
+    return Film(
+        source=film_uid(number),
+        notes=(Note.VIEW_UNKNOWN,),
+        columns=COLUMNS,
+        rows=ROWS,
+        analyzed=SQUARE,
+        sentences=said if sentences else (),
+        findings=findings,
+    )
+
+
+def unread(number: int, reason: Reason = Reason.UNDECODABLE) -> Film:
+    """Make the answer to a film that was not read."""
+    return Film(source=film_uid(number), reason=reason)
+
+
+def report(*films: Film) -> Report:
+    """Make the report of the sample study."""
+    return Report(
+        study_uid=STUDY,
+        films=films,
+        model=MODEL,
+        prompts_name="chexpert14",
+        prompts_version="1",
+        prompts_sha256="cd" * 32,
+        created_at=datetime(2024, 1, 31, 23, 30, 15, tzinfo=UTC),
+    )
+
+
+def several() -> Film:
+    """Make a film with all kinds of findings."""
+    two = (Box(left=130, top=60, right=900, bottom=1500), Box(left=1000, top=0, right=2000, bottom=1760))
+    return film(
+        findings=(
+            finding(),
+            finding(EDEMA, state=FindingState.INDETERMINATE, probability=0.41, boxes=two, site=LUNG, side=None),
+            finding(DEVICES, site=None, side=None, probability=0.5, sentence=None),
+            absent(),
+        )
+    )
+
+
+def sources(*datasets: Dataset) -> dict[str, Dataset]:
+    """Index headers as the writers expect them."""
+    return {str(dataset.SOPInstanceUID): dataset for dataset in datasets}

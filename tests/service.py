@@ -1,0 +1,126 @@
+"""A node as a process of its own: started, listened to line by line, and always stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from node import config
+from node.config import (
+    Caller,
+    DestinationSettings,
+    HttpSettings,
+    ListenerSettings,
+    ModelSettings,
+    Settings,
+    StorageSettings,
+    StudySettings,
+)
+from tests.peers import LOOPBACK
+
+REPOSITORY = Path(__file__).parents[1]
+
+Line = dict[str, object]
+
+
+def settings_for(
+    directory: Path,
+    *,
+    archive_port: int,
+    archive_ae: str = "ARCHIVE",
+    callers: Sequence[str] = ("TESTER",),
+    dicom_port: int = 0,
+    model: ModelSettings | None = None,
+    min_free_mib: int = 1,
+    quiet_seconds: float = 0.3,
+) -> Settings:
+    """Settings of a node on free ports that keeps its files in `directory` and sends to one archive."""
+    return Settings(
+        listener=ListenerSettings(
+            port=dicom_port, callers=tuple(Caller(ae_title=title, hosts=(LOOPBACK,)) for title in callers)
+        ),
+        storage=StorageSettings(directory=directory, min_free_mib=min_free_mib),
+        study=StudySettings(quiet_seconds=quiet_seconds, max_seconds=30.0),
+        http=HttpSettings(port=0),
+        model=model or ModelSettings(),
+        destinations=(DestinationSettings(name="archive", ae_title=archive_ae, host=LOOPBACK, port=archive_port),),
+    )
+
+
+class Service:
+    """One run of the service. `scripted` runs the reader of `tests.fakes`, otherwise the settings' model."""
+
+    def __init__(self, settings: Settings, *, scripted: bool = True, die_at: int = 0) -> None:
+        path = settings.storage.directory.parent / "node.toml"
+        path.write_text(config.render(settings), encoding="utf-8")
+        self.settings_path = path
+        command = ["tests.scripted_node", str(path), str(die_at)] if scripted else ["node", "serve", str(path)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *command], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+        )
+        self.lines: list[Line] = []
+        self._heard = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True)
+        self._listener.start()
+        self.dicom_port = self.http_port = 0
+
+    def __enter__(self) -> Self:
+        ready = self.wait_for("service.ready")
+        self.dicom_port, self.http_port = int(str(ready["dicom_port"])), int(str(ready["http_port"]))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def wait_for(self, event: str, *, count: int = 1, limit_seconds: float = 60.0) -> Line:
+        """Wait until an event was logged `count` times; its last line."""
+        return (
+            self._wait(lambda: len(self.logged(event)) >= count, f"{count} x {event}", limit_seconds)
+            or (self.logged(event)[count - 1])
+        )
+
+    def logged(self, event: str) -> list[Line]:
+        """All lines of one event so far."""
+        return [line for line in list(self.lines) if line["event"] == event]
+
+    def wait_until_dead(self, *, limit_seconds: float = 60.0) -> int:
+        """Wait for the end of the process; its exit code."""
+        code = self._process.wait(timeout=limit_seconds)
+        self._listener.join(timeout=10)
+        return code
+
+    def stop(self) -> int:
+        """Ask it to stop as a supervisor does; its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait_until_dead(limit_seconds=30)
+
+    def kill(self) -> None:
+        """Cut the power."""
+        self._process.kill()
+        self.wait_until_dead()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _wait(self, condition: Callable[[], bool], what: str, limit_seconds: float) -> None:
+        with self._heard:
+            heard = self._heard.wait_for(lambda: condition() or self._process.poll() is not None, limit_seconds)
+        if not condition():
+            state = f"the process ended with {self._process.returncode}" if heard else "it did not come in time"
+            raise AssertionError(f"waited for {what}: {state}; it said {self.lines[-5:]}")
+
+    def _listen(self, stream: IO[str]) -> None:
+        for text in stream:
+            with self._heard:
+                self.lines.append(json.loads(text))
+                self._heard.notify_all()
+        with self._heard:
+            self._heard.notify_all()

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Installs the Debian packages that only the tests use: a real archive and independent DICOM checkers.
+#
+# Does nothing where they are there. Never asks a question: without root or sudo it says what is missing and goes on,
+# for the tests that need it then skip and say so. With CI=true the tests may not skip, so it fails.
+set -eu
+
+missing=
+want() { # want COMMAND-OR-FILE PACKAGE...
+    thing=$1
+    shift
+    command -v "$thing" >/dev/null 2>&1 || [ -e "$thing" ] || missing="$missing $*"
+}
+want /usr/sbin/Orthanc orthanc
+want /usr/share/orthanc/plugins/libOrthancDicomWeb.so orthanc-dicomweb
+want dsrdump dcmtk
+want dciodvfy dicom3tools
+want DicomSRValidator pixelmed-apps
+want gcc gcc libc6-dev
+[ -n "$missing" ] || exit 0
+
+give_up() {
+    echo "not installed:$missing ($1); tests that need them are skipped" >&2
+    [ "${CI:-}" != true ] || exit 1
+    exit 0
+}
+command -v apt-get >/dev/null 2>&1 || give_up "no apt-get here"
+if [ "$(id -u)" = 0 ]; then
+    as_root=
+elif sudo -n true 2>/dev/null; then
+    as_root="sudo -n"
+else
+    give_up "needs root or sudo without a password"
+fi
+
+# Debian starts the orthanc service when it is installed, on every network interface. A test machine wants the program
+# only: policy-rc.d forbids the start, update-rc.d the start at the next boot. A policy that is there already stays.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap '$as_root rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
+    $as_root chmod 755 "$policy"
+fi
+$as_root apt-get update -qq || give_up "apt-get update failed"
+# shellcheck disable=SC2086  # both are lists of words
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
+    give_up "apt-get install failed"
+case " $missing " in
+*" orthanc "*) $as_root update-rc.d orthanc disable || true ;;
+esac

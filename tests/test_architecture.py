@@ -1,0 +1,357 @@
+"""Who may import whom, how large a file may grow, what is never called: everything about style that a machine can see.
+
+The tables at the top are the rules; a new file of `node/` gets its place in `LAYERS` or fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PRODUCT = ("node", "models", "export")
+
+# From what starts everything down to what everything uses. A file imports only what stands in a line below its own; a
+# folder stands for its files, which may import each other.
+LAYERS = (
+    {"__main__"},
+    {"demo", "status"},
+    {"app", "local"},
+    {"janitor", "listener", "submitter", "workflow"},
+    {"steps"},
+    {"folder", "pipeline"},
+    {"findings"},
+    {"destinations", "inference", "outputs"},
+    {"assembly", "imaging", "ledger", "prompts", "routing", "spool"},
+    {"grayscale", "pixel_format"},
+    {"attributes", "config", "log", "metrics"},
+    {"identity"},
+    {"domain"},
+    {"errors"},
+)
+
+# Which of our folders a folder may import, and the files that alone may do so where it is not for all.
+FOLDERS = {
+    "node": {"models": ("node/inference.py",)},
+    "models": {},
+    "export": {"models": ("export/",)},
+}
+
+# The one home of each outside library: a file, or a folder with its slash.
+HOMES = {
+    "dbos": ("node/workflow.py",),
+    "highdicom": ("node/outputs/",),
+    "onnx": ("export/",),
+    "onnxruntime": ("models/engines/onnx_engine.py", "export/"),
+    "onnxscript": ("export/",),
+    "prometheus_client": ("node/metrics.py",),
+    "pynetdicom": ("node/listener.py", "node/destinations/dicom.py"),
+    "sqlalchemy": ("node/ledger.py",),
+    "sqlite3": ("node/ledger.py",),
+    "structlog": ("node/log.py",),
+    "tensorrt": ("models/engines/tensorrt_engine.py", "export/"),
+    "torch": ("models/", "export/"),
+}
+
+# Files that a person runs, and that therefore speak on the terminal.
+COMMANDS = (
+    "node/__main__.py",
+    "models/checkpoint.py",
+    "models/evaluate.py",
+    "models/golden.py",
+    "models/random_weights.py",
+    "models/train.py",
+    "export/build.py",
+    "export/parity.py",
+)
+
+# The boundaries to another world, where any failure is turned into one of ours, or parked and counted.
+BOUNDARIES = (
+    "models/tokenizers.py",
+    "node/attributes.py",
+    "node/imaging.py",
+    "node/listener.py",
+    "node/steps.py",
+    "node/submitter.py",
+)
+
+# What is never called, by the name at the call, and where it may be after all.
+FORBIDDEN_CALLS = {
+    "print": COMMANDS,
+    "input": (),
+    "eval": (),
+    "exec": (),
+    "breakpoint": (),
+    "os.getenv": (),
+    "os.system": (),
+    "pickle.load": (),
+    "pickle.loads": (),
+    "datetime.utcnow": (),
+}
+
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 60
+
+
+class Import(NamedTuple):
+    """One imported module, and whether it is imported when its file is."""
+
+    module: str
+    at_import: bool
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def module_of(path: Path) -> str:
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def committed_files() -> list[Path]:
+    """Every file that is or would be committed, so nothing that a command made."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if names.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [path for name in names.stdout.split("\0") if name and (path := REPOSITORY / name).is_file()]
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Everything a file imports; of `from node import log` the file that `log` is."""
+    at_import = {id(statement) for statement in parsed(path).body}
+    for statement in ast.walk(parsed(path)):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield Import(alias.name, id(statement) in at_import)
+        elif isinstance(statement, ast.ImportFrom):
+            assert statement.level == 0, f"{name_of(path)}: relative imports hide who imports whom"
+            for alias in statement.names:
+                inner = f"{statement.module}.{alias.name}"
+                yield Import(inner if is_ours(inner) else str(statement.module), id(statement) in at_import)
+
+
+def is_ours(module: str) -> bool:
+    place = REPOSITORY.joinpath(*module.split("."))
+    return module.split(".")[0] in PRODUCT and (place.with_suffix(".py").exists() or place.is_dir())
+
+
+def is_allowed(path: Path, homes: tuple[str, ...]) -> bool:
+    return any(name_of(path) == home or (home.endswith("/") and name_of(path).startswith(home)) for home in homes)
+
+
+def layer_of(module: str) -> int | None:
+    """The layer of a module of `node`; None for `node` itself, which holds the version and imports nothing."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return None
+    for number, names in enumerate(LAYERS):
+        if parts[1] in names:
+            return number
+    raise AssertionError(f"{module} has no place in LAYERS of tests/test_architecture.py")
+
+
+def test_the_node_imports_downwards_only() -> None:
+    wrong = []
+    for path in python_files("node"):
+        own, own_folder = layer_of(module_of(path)), module_of(path).split(".")[1:2]
+        for module in {found.module for found in imports(path) if found.module.startswith("node.")}:
+            theirs = layer_of(module) if is_ours(module) else None
+            if theirs is not None and (own is None or theirs <= own) and module.split(".")[1:2] != own_folder:
+                wrong.append(f"{name_of(path)} imports {module}")
+
+    assert wrong == []
+
+
+def test_folders_import_each_other_only_where_the_map_says_so() -> None:
+    wrong = [
+        f"{name_of(path)} imports {found.module}"
+        for folder, allowed in FOLDERS.items()
+        for path in python_files(folder)
+        for found in imports(path)
+        if (other := found.module.split(".")[0]) in {*PRODUCT, "tests"} - {folder}
+        and not is_allowed(path, allowed.get(other, ()))
+    ]
+
+    assert wrong == []
+
+
+def test_each_outside_library_has_one_home() -> None:
+    wrong = [
+        f"{name_of(path)} imports {found.module}"
+        for path in python_files(*PRODUCT)
+        for found in imports(path)
+        if (library := found.module.split(".")[0]) in HOMES and not is_allowed(path, HOMES[library])
+    ]
+
+    assert wrong == []
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    graph = {
+        module_of(path): {found.module for found in imports(path) if found.at_import and is_ours(found.module)}
+        for path in python_files(*PRODUCT)
+    }
+    while leaves := {module for module, needs in graph.items() if not needs & (graph.keys() - {module})}:
+        graph = {module: needs for module, needs in graph.items() if module not in leaves}
+
+    assert graph == {}
+
+
+def test_the_node_starts_without_torch() -> None:
+    program = "import sys; sys.modules.update(torch=None, onnxruntime=None, tensorrt=None); import node.app"
+
+    outcome = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_no_file_grows_too_long() -> None:
+    lines = {
+        name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files(*PRODUCT, "tests")
+    }
+
+    assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
+
+
+def test_no_function_grows_too_long() -> None:
+    lengths = {
+        f"{name_of(path)}: {function.name}": int(function.end_lineno or 0) - function.lineno + 1
+        for path in python_files(*PRODUCT, "tests")
+        for function in ast.walk(parsed(path))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def test_every_file_says_what_it_is() -> None:
+    assert [name_of(path) for path in python_files(*PRODUCT) if not ast.get_docstring(parsed(path))] == []
+
+
+def test_nothing_forbidden_is_called() -> None:
+    wrong = [
+        f"{name_of(path)}:{call.lineno} calls {name}"
+        for path in python_files(*PRODUCT)
+        for call in ast.walk(parsed(path))
+        if isinstance(call, ast.Call)
+        and (name := ast.unparse(call.func)) in FORBIDDEN_CALLS
+        and not is_allowed(path, FORBIDDEN_CALLS[name])
+    ]
+
+    assert wrong == []
+
+
+def test_only_settings_configure_the_program() -> None:
+    wrong = [
+        f"{name_of(path)}:{node.lineno} reads the environment"
+        for path in python_files(*PRODUCT)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.environ"
+    ]
+
+    assert wrong == []
+
+
+def test_times_are_aware() -> None:
+    wrong = [
+        f"{name_of(path)}:{call.lineno}"
+        for path in python_files(*PRODUCT)
+        for call in ast.walk(parsed(path))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "datetime.now" and not (call.args or call.keywords)
+    ]
+
+    assert wrong == []
+
+
+def test_input_is_never_checked_by_assert() -> None:
+    wrong = [
+        f"{name_of(path)}:{statement.lineno}"
+        for path in python_files(*PRODUCT)
+        for statement in ast.walk(parsed(path))
+        if isinstance(statement, ast.Assert)
+    ]
+
+    assert wrong == []
+
+
+def test_every_exception_is_caught_only_at_a_boundary_or_to_clean_up() -> None:
+    wrong = [
+        f"{name_of(path)}:{handler.lineno}"
+        for path in python_files(*PRODUCT)
+        for handler in ast.walk(parsed(path))
+        if isinstance(handler, ast.ExceptHandler)
+        and (handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException"))
+        and not is_allowed(path, BOUNDARIES)
+        and ast.unparse(handler.body[-1]) != "raise"
+    ]
+
+    assert wrong == []
+
+
+def test_nothing_is_left_for_later_and_no_machine_is_named() -> None:
+    unwanted = re.compile("|".join((r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", "/wo" + "rk/", "/ro" + "ot/")))
+    wrong = []
+    for path in committed_files():
+        content = path.read_bytes()
+        if b"\0" in content:
+            continue
+        for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
+            if unwanted.search(line):
+                wrong.append(f"{name_of(path)}:{number}: {line.strip()[:80]}")
+
+    assert wrong == []
+
+
+def test_every_path_that_a_tool_is_given_exists() -> None:
+    tools = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    patterns = [
+        *(f"{folder}/**/*.py" for folder in tools["mypy"]["files"]),
+        *(f"{folder}/test_*.py" for folder in tools["pytest"]["ini_options"]["testpaths"]),
+        *(f"{pattern}/*.py" for pattern in tools["ruff"]["lint"]["per-file-ignores"]),
+        tools["hatch"]["version"]["path"],
+    ]
+
+    assert [pattern for pattern in patterns if not any(REPOSITORY.glob(pattern))] == []
+
+
+def test_every_command_of_the_makefile_exists() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    modules = set(re.findall(r"python -m ((?:node|models|export)[\w.]*)", makefile))
+    targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
+
+    assert modules >= {"node", "export.build"}
+    assert {"setup", "system-packages", "model", "demo", "test", "check", "clean"} <= targets
+    for module in modules:
+        place = REPOSITORY.joinpath(*module.split("."))
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+
+
+def test_ci_runs_exactly_make_test() -> None:
+    script = REPOSITORY / ".ci" / "run"
+
+    assert script.stat().st_mode & 0o111
+    assert script.read_text(encoding="utf-8").rstrip().endswith("exec make test")

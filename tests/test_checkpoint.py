@@ -1,0 +1,224 @@
+"""Weights on disk: what is written is read, and what does not fit is refused with a line that helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from models import published
+from models.checkpoint import file_sha256, load_network, load_weights, save_weights, verify
+from models.chex import Chex
+from models.errors import ModelError
+from models.manifest import (
+    PUBLISHED_SIZES,
+    WEIGHTS,
+    Decisions,
+    DetectorSizes,
+    GeneratorSizes,
+    ImageEncoderSizes,
+    InputRule,
+    Manifest,
+    NetworkSizes,
+    PostDecoderSizes,
+    PromptEncoderSizes,
+    write_manifest,
+)
+
+LAYOUT = Path(__file__).parents[2] / "shared" / "chex" / "state_dict_layout.json"
+
+TINY = NetworkSizes(
+    image_encoder=ImageEncoderSizes(patch_size=16, image_size=32, width=8, layers=1, heads=2, output=8),
+    prompt_encoder=PromptEncoderSizes(vocabulary=49408, context=77, width=4, layers=1, heads=1, output=8),
+    detector=DetectorSizes(dim=8, heads=2, layers=1, boxes_per_prompt=2, feedforward=16, beta=2.0),
+    post_decoder=PostDecoderSizes(layers=1),
+    generator=GeneratorSizes(
+        vocabulary=50257, positions=16, width=4, layers=1, heads=1, prefix_length=2, prefix_hidden=8, max_length=8
+    ),
+)
+
+
+@pytest.fixture
+def network() -> Chex:
+    torch.manual_seed(3)
+    return Chex(TINY).eval()
+
+
+@pytest.fixture
+def directory(tmp_path: Path, network: Chex) -> Path:
+    save_weights(tmp_path / WEIGHTS, network.state_dict())
+    write_manifest(tmp_path, manifest(tmp_path))
+    return tmp_path
+
+
+def manifest(directory: Path) -> Manifest:
+    return Manifest(
+        name="tiny",
+        version="1",
+        licence="Apache-2.0",
+        trained_on="nothing",
+        intended_use="tests",
+        gray="voi",
+        input=InputRule(size=32, mean=0.5, std=0.25, resize="direct"),
+        sizes=TINY,
+        decisions=Decisions(
+            temperature=0.5, default_threshold=0.5, review_band=0.1, box_threshold=0.3, region_threshold=0.5
+        ),
+        files={WEIGHTS: file_sha256(directory / WEIGHTS)},
+    )
+
+
+def test_weights_come_back_as_they_were(directory: Path, network: Chex) -> None:
+    loaded = load_network(directory)
+
+    assert not loaded.training
+    for key, tensor in network.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], tensor), key
+
+
+def test_loaded_network_answers(directory: Path, network: Chex) -> None:
+    loaded = load_network(directory)
+    pixels, tokens = torch.randn(2, 32, 32), torch.randint(0, 49408, (3, 77))
+
+    with torch.no_grad():
+        expected = network.find(*network.encode_image(pixels), network.encode_prompts(tokens).expand(2, -1, -1))
+    found = loaded.find(*loaded.encode_image(pixels), loaded.encode_prompts(tokens).expand(2, -1, -1))
+
+    for got, wanted in zip(found, expected, strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_embeddings_in_half_precision_are_loaded_as_float32(directory: Path, network: Chex) -> None:
+    state = network.state_dict()
+    halved = {"prompt_encoder.tokens.weight", "generator.tokens.weight"}
+    whole = (directory / WEIGHTS).stat().st_size
+
+    save_weights(directory / WEIGHTS, state, half=halved)
+
+    loaded = load_weights(directory / WEIGHTS)
+    assert (directory / WEIGHTS).stat().st_size < 0.6 * whole
+    assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
+    for key, tensor in state.items():
+        torch.testing.assert_close(
+            loaded[key], tensor, rtol=1e-3 if key in halved else 0, atol=1e-4 if key in halved else 0
+        )
+
+
+def test_input_and_output_embedding_are_stored_once(network: Chex) -> None:
+    tables = [key for key, tensor in network.state_dict().items() if 50257 in tensor.shape]
+
+    assert tables == ["generator.tokens.weight"]
+
+
+def test_a_changed_file_is_named(directory: Path) -> None:
+    good = manifest(directory)
+    verify(directory, good)
+    content = bytearray((directory / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (directory / WEIGHTS).write_bytes(content)
+
+    with pytest.raises(ModelError, match=rf"{WEIGHTS} is not the file that the manifest names"):
+        verify(directory, good)
+
+
+def test_an_absent_file_is_named(directory: Path) -> None:
+    claims = dataclasses.replace(manifest(directory), files={**manifest(directory).files, "onnx/find.onnx": "0" * 64})
+
+    with pytest.raises(ModelError, match=r"onnx/find\.onnx cannot be read"):
+        verify(directory, claims)
+
+
+def test_a_manifest_without_the_hash_of_its_weights_is_refused(directory: Path) -> None:
+    with pytest.raises(ModelError, match=f"no hash of {WEIGHTS}"):
+        verify(directory, dataclasses.replace(manifest(directory), files={}))
+
+
+def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if name != key}
+
+
+def test_weights_that_do_not_fit_are_refused(directory: Path, network: Chex) -> None:
+    state = network.state_dict()
+    gate = "post_decoder.gate"
+
+    save_weights(directory / WEIGHTS, without(state, gate))
+    with pytest.raises(ModelError, match=rf"lacks 1 weights, first {gate}"):
+        load_network(directory)
+
+    save_weights(directory / WEIGHTS, {**state, "extra": torch.zeros(1)})
+    with pytest.raises(ModelError, match="has unknown 1 weights, first extra"):
+        load_network(directory)
+
+    save_weights(directory / WEIGHTS, {**state, gate: torch.zeros(2)})
+    with pytest.raises(ModelError, match=rf"{gate} is \[2\], the sizes of the manifest ask for \[1\]"):
+        load_network(directory)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not weights at all"])
+def test_damaged_weights_are_refused(directory: Path, content: bytes | None) -> None:
+    (directory / WEIGHTS).unlink()
+    if content is not None:
+        (directory / WEIGHTS).write_bytes(content)
+
+    with pytest.raises(ModelError, match="restore the model directory"):
+        load_network(directory)
+
+
+def test_full_size_has_the_published_parameter_counts() -> None:
+    with torch.device("meta"):
+        network = Chex(PUBLISHED_SIZES)
+
+    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in network.named_children()}
+
+    # SPEC.md 13
+    assert counts == {
+        "image_encoder": 87_849_216,
+        "prompt_encoder": 63_428_096,
+        "detector": 28_134_405,
+        "post_decoder": 12_620_801,
+        "generator": 354_823_168 + 504_612_864,
+    }
+    assert sum(counts.values()) == 1_051_468_550
+
+
+@pytest.mark.skipif(not LAYOUT.exists(), reason=f"{LAYOUT.name} is not beside the repository")
+def test_every_published_weight_has_its_place_and_size() -> None:
+    layout = json.loads(LAYOUT.read_text(encoding="utf-8"))
+    with torch.device("meta"):
+        wanted = Chex(PUBLISHED_SIZES).state_dict()
+        theirs = {key: torch.empty(shape) for key, (shape, _) in layout.items()}
+    tied = "txt_decoder.language_model.lm_head.weight"
+
+    renamed = published.rename(without(theirs, tied))
+
+    assert {key: tensor.shape for key, tensor in renamed.items()} == {k: t.shape for k, t in wanted.items()}
+    assert published.sizes_of(renamed, heads=8, generator_heads=16, max_length=128) == PUBLISHED_SIZES
+
+
+def test_a_key_of_no_known_part_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"classifier\.weight"):
+        published.rename({"classifier.weight": torch.zeros(1)})
+
+
+def test_old_buffers_and_compiler_prefixes_are_ignored() -> None:
+    layer = "txt_decoder.language_model.transformer.h.0.attn."
+    state = {
+        "_orig_mod.post_decoder.gate": torch.ones(1),
+        f"{layer}bias": torch.ones(1),
+        f"{layer}masked_bias": torch.ones(1),
+    }
+
+    assert published.rename(state) == {"post_decoder.gate": torch.ones(1)}
+
+
+def test_untied_embeddings_are_refused() -> None:
+    language = "txt_decoder.language_model."
+
+    with pytest.raises(ModelError, match="tied"):
+        published.rename(
+            {f"{language}lm_head.weight": torch.ones(2), f"{language}transformer.wte.weight": torch.zeros(2)}
+        )

@@ -1,0 +1,120 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node import config
+from node.errors import ConfigError
+
+GOOD = """
+[storage]
+directory = "spool"
+[[listener.callers]]
+ae_title = "PACS"
+hosts = ["127.0.0.1"]
+[[destinations]]
+name = "pacs"
+ae_title = "PACS"
+host = "127.0.0.1"
+port = 4242
+"""
+
+
+def load(tmp_path: Path, text: str) -> config.Settings:
+    path = tmp_path / "node.toml"
+    path.write_text(text, encoding="utf-8")
+    return config.load(path)
+
+
+def mistakes_in(tmp_path: Path, text: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    return caught.value.mistakes
+
+
+def test_the_smallest_file_takes_every_default(tmp_path: Path) -> None:
+    settings = load(tmp_path, GOOD)
+
+    assert settings.listener.ae_title == "CHEX"
+    assert settings.study.quiet_seconds == 5.0
+    assert settings.destinations[0].outputs == ("sr", "gsps")
+
+
+def test_rendered_settings_load_as_the_same_settings(tmp_path: Path) -> None:
+    settings = load(tmp_path, GOOD)
+
+    assert load(tmp_path, config.render(settings)) == settings
+
+
+def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
+    found = mistakes_in(
+        tmp_path,
+        GOOD.replace('directory = "spool"', 'directory = "spool"\nmin_free_mib = -1\nkepe_days = 3')
+        + '[study]\nquiet_seconds = 10\nmax_seconds = "long"\n[site]\ntimezone = 7\n',
+    )
+
+    assert [line.split(":")[0] for line in found] == ["storage.kepe_days", "study.max_seconds", "site.timezone"]
+
+
+def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
+    found = mistakes_in(
+        tmp_path,
+        GOOD.replace("port = 4242", "port = 70000").replace('directory = "spool"', 'directory = "s"\nkeep_days = 0')
+        + '[study]\nquiet_seconds = 10\nmax_seconds = 5\n[site]\ntimezone = "Mars/Base"\n[model]\nengine = "magic"\n',
+    )
+
+    assert {line.split(":")[0] for line in found} == {
+        "storage.keep_days",
+        "study.max_seconds",
+        "site.timezone",
+        "model.engine",
+        "destinations.pacs.port",
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key"),
+    [
+        ("[storage]", "[listener.tls]\nport = 2762\n[storage]", "listener.tls"),
+        ('directory = "spool"', 'directory = "spool"\ndatabase_url = "postgresql://db"', "storage.database_url"),
+        ("port = 4242", "port = 4242\nstorage_commitment = true", "destinations.pacs.storage_commitment"),
+        ("port = 4242", 'port = 4242\ntype = "hl7"', "destinations.pacs.type"),
+        ("port = 4242", 'port = 4242\noutputs = ["sr", "sc"]', "destinations.pacs.outputs"),
+        ("[storage]", '[model]\nengine = "tensorrt"\n[storage]', "model.engine"),
+        ("[storage]", "[audit]\n[storage]", "audit"),
+    ],
+)
+def test_what_this_version_does_not_have_is_refused(tmp_path: Path, before: str, after: str, key: str) -> None:
+    found = mistakes_in(tmp_path, GOOD.replace(before, after))
+
+    assert len(found) == 1
+    assert found[0].startswith(f"{key}:")
+
+
+def test_a_node_that_lets_nobody_in_or_nothing_out_is_refused(tmp_path: Path) -> None:
+    found = mistakes_in(tmp_path, '[storage]\ndirectory = "spool"\n')
+
+    assert {line.split(":")[0] for line in found} == {"listener.callers", "destinations"}
+
+
+def test_a_missing_file_and_broken_toml_say_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name an existing settings file"):
+        config.load(tmp_path / "nothing.toml")
+    assert "is not valid TOML" in mistakes_in(tmp_path, "[storage")[0]
+
+
+@given(st.text(max_size=20))
+def test_only_printable_ascii_of_sixteen_characters_is_an_ae_title(title: str) -> None:
+    table = {
+        "storage": {"directory": "spool"},
+        "listener": {"ae_title": title, "callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
+        "destinations": [{"name": "pacs", "ae_title": "PACS", "host": "127.0.0.1", "port": 4242}],
+    }
+    legal = 1 <= len(title.strip()) <= 16 and all(" " <= letter <= "~" and letter != "\\" for letter in title)
+
+    if legal:
+        assert config.parse(table).listener.ae_title == title
+    else:
+        with pytest.raises(ConfigError, match=r"listener\.ae_title"):
+            config.parse(table)

@@ -1,0 +1,331 @@
+"""The presentation state: the same boxes as the report, on a film that looks as it did."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import replace
+from io import BytesIO
+
+import pytest
+from pydicom import dcmread
+from pydicom.data import get_testdata_file
+from pydicom.dataset import Dataset
+
+from node import identity
+from node.domain import Box, Film, Report
+from node.outputs import gsps, sr, words
+from node.outputs.document import save_bytes
+from tests import samples, validators
+from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, unread
+
+
+def written(of: Film, header: Dataset | None = None) -> Dataset:
+    """Write the state of one film, and read it back from its bytes."""
+    [dataset] = gsps.write(report(of), sources(header or cr(1)), BERLIN)
+    return dcmread(BytesIO(save_bytes(dataset)))
+
+
+def layer(dataset: Dataset, name: str) -> Dataset:
+    """Return what is drawn in a layer."""
+    [item] = [item for item in dataset.GraphicAnnotationSequence if item.GraphicLayer == name]
+    return item
+
+
+def regions(dataset: Dataset) -> dict[str, tuple[float, ...]]:
+    """Return the tracked outlines of a presentation state by tracking UID."""
+    drawn = (item for part in dataset.GraphicAnnotationSequence for item in part.GraphicObjectSequence)
+    return {item.TrackingUID: tuple(item.GraphicData) for item in drawn if "TrackingUID" in item}
+
+
+def reported_regions(item: Dataset) -> dict[str, tuple[float, ...]]:
+    """Return the regions of a report's groups by tracking UID."""
+    found: dict[str, tuple[float, ...]] = {}
+    for child in item.get("ContentSequence", ()):
+        found |= reported_regions(child)
+        parts = {part.ConceptNameCodeSequence[0].CodeValue: part for part in child.get("ContentSequence", ())}
+        if child.ConceptNameCodeSequence[0].CodeValue == "125007":
+            found[parts["112040"].UID] = tuple(parts["111030"].GraphicData)
+    return found
+
+
+@pytest.mark.parametrize("findings", [several().findings, (absent(),)], ids=["findings", "none"])
+def test_report_and_state_have_the_same_tracking_uids_and_rectangles(findings: tuple[()]) -> None:
+    of = report(film(findings=findings))
+    [document] = sr.write(of, sources(cr(1)), BERLIN)
+    [state] = gsps.write(of, sources(cr(1)), BERLIN)
+    document, state = (dcmread(BytesIO(save_bytes(dataset))) for dataset in (document, state))
+
+    drawn, reported = regions(state), reported_regions(document)
+
+    assert drawn.keys() == reported.keys()
+    assert drawn
+    for uid, outline in drawn.items():
+        assert outline == pytest.approx(reported[uid], abs=1e-3)
+
+
+def test_a_state_beside_a_film_with_findings_tracks_only_what_the_report_has() -> None:
+    of = report(several(), film(3, findings=(absent(),)))
+    headers = sources(cr(1), cr(3))
+
+    states = gsps.write(of, headers, BERLIN)
+
+    drawn = {uid for state in states for uid in regions(state)}
+    assert drawn == reported_regions(sr.write(of, headers, BERLIN)[0]).keys()
+
+
+@pytest.mark.parametrize(
+    ("header", "findings"),
+    [(cr(), several().findings), (bare(), several().findings), (cr(), ()), (cr(), (absent(),))],
+    ids=["several", "bare", "nothing asked", "none"],
+)
+def test_a_state_is_accepted_by_dciodvfy_and_dcmtk(header: Dataset, findings: tuple[()]) -> None:
+    dataset = written(film(findings=findings), header)
+
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+@pytest.mark.parametrize("file", ["chrH31.dcm", "chrKoreanMulti.dcm"])
+def test_names_in_other_scripts_are_accepted(file: str) -> None:
+    header = samples.named(file)
+
+    dataset = written(several(), header)
+
+    assert str(dataset.PatientName) == str(header.PatientName)
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def test_each_box_is_a_closed_unfilled_line_with_a_label() -> None:
+    boxes = layer(written(several()), gsps.BOXES)
+
+    first = boxes.GraphicObjectSequence[0]
+    assert (first.GraphicType, first.GraphicFilled, first.GraphicAnnotationUnits) == ("POLYLINE", "N", "PIXEL")
+    assert list(first.GraphicData) == [150.25, 900.5, 700.125, 900.5, 700.125, 1700, 150.25, 1700, 150.25, 900.5]
+    assert [item.TrackingID for item in boxes.GraphicObjectSequence] == [
+        "Pleural effusion",
+        "Pulmonary edema 1/2",
+        "Pulmonary edema 2/2",
+        "Support devices",
+    ]
+    assert [item.UnformattedTextValue for item in boxes.TextObjectSequence] == [
+        "Pleural effusion 0.83",
+        "Pulmonary edema 0.41 (review)",
+        "Pulmonary edema 0.41 (review)",
+        "Support devices 0.50",
+    ]
+
+
+def test_the_research_label_and_the_analyzed_square_have_their_own_layer() -> None:
+    dataset = written(several())
+
+    about = layer(dataset, gsps.SQUARE)
+
+    assert about.TextObjectSequence[0].UnformattedTextValue.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert list(about.GraphicObjectSequence[0].GraphicData[:6]) == [120, 0, 1880, 0, 1880, 1760]
+    assert {item.GraphicLayer for item in dataset.GraphicLayerSequence} == {gsps.BOXES, gsps.SQUARE}
+    assert all("GraphicLayerRecommendedDisplayGrayscaleValue" in item for item in dataset.GraphicLayerSequence)
+
+
+def test_a_film_without_findings_shows_its_analyzed_square_alone() -> None:
+    dataset = written(film(findings=(absent(),)))
+
+    assert [item.GraphicLayer for item in dataset.GraphicAnnotationSequence] == [gsps.SQUARE]
+    assert list(regions(dataset)) == [words.analyzed_tracking_uid(report(film()), film())]
+
+
+def test_several_hundred_boxes_are_drawn() -> None:
+    many = tuple(
+        Box(left=x, top=y, right=x + 40, bottom=y + 30) for x in range(0, 1900, 90) for y in range(0, 1700, 90)
+    )
+    of = film(findings=(finding(boxes=many),))
+
+    dataset = written(of)
+
+    assert len(layer(dataset, gsps.BOXES).GraphicObjectSequence) == len(many) > 300
+    assert validators.dciodvfy(dataset) == []
+    [document] = sr.write(report(of), sources(cr(1)), BERLIN)
+    assert regions(dataset).keys() == reported_regions(document).keys()
+
+
+def test_one_state_for_each_film_that_was_read() -> None:
+    of = report(several(), unread(2), film(3))
+
+    first, second = gsps.write(of, sources(cr(1), bare(2), cr(3)), BERLIN)
+
+    assert [
+        one.ReferencedSeriesSequence[0].ReferencedImageSequence[0].ReferencedSOPInstanceUID for one in (first, second)
+    ] == [
+        samples.film_uid(1),
+        samples.film_uid(3),
+    ]
+    assert (first.InstanceNumber, second.InstanceNumber) == (1, 3)
+    assert first.SeriesInstanceUID == second.SeriesInstanceUID
+    assert first.SOPInstanceUID != second.SOPInstanceUID
+    assert identity.is_own(first)
+
+
+def test_the_whole_film_is_displayed() -> None:
+    [area] = written(several()).DisplayedAreaSelectionSequence
+
+    assert list(area.DisplayedAreaTopLeftHandCorner) == [1, 1]
+    assert list(area.DisplayedAreaBottomRightHandCorner) == [samples.COLUMNS, samples.ROWS]
+    assert list(area.PresentationPixelAspectRatio) == [1, 1]
+
+
+def test_pixels_that_are_not_square_stay_so() -> None:
+    header = cr()
+    header.PixelSpacing = [0.2, 0.1]
+
+    [area] = written(several(), header).DisplayedAreaSelectionSequence
+
+    assert list(area.PresentationPixelAspectRatio) == [200, 100]
+
+
+def test_a_real_negative_film_is_inverted_and_keeps_its_window() -> None:
+    path = get_testdata_file("RG1_UNCR.dcm")
+    assert path is not None
+    header = dcmread(path, stop_before_pixels=True)  # MONOCHROME1, PixelSpacing 0\0
+    box = Box(left=10, top=10, right=500, bottom=400)
+    of = Film(
+        source=header.SOPInstanceUID,
+        columns=header.Columns,
+        rows=header.Rows,
+        analyzed=Box(left=0, top=0, right=header.Columns, bottom=header.Columns),
+        findings=(finding(boxes=(box,)),),
+    )
+
+    dataset = written(of, header)
+
+    assert dataset.PresentationLUTShape == "INVERSE"
+    [voi] = dataset.SoftcopyVOILUTSequence
+    assert (voi.WindowCenter, voi.WindowWidth) == (header.WindowCenter, header.WindowWidth)
+    assert list(dataset.DisplayedAreaSelectionSequence[0].PresentationPixelAspectRatio) == [1, 1]
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def test_the_first_of_several_windows_is_carried_with_its_explanation() -> None:
+    header = cr()
+    header.WindowCenter, header.WindowWidth = [600, 40], [1200.5, 80]
+    header.WindowCenterWidthExplanation = ["LUNG", "BONE"]
+    header.VOILUTFunction = "SIGMOID"
+
+    [voi] = written(several(), header).SoftcopyVOILUTSequence
+
+    assert (voi.WindowCenter, voi.WindowWidth, voi.WindowCenterWidthExplanation) == (600, 1200.5, "LUNG")
+    assert voi.VOILUTFunction == "SIGMOID"
+
+
+def test_a_scalar_window_with_a_text_explanation_stays_whole() -> None:
+    [voi] = written(several()).SoftcopyVOILUTSequence
+
+    assert (voi.WindowCenter, voi.WindowWidth, voi.WindowCenterWidthExplanation) == (2048, 4096, "WINDOW1")
+
+
+@pytest.mark.parametrize(("center", "width"), [(math.nan, 100), (100, math.nan), (100, 0), (None, 50), (100, -3)])
+def test_a_window_that_cannot_be_used_is_left_out(center: float | None, width: float) -> None:
+    header = cr()
+    header.WindowCenter, header.WindowWidth = center, width
+
+    dataset = written(several(), header)
+
+    assert "SoftcopyVOILUTSequence" not in dataset
+    assert validators.dciodvfy(dataset) == []
+
+
+def _table(descriptor: list[int], data: bytes, *, vr: str) -> Dataset:
+    item = Dataset()
+    item.add_new("LUTDescriptor", vr, descriptor)
+    item.LUTExplanation = "curve"
+    item.add_new("LUTData", "OW", data)
+    return item
+
+
+@pytest.mark.parametrize(("vr", "first"), [("US", 0), ("SS", -512)])
+def test_lookup_tables_are_carried_and_come_before_a_window(vr: str, first: int) -> None:
+    header = cr()
+    entries = struct.pack("<1024H", *range(0, 4096, 4))
+    header.VOILUTSequence = [_table([1024, first, 12], entries, vr=vr)]
+    header.ModalityLUTSequence = [_table([1024, first, 12], entries, vr=vr)]
+    header.ModalityLUTSequence[0].ModalityLUTType = "OD"
+
+    dataset = written(several(), header)
+
+    [voi] = dataset.SoftcopyVOILUTSequence
+    [table] = voi.VOILUTSequence
+    assert (list(table.LUTDescriptor), table.LUTData) == ([1024, first, 12], entries)
+    assert "WindowCenter" not in voi
+    assert dataset.ModalityLUTSequence[0].ModalityLUTType == "OD"
+    assert "RescaleSlope" not in dataset
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def test_a_lookup_table_read_from_an_implicit_file_is_carried() -> None:
+    header = cr()
+    header.VOILUTSequence = [_table([4, 0, 12], struct.pack("<4H", 0, 9, 90, 900), vr="US")]
+    buffer = BytesIO()
+    header.save_as(buffer, implicit_vr=True, little_endian=True)
+    read = dcmread(BytesIO(buffer.getvalue()), force=True)
+
+    [voi] = written(several(), read).SoftcopyVOILUTSequence
+
+    assert voi.VOILUTSequence[0].LUTData == struct.pack("<4H", 0, 9, 90, 900)
+
+
+def test_a_lookup_table_of_a_big_endian_file_is_turned_round() -> None:
+    header = cr()
+    header.VOILUTSequence = [_table([4, 0, 12], struct.pack(">4H", 0, 9, 90, 900), vr="US")]
+    buffer = BytesIO()
+    header.save_as(buffer, implicit_vr=False, little_endian=False)
+    big = dcmread(BytesIO(buffer.getvalue()), force=True)
+    big.set_original_encoding(False, False)
+
+    [voi] = written(several(), big).SoftcopyVOILUTSequence
+
+    assert voi.VOILUTSequence[0].LUTData == struct.pack("<4H", 0, 9, 90, 900)
+
+
+@pytest.mark.parametrize("descriptor", [[1024, 0, 12], [2, 0, 40], [4, 0]])
+def test_a_lookup_table_that_contradicts_itself_gives_way_to_the_window(descriptor: list[int]) -> None:
+    header = cr()
+    header.VOILUTSequence = [_table(descriptor, struct.pack("<4H", 0, 9, 90, 900), vr="US")]
+
+    [voi] = written(several(), header).SoftcopyVOILUTSequence
+
+    assert "VOILUTSequence" not in voi
+    assert voi.WindowWidth == 4096
+
+
+def test_modules_that_validators_complain_about_are_right() -> None:
+    dataset = written(several())
+
+    assert dataset.ContentLabel == dataset.ContentLabel.upper()[:16]
+    assert dataset.BodyPartExamined == "CHEST"
+    assert "Laterality" not in dataset
+    assert "PixelOriginInterpretation" not in dataset
+    assert dataset.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert dataset.ContributingEquipmentSequence[0].DeviceUID == identity.device_uid(samples.MODEL)
+
+
+def test_the_same_reading_has_the_same_uid_and_a_moved_box_another() -> None:
+    moved = replace(several().findings[0].boxes[0], box=Box(left=150.5, top=900.5, right=700, bottom=1700))
+    first = replace(several().findings[0], boxes=(moved,))
+
+    assert written(several()).SOPInstanceUID == written(several()).SOPInstanceUID
+    assert written(several()).SOPInstanceUID != written(film(findings=(first, *several().findings[1:]))).SOPInstanceUID
+
+
+def test_a_box_outside_its_film_is_refused() -> None:
+    outside = film(findings=(finding(boxes=(Box(left=0, top=0, right=10, bottom=samples.ROWS + 1),)),))
+
+    with pytest.raises(ValueError, match="outside its film"):
+        gsps.write(report(outside), sources(cr(1)), BERLIN)
+
+
+def test_a_study_of_which_nothing_was_read_has_no_state() -> None:
+    nothing: Report = report(unread(1))
+
+    assert gsps.write(nothing, sources(bare(1)), BERLIN) == []

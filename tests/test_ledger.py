@@ -1,0 +1,87 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.domain import Delivery, DeliveryState
+from node.ledger import Ledger, Parked, connect
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger(connect(tmp_path / "ledger.sqlite"))
+    yield ledger
+    ledger.close()
+
+
+def delivery(name: str = "pacs", uid: str = "1.2") -> Delivery:
+    return Delivery(destination=name, study_uid="1", sop_instance_uid=uid, kind="sr")
+
+
+def test_commits_survive_a_power_cut(tmp_path: Path) -> None:
+    engine = connect(tmp_path / "ledger.sqlite")
+    with engine.connect() as connection:
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        synchronous = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+    engine.dispose()
+
+    assert (mode, synchronous) == ("wal", 2)
+
+
+def test_the_last_state_of_a_study_counts(ledger: Ledger) -> None:
+    ledger.set_study("1", "receiving")
+    ledger.set_study("1", "finished")
+    ledger.set_study("2", "parked", stage="read", reason="why")
+
+    assert ledger.study_counts() == {"finished": 1, "parked": 1}
+    assert ledger.study_state("1") == "finished"
+    assert ledger.study_state("3") is None
+
+
+def test_a_delivery_that_is_known_keeps_its_state(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery())
+    ledger.set_delivery(delivery(), DeliveryState.SENT, attempts=1)
+
+    ledger.add_delivery(delivery())
+
+    assert ledger.delivery_counts() == {("pacs", "sent"): 1}
+
+
+def test_parked_work_is_listed_with_its_reason(ledger: Ledger) -> None:
+    ledger.set_study("2", "parked", stage="write", reason="why")
+    ledger.add_delivery(delivery())
+    ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=3, reason="refused")
+
+    assert ledger.parked() == [
+        Parked(study="2", stage="write", reason="why"),
+        Parked(study="1", stage="deliver pacs", reason="refused"),
+    ]
+    assert ledger.parked_deliveries("1") == [delivery()]
+
+
+def test_a_destination_is_paused_while_a_delivery_waits_for_another_try(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery("down"))
+    ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")
+    ledger.add_delivery(delivery("up"))
+
+    assert ledger.delayed_destinations() == {"down"}
+
+
+def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:
+    assert ledger.is_delivered("1")
+    ledger.add_delivery(delivery())
+    assert not ledger.is_delivered("1")
+    ledger.set_delivery(delivery(), DeliveryState.SENT, attempts=1)
+    assert ledger.is_delivered("1")
+
+    ledger.forget("1")
+
+    assert ledger.delivery_counts() == {}
+
+
+def test_the_oldest_waiting_work_has_an_age(ledger: Ledger) -> None:
+    assert ledger.oldest_waiting_seconds() == {"studies": 0.0, "deliveries": 0.0}
+
+    ledger.set_study("1", "receiving")
+
+    assert 0.0 <= ledger.oldest_waiting_seconds()["studies"] < 60.0

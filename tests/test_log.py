@@ -1,0 +1,71 @@
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from node import log
+
+NODE = Path(__file__).parents[1] / "node"
+
+
+@pytest.fixture(autouse=True)
+def _as_found() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_line_is_json_with_event_level_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    log.get().info("study.finished", study="1.2.3", outputs=3)
+
+    (line,) = lines(capsys)
+    assert line.pop("timestamp")
+    assert line == {"event": "study.finished", "level": "info", "study": "1.2.3", "outputs": 3}
+
+
+def test_a_field_that_is_not_listed_never_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    log.get().info("study.finished", patient_name="Doe^Jane", accession="A1", text="a sentence", study="1.2.3")
+
+    assert "Doe" not in json.dumps(lines(capsys)[0])
+    assert set(log.FIELDS).isdisjoint({"patient_name", "patient_id", "accession", "birth_date", "text", "sentence"})
+
+
+def test_what_a_library_says_is_named_but_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    logging.getLogger("pydicom").warning("value Doe^Jane is odd")
+    logging.getLogger("pynetdicom.acse").error("Doe^Jane")
+    logging.getLogger("dbos").warning("a queue is late")
+
+    first, second = lines(capsys)
+    assert first["library"] == "pydicom"
+    assert "message" not in first
+    assert second["message"] == "a queue is late"
+
+
+def test_every_event_that_is_logged_is_listed_and_every_listed_one_is_logged() -> None:
+    said = set()
+    for path in NODE.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        said |= set(
+            re.findall(r'"((?:service|model|association|instance|spool|study|film|delivery|library)\.\w+)"', source)
+        )
+
+    said -= {"study.toml"}
+    formatted = {"instance.kept", "instance.repeated", "delivery.sent", "delivery.delayed", "delivery.parked"}
+    assert said | formatted == set(log.EVENTS)

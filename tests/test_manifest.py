@@ -1,0 +1,122 @@
+"""The manifest: what is written is read, and every mistake in it is told by its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import ModelError
+from models.manifest import (
+    MANIFEST,
+    PUBLISHED_SIZES,
+    Decisions,
+    InputRule,
+    Manifest,
+    ReportRule,
+    read_manifest,
+    write_manifest,
+)
+
+texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)
+fractions = st.floats(0, 1)
+
+
+def manifest(
+    *, card: str = "nothing", thresholds: dict[str, float] | None = None, files: dict[str, str] | None = None
+) -> Manifest:
+    return Manifest(
+        name="tiny",
+        version="1",
+        licence="Apache-2.0",
+        trained_on=card,
+        intended_use="tests",
+        gray="voi",
+        input=InputRule(size=224, mean=0.505, std=0.248, resize="via_256"),
+        sizes=PUBLISHED_SIZES,
+        decisions=Decisions(
+            temperature=0.5,
+            default_threshold=0.5,
+            thresholds=thresholds or {},
+            review_band=0.1,
+            box_threshold=0.3,
+            region_threshold=0.5,
+        ),
+        report=ReportRule(max_sentences=7),
+        files=files or {},
+    )
+
+
+@given(texts, st.dictionaries(texts, fractions, max_size=3), st.dictionaries(texts, texts, max_size=3))
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, card: str, thresholds: dict[str, float], files: dict[str, str]
+) -> None:
+    directory = tmp_path_factory.mktemp("model")
+    written = manifest(card=card, thresholds=thresholds, files=files)
+
+    write_manifest(directory, written)
+
+    assert read_manifest(directory) == written
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "complaint"),
+    [
+        (
+            'stem = "patch"',
+            'stem = "convolution"',
+            r"sizes\.image_encoder\.stem is 'convolution'; this version knows 'patch'",
+        ),
+        ('gray = "voi"', 'gray = "linear"', "gray is 'linear'; this version knows 'voi', 'mimic_jpg'"),
+        ('gray = "voi"', 'gray = "voi"\ncolor = 1', "color is unknown"),
+        ("temperature = 0.5", "temperature = 0.5\ntop_k = 3", r"decisions\.top_k is unknown"),
+        ("std = 0.248\n", "", r"input\.std is missing"),
+        ("size = 224", "size = 256", r"input\.size \(256\) must equal sizes\.image_encoder\.image_size \(224\)"),
+        ("width = 768", "width = 768.0", r"sizes\.image_encoder\.width is 768\.0; it must be of type int"),
+        ("width = 768", "width = true", r"sizes\.image_encoder\.width is True; it must be of type int"),
+        ("heads = 12", "heads = 13", r"sizes\.image_encoder\.width \(768\) must be a multiple of heads \(13\)"),
+        ("layers = 12", "layers = 0", r"sizes\.image_encoder\.layers \(0\) must be above 0"),
+        ("dim = 512", "dim = 1024", r"sizes\.image_encoder\.output, prompt_encoder\.output \(512, 512\)"),
+        ("max_length = 128", "max_length = 1025", r"sizes\.generator\.max_length \(1025\) must not exceed"),
+        ("temperature = 0.5", "temperature = 0", r"decisions\.temperature \(0\.0\) must be above 0"),
+        ("review_band = 0.1", "review_band = 1.5", r"decisions\.review_band \(1\.5\) must lie in 0\.\.1"),
+        ("Edema = 0.4", "Edema = 4", r"decisions\.thresholds\.Edema \(4\.0\) must lie in 0\.\.1"),
+        ("Edema = 0.4", 'Edema = "0.4"', r"decisions\.thresholds\.Edema is '0\.4'; it must be of type float"),
+        ("max_sentences = 7", "max_sentences = 0", r"report\.max_sentences \(0\) must be above 0"),
+        ('name = "tiny"', 'name = " "', "name must not be blank"),
+        ('name = "tiny"', "name = tiny", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, complaint: str) -> None:
+    write_manifest(tmp_path, manifest(thresholds={"Edema": 0.4}))
+    text = (tmp_path / MANIFEST).read_text()
+    assert good in text
+
+    (tmp_path / MANIFEST).write_text(text.replace(good, bad, 1))
+
+    with pytest.raises(ModelError, match=complaint):
+        read_manifest(tmp_path)
+
+
+def test_a_folder_without_manifest_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="name a model directory"):
+        read_manifest(tmp_path)
+
+
+def test_a_table_where_a_value_belongs_is_told(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest())
+    text = (tmp_path / MANIFEST).read_text()
+
+    (tmp_path / MANIFEST).write_text("input = 3\n" + text.replace("[input]", "[other]"))
+
+    with pytest.raises(ModelError, match=r"other is unknown|input must be a table"):
+        read_manifest(tmp_path)
+
+
+def test_threshold_of_a_prompt_is_its_own_or_the_default() -> None:
+    decisions = manifest(thresholds={"Edema": 0.4}).decisions
+
+    assert decisions.threshold("Edema") == 0.4
+    assert decisions.threshold("Fracture") == 0.5

@@ -1,0 +1,110 @@
+"""The overlay picture: boxes where they belong, labels that can be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from node.domain import Box, Film, FindingState
+from node.outputs import overlay
+from node.outputs.labels import place
+from tests import samples
+from tests.samples import EDEMA, absent, film, finding
+
+GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
+
+
+def colored(image: Image.Image) -> np.ndarray:
+    """Return where a picture is not gray: [row, column]."""
+    pixels = np.asarray(image).astype(int)
+    return np.asarray(np.ptp(pixels, axis=2) > 40)
+
+
+def test_a_large_film_is_shrunk_and_its_boxes_with_it() -> None:
+    box = Box(left=1000, top=800, right=1600, bottom=1400)
+
+    image = overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),)))
+
+    assert max(image.size) == overlay.LONGEST_SIDE
+    scale = overlay.LONGEST_SIDE / samples.COLUMNS
+    row = colored(image)[round(1200 * scale)]
+    found = np.flatnonzero(row[round(900 * scale) : round(1700 * scale)]) + round(900 * scale)
+    assert found.min() == pytest.approx(1000 * scale, abs=1)
+    assert found.max() + 1 == pytest.approx(1600 * scale, abs=1)
+
+
+def test_the_analyzed_square_is_dashed_and_a_present_box_is_solid() -> None:
+    box = Box(left=600, top=400, right=1400, bottom=1400)
+
+    marks = colored(overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),))))
+
+    scale = overlay.LONGEST_SIDE / samples.COLUMNS
+    square = marks[400:1100, round(120 * scale) + 1]
+    solid = marks[round(500 * scale) : round(1300 * scale), round(600 * scale) + 1]
+    assert 0.3 < square.mean() < 0.7
+    assert solid.all()
+
+
+def test_an_indeterminate_box_is_dashed_in_another_color() -> None:
+    box = Box(left=600, top=400, right=1400, bottom=1400)
+    scale = overlay.LONGEST_SIDE / samples.COLUMNS
+    column, rows = round(600 * scale) + 1, slice(round(500 * scale), round(1300 * scale))
+
+    present = np.asarray(overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),))))
+    doubtful = overlay.draw(GRAY, film(findings=(finding(boxes=(box,), state=FindingState.INDETERMINATE),)))
+
+    assert 0.3 < colored(doubtful)[rows, column].mean() < 0.7
+    assert tuple(present[rows.start, column]) not in set(map(tuple, np.asarray(doubtful)[rows, column]))
+
+
+def test_absent_findings_are_not_drawn() -> None:
+    with_absent = overlay.draw(GRAY, film(findings=(absent(),)))
+
+    assert np.array_equal(np.asarray(with_absent), np.asarray(overlay.draw(GRAY, film())))
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (32, 48), (3, 900), (4000, 20)])
+def test_odd_films_are_drawn(columns: int, rows: int) -> None:
+    whole = Box(left=0, top=0, right=columns, bottom=rows)
+    of = Film(source="1.2", columns=columns, rows=rows, analyzed=whole, findings=(finding(boxes=(whole,)),))
+
+    image = overlay.draw(np.zeros((rows, columns), np.uint8), of)
+
+    assert max(image.size) <= overlay.LONGEST_SIDE
+
+
+def test_the_same_film_gives_the_same_picture() -> None:
+    of = film(findings=(finding(), finding(EDEMA)))
+
+    assert overlay.draw(GRAY, of).tobytes() == overlay.draw(GRAY, of).tobytes()
+
+
+def test_labels_of_coinciding_boxes_stand_one_below_the_other() -> None:
+    box = Box(left=100, top=100, right=300, bottom=300)
+
+    places = place([box] * 4, [(120, 20)] * 4, columns=1000, rows=1000)
+
+    assert [where.top for where in places] == [80, 100, 120, 140]
+    assert {where.left for where in places} == {100}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 990), st.floats(0, 990), st.floats(1, 500), st.floats(1, 500)), min_size=1, max_size=12
+    )
+)
+def test_labels_stay_inside_the_picture_and_off_one_another(corners: list[tuple[float, float, float, float]]) -> None:
+    boxes = [Box(left=x, top=y, right=min(x + w, 1000), bottom=min(y + h, 1000)) for x, y, w, h in corners]
+
+    places = place(boxes, [(150, 20)] * len(boxes), columns=1000, rows=1000)
+
+    for index, one in enumerate(places):
+        assert min(one.left, one.top) >= 0
+        assert max(one.right, one.bottom) <= 1000 + 1e-6
+        for other in places[:index]:
+            apart = one.left >= other.right or other.left >= one.right
+            assert apart or one.top >= other.bottom or other.top >= one.bottom

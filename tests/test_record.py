@@ -1,0 +1,174 @@
+"""report.json and report.txt: exact there and back, and nothing that reads like a clean bill of health."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.domain import (
+    Box,
+    Code,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    Note,
+    Reason,
+    ScoredBox,
+    Side,
+)
+from node.outputs import record, text, words
+from tests import samples
+from tests.samples import absent, film, finding, report, several, unread
+
+_number = st.floats(allow_nan=False, allow_infinity=False)
+_score = st.floats(0, 1)
+_words = st.text(min_size=1, max_size=20)
+_codes = st.builds(Code, value=_words, scheme=_words, meaning=_words)
+_sides = st.none() | st.sampled_from(Side)
+
+
+@st.composite
+def _boxes(draw: st.DrawFn) -> Box:
+    left, right = sorted(draw(st.lists(_number, min_size=2, max_size=2, unique=True)))
+    top, bottom = sorted(draw(st.lists(_number, min_size=2, max_size=2, unique=True)))
+    return Box(left=left, top=top, right=right, bottom=bottom)
+
+
+def _tuples(of: st.SearchStrategy[record.Json] | st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(of, max_size=3).map(tuple)
+
+
+_sentences = st.builds(
+    GroundedSentence,
+    text=_words.filter(str.strip),
+    prompt=_words,
+    score=_score,
+    boxes=_tuples(st.builds(ScoredBox, box=_boxes(), score=_score)),
+)
+_findings = st.builds(
+    Finding,
+    prompt=_words,
+    code=_codes,
+    site=st.none() | _codes,
+    side=_sides,
+    probability=_score,
+    state=st.sampled_from(FindingState),
+    boxes=_tuples(st.builds(FindingBox, box=_boxes(), score=_score, tracking_uid=_words, side=_sides)),
+    sentence=st.none() | st.integers(0, 9),
+)
+_films = st.builds(
+    Film,
+    source=_words,
+    reason=st.none() | st.sampled_from(Reason),
+    notes=_tuples(st.sampled_from(Note)),
+    columns=st.integers(1, 9000),
+    rows=st.integers(1, 9000),
+    analyzed=_boxes(),
+    sentences=_tuples(_sentences),
+    findings=_tuples(_findings),
+)
+
+
+@given(_films)
+def test_a_film_is_read_back_exactly(film: Film) -> None:
+    assert record.film_from_json(json.loads(json.dumps(record.film_to_json(film)))) == film
+
+
+def test_a_film_that_was_not_read_is_read_back_exactly() -> None:
+    assert record.film_from_json(record.film_to_json(unread(1))) == unread(1)
+
+
+@pytest.mark.parametrize("key", record.film_to_json(several()))
+def test_a_damaged_record_is_refused(key: str) -> None:
+    damaged = record.film_to_json(several()) | {key: {"not": "this"}}
+
+    if key == "status":  # follows from the reason
+        return
+    with pytest.raises((TypeError, ValueError)):
+        record.film_from_json(damaged)
+
+
+def test_the_report_keeps_its_contract() -> None:
+    document = json.loads(json.dumps(record.report_to_json(report(several(), unread(2)), ["sr.dcm", "a.gsps.dcm"])))
+
+    assert document["version"] == 1
+    assert document["study"] == samples.STUDY
+    assert document["model"] == {
+        "name": "phantom",
+        "version": "1.2.0",
+        "weights_sha256": "ab" * 32,
+        "engine": "onnx",
+        "prompts": "chexpert14",
+        "prompts_sha256": "cd" * 32,
+    }
+    assert document["outputs"] == ["sr.dcm", "a.gsps.dcm"]
+    first, second = document["films"]
+    assert (first["status"], first["reason"], first["notes"]) == ("read", None, ["view_unknown"])
+    assert (first["columns"], first["rows"], first["analyzed"]) == (2000, 1760, [120, 0, 1880, 1760])
+    effusion = first["findings"][0]
+    assert effusion["code"] == ["60046008", "SCT", "Pleural effusion"]
+    assert (effusion["laterality"], effusion["probability"], effusion["state"]) == ("right", 0.83, "present")
+    assert effusion["boxes"][0]["box"] == [150.25, 900.5, 700.125, 1700]
+    assert effusion["boxes"][0]["tracking_uid"] == several().findings[0].boxes[0].tracking_uid
+    sentence = first["sentences"][effusion["sentence"]]
+    assert sentence["text"] == "Small right pleural effusion."
+    assert sentence["boxes"] == [{"box": [150.25, 900.5, 700.125, 1700], "score": 0.6}]
+    assert (second["status"], second["reason"], second["analyzed"]) == ("not_processed", "undecodable", None)
+
+
+def test_the_text_says_first_what_it_is() -> None:
+    rendered = text.render(report(several()))
+
+    assert rendered.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert "phantom 1.2.0" in rendered
+    assert "chexpert14" in rendered
+
+
+def test_the_text_ties_sentences_to_boxes_and_findings_to_sentences() -> None:
+    lines = text.render(report(several())).splitlines()
+
+    [sentence] = [line for line in lines if "The left lung is clear." in line]
+    assert "columns 1000 to 1700, rows 200 to 1500" in sentence
+    place = next(index for index, line in enumerate(lines) if "Pleural effusion, right: probability 0.83" in line)
+    assert lines[place + 1].strip() == "sentence [1]"
+    assert "columns 150 to 700, rows 900 to 1700" in lines[place + 2]
+
+
+def test_the_text_lists_findings_by_state() -> None:
+    rendered = text.render(report(several()))
+
+    places = [rendered.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
+    assert places == sorted(places)
+    assert rendered.index("Not seen by the network") < rendered.index("Pneumothorax: probability 0.04")
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_words(reason: Reason) -> None:
+    assert words.REASONS[reason] in text.render(report(unread(1, reason), several()))
+
+
+def test_a_film_without_findings_is_not_called_normal() -> None:
+    rendered = text.render(report(film(findings=(absent(),), sentences=False)))
+
+    assert "No prompted finding came near its threshold" in rendered
+    assert "normal" not in rendered.replace("This is not a report of a normal film", "")
+
+
+def test_a_film_that_was_analyzed_whole_says_so() -> None:
+    whole = replace(film(), analyzed=Box(left=0, top=0, right=samples.COLUMNS, bottom=samples.ROWS))
+
+    assert "That is the whole film." in text.render(report(whole))
+
+
+def test_line_breaks_in_a_sentence_do_not_break_the_list() -> None:
+    sentence = GroundedSentence(text="One.\nTwo.\x00", prompt="left_lung", score=0.5, boxes=())
+
+    rendered = text.render(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
+
+    assert "left lung (score 0.50): One. Two. @ no box" in rendered

@@ -1,0 +1,221 @@
+"""Which received objects are read, answered or left alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom.dataset import Dataset
+from pydicom.uid import (
+    UID,
+    DigitalXRayImageStorageForPresentation,
+    DigitalXRayImageStorageForProcessing,
+    MultiFrameGrayscaleWordSecondaryCaptureImageStorage,
+    SecondaryCaptureImageStorage,
+)
+
+from node.domain import Note, Reason
+from node.errors import Undecodable
+from node.imaging import load, read_header
+from node.routing import Action, Decision, choose
+from tests import films
+
+READ = Decision(action=Action.READ)
+READ_VIEW_UNKNOWN = Decision(action=Action.READ, notes=(Note.VIEW_UNKNOWN,))
+
+
+def answer(reason: Reason) -> Decision:
+    return Decision(action=Action.ANSWER, reason=reason)
+
+
+def header(changes: dict[str, object] | None = None) -> Dataset:
+    """RG1's attributes with some changed; its pixels are of no interest here."""
+    return films.changed(films.rg1(), changes or {})
+
+
+def coded(value: str, scheme: str = "SCT") -> list[Dataset]:
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, "as coded"
+    return [item]
+
+
+def test_a_frontal_chest_film_is_read() -> None:
+    assert choose(header()) == READ
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("chest/CR-MONO1-10-chest_headerless.dcm", READ),
+        ("chest/RG1_J2KI.dcm", READ),
+        ("chest/RG1_J2KR.dcm", READ),
+        ("chest/RG1_JLSN.dcm", READ),
+        ("chest/RG1_UNCR.dcm", READ),
+        ("chest/nih_google_dx_sc.dcm", READ_VIEW_UNKNOWN),
+        ("charset/chrJapMulti.dcm", answer(Reason.NO_PIXELS)),
+        ("charset/chrJapMultiExplicitIR6.dcm", answer(Reason.NO_PIXELS)),
+        ("charset/chrKoreanMulti.dcm", answer(Reason.NO_PIXELS)),
+        ("not_chest/CT1_JPEGlossless.dcm", answer(Reason.MODALITY)),
+        ("not_chest/CT2_RLE.dcm", answer(Reason.MODALITY)),
+        ("not_chest/CT_chest_implicitLE.dcm", answer(Reason.MODALITY)),
+        ("not_chest/MG1_JPEGext12.dcm", answer(Reason.NOT_CHEST)),
+        ("not_chest/MR1_J2KR.dcm", answer(Reason.MODALITY)),
+        ("not_chest/NM1_JPEGlossless.dcm", answer(Reason.MODALITY)),
+        ("not_chest/RG2_hip_JPEGext12.dcm", answer(Reason.NOT_CHEST)),
+        ("not_chest/RG2_hip_JPEGlossless.dcm", answer(Reason.NOT_CHEST)),
+        ("not_chest/RG3_extremityAP_MONO1_JPEGLS.dcm", answer(Reason.NOT_CHEST)),
+        ("not_chest/US1_YBR_RCT_J2KR.dcm", answer(Reason.MODALITY)),
+    ],
+)
+def test_real_files_are_decided_by_their_headers(name: str, expected: Decision) -> None:
+    assert choose(read_header(films.shared(name))) == expected
+
+
+@pytest.mark.parametrize("name", films.REFUSED)
+def test_every_refused_film_gets_its_reason_from_the_header_or_from_decoding(name: str) -> None:
+    make, reason = films.REFUSED[name]
+    film = make()
+
+    decision = choose(film)
+
+    if decision.action is Action.ANSWER:
+        assert decision.reason is reason
+    else:
+        assert decision.action is Action.READ
+        with pytest.raises(Undecodable) as refused:
+            load(film, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+        assert refused.value.reason == reason
+
+
+def test_own_objects_are_left_alone() -> None:
+    assert choose(films.own_object()) == Decision(action=Action.LEAVE, reason=Reason.OWN_OBJECT)
+
+
+@pytest.mark.parametrize("modality", films.NON_IMAGES)
+def test_objects_that_are_no_images_are_left_alone(modality: str) -> None:
+    assert choose(films.non_image(modality)) == Decision(action=Action.LEAVE, reason=Reason.MODALITY)
+
+
+def test_an_object_of_a_private_class_is_an_image_when_it_has_a_size() -> None:
+    image = films.of_class(header(), UID("1.2.3.4"))
+    report = films.of_class(films.non_image("SR"), UID("1.2.3.4"))
+
+    assert choose(image) == answer(Reason.MODALITY)
+    assert choose(report) == Decision(action=Action.LEAVE, reason=Reason.MODALITY)
+
+
+@pytest.mark.parametrize(
+    ("storage_class", "changes", "expected"),
+    [
+        (DigitalXRayImageStorageForPresentation, {"Modality": "DX"}, READ),
+        (DigitalXRayImageStorageForPresentation, {"Modality": ""}, READ),
+        (DigitalXRayImageStorageForPresentation, {"Modality": "PX"}, answer(Reason.MODALITY)),
+        (DigitalXRayImageStorageForProcessing, {"Modality": "DX"}, answer(Reason.FOR_PROCESSING)),
+        (SecondaryCaptureImageStorage, {}, READ),
+        (SecondaryCaptureImageStorage, {"Modality": "RG", "ConversionType": "DF"}, READ),
+        (SecondaryCaptureImageStorage, {"Modality": "CR", "ConversionType": "SD"}, answer(Reason.MODALITY)),
+        (SecondaryCaptureImageStorage, {"Modality": None}, READ),
+        (SecondaryCaptureImageStorage, {"Modality": None, "BodyPartExamined": "HIP"}, answer(Reason.MODALITY)),
+        (SecondaryCaptureImageStorage, {"Modality": "OT"}, answer(Reason.MODALITY)),
+        (MultiFrameGrayscaleWordSecondaryCaptureImageStorage, {"NumberOfFrames": 1}, READ),
+        (MultiFrameGrayscaleWordSecondaryCaptureImageStorage, {"NumberOfFrames": 2}, answer(Reason.MODALITY)),
+    ],
+)
+def test_storage_class_and_modality_together_say_what_is_a_film(
+    storage_class: UID, changes: dict[str, object], expected: Decision
+) -> None:
+    assert choose(films.of_class(header(changes), storage_class)) == expected
+
+
+@pytest.mark.parametrize("part", ["CHEST", "chest", "CHEST PA", "THORAX AP", "CHEST_1", "LUNG", "TORAX", "CHESTPA"])
+def test_vendor_spellings_of_the_chest_are_known(part: str) -> None:
+    assert choose(header({"BodyPartExamined": part})) == READ
+
+
+@pytest.mark.parametrize("part", ["CHESTABDOMEN", "CHEST ABDOMEN", "RIB", "TSPINE", "ABDOMEN", "HAND", "WHOLEBODY"])
+def test_other_body_parts_are_not_the_chest(part: str) -> None:
+    assert choose(header({"BodyPartExamined": part})) == answer(Reason.NOT_CHEST)
+
+
+@pytest.mark.parametrize("part", [None, "", "UNKNOWN"])
+def test_an_unnamed_body_part_is_read_with_a_note(part: str | None) -> None:
+    assert choose(header({"BodyPartExamined": part, "StudyDescription": ""})) == READ_VIEW_UNKNOWN
+
+
+def test_the_anatomic_region_stands_in_for_the_body_part() -> None:
+    chest = header({"BodyPartExamined": "", "AnatomicRegionSequence": coded("816094009")})
+    older = header({"BodyPartExamined": "", "AnatomicRegionSequence": coded("T-D3000", "SRT")})
+    knee = header({"BodyPartExamined": "", "AnatomicRegionSequence": coded("72696002")})
+
+    assert [choose(film) for film in (chest, older, knee)] == [READ, READ, answer(Reason.NOT_CHEST)]
+
+
+def test_descriptions_count_only_when_they_name_one_kind_of_part() -> None:
+    hip = header({"BodyPartExamined": "", "StudyDescription": "Hip, left"})
+    both = header({"BodyPartExamined": "", "StudyDescription": "Chest and abdomen"})
+
+    assert choose(hip) == answer(Reason.NOT_CHEST)
+    assert choose(both) == READ_VIEW_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ViewPosition": "LL"},
+        {"ViewPosition": "RL"},
+        {"ViewPosition": "LATERAL"},
+        {"ViewPosition": "LLO"},
+        {"ViewPosition": "RAO"},
+        {"ViewCodeSequence": coded("399067008")},
+        {"ViewCodeSequence": coded("399173006")},
+        {"ViewCodeSequence": coded("R-10232", "SRT")},
+        {"PatientOrientation": ["A", "F"]},
+        {"PatientOrientation": ["P", "F"]},
+        {"PatientOrientation": ["F", "A"]},
+        {"BodyPartExamined": "CHEST LAT"},
+        {"ViewPosition": "", "SeriesDescription": "Thorax lat."},
+    ],
+)
+def test_one_attribute_that_says_lateral_or_oblique_is_enough(changes: dict[str, object]) -> None:
+    assert choose(header(changes)) == answer(Reason.LATERAL)
+
+
+def test_a_description_of_both_views_does_not_make_a_film_lateral() -> None:
+    assert choose(header({"ViewPosition": "", "SeriesDescription": "CHEST PA AND LATERAL"})) == READ_VIEW_UNKNOWN
+    assert choose(header({"ViewPosition": "AP", "SeriesDescription": "Chest lateral"})) == READ
+
+
+@pytest.mark.parametrize("view", [None, "", "ERECT", "LLD", "RLD", "LEFT LATERAL DECUBITUS"])
+def test_unnamed_views_and_decubitus_films_are_read_with_a_note(view: str | None) -> None:
+    assert choose(header({"ViewPosition": view})) == READ_VIEW_UNKNOWN
+
+
+@pytest.mark.parametrize("code", ["399033003", "272479007", "399348003"])
+def test_a_view_code_stands_in_for_the_view_position(code: str) -> None:
+    assert choose(header({"ViewPosition": "", "ViewCodeSequence": coded(code)})) == READ
+
+
+def test_a_broken_value_counts_as_absent() -> None:
+    film = header()
+    film.add_new("Rows", "US", None)
+    film.add_new("WindowCenter", "DS", None)
+
+    assert choose(film) == answer(Reason.NO_PIXELS)
+
+
+KEYWORDS = [
+    "SOPClassUID", "Modality", "BodyPartExamined", "ViewPosition", "PatientOrientation", "PhotometricInterpretation",
+    "SeriesDescription", "ProtocolName", "ConversionType", "PresentationIntentType",
+]  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(KEYWORDS), st.text(max_size=20), max_size=4))
+def test_whatever_a_header_says_there_is_a_decision_with_a_reason(texts: dict[str, str]) -> None:
+    film = Dataset()
+    film.SOPClassUID, film.Modality, film.Rows, film.Columns = DigitalXRayImageStorageForPresentation, "DX", 512, 512
+    film.PixelData = b""
+    films.changed(film, texts)
+
+    decision = choose(film)
+
+    assert (decision.action is Action.READ) == (decision.reason is None)

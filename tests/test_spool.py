@@ -1,0 +1,163 @@
+import os
+import resource
+import stat
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.domain import OutputObject, is_uid
+from node.errors import Refused, SpoolFull
+from node.spool import Kept, RoundMark, Spool
+
+STUDY, FILM = "1.2.3", "1.2.3.4"
+
+
+def keep(spool: Spool, body: bytes = b"film", *, study: str = STUDY, film: str = FILM) -> Kept:
+    return spool.keep(study_uid=study, sop_instance_uid=film, meta=b"meta", body=body)
+
+
+def mark(*files: str, number: int = 1) -> RoundMark:
+    return RoundMark(number=number, created_at=datetime.now(UTC), files=files, outputs=())
+
+
+def output() -> OutputObject:
+    return OutputObject(
+        kind="sr", study_uid=STUDY, sop_class_uid="1.1", sop_instance_uid="1.2", series_instance_uid="1.3"
+    )
+
+
+def test_a_kept_object_lies_byte_for_byte_under_its_final_name(tmp_path: Path) -> None:
+    kept = keep(Spool(tmp_path))
+
+    assert kept.is_new
+    assert kept.instance.path.read_bytes() == b"metafilm"
+    assert [path.name for path in kept.instance.path.parent.iterdir()] == [kept.instance.path.name]
+
+
+def test_the_same_object_twice_is_kept_once(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool)
+
+    again = keep(spool)
+
+    assert not again.is_new
+    assert again.instance == first.instance
+
+
+def test_other_bytes_under_the_same_uid_are_kept_beside_and_the_newest_counts(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool, b"first")
+    os.utime(first.instance.path, (1, 1))
+
+    second = keep(spool, b"second")
+
+    assert first.instance.path.exists()
+    assert spool.study(STUDY).instances == (second.instance,)
+
+
+@given(st.text(max_size=70))
+def test_a_text_is_a_uid_only_when_it_cannot_leave_its_folder(text: str) -> None:
+    if is_uid(text):
+        assert Path(text).name == text
+        assert set(text) <= set("0123456789.")
+        assert ".." not in text
+
+
+@pytest.mark.parametrize("uid", ["../../etc", "1.2/3", "", "1..2", ".1", "1.2.", "1" * 65, "1.2\n", "1.2\0"])
+def test_a_uid_with_a_path_in_it_is_refused(tmp_path: Path, uid: str) -> None:
+    spool = Spool(tmp_path)
+
+    with pytest.raises(Refused, match="not a valid UID"):
+        keep(spool, study=uid)
+    with pytest.raises(Refused, match="not a valid UID"):
+        keep(spool, film=uid)
+
+    assert list(spool.studies()) == []
+
+
+def test_below_the_reserve_nothing_is_kept(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, min_free_mib=10**9)
+
+    with pytest.raises(SpoolFull) as caught:
+        keep(spool)
+
+    assert caught.value.status == 0xA700
+    assert not spool.has_room
+
+
+def test_a_disk_that_fills_while_writing_keeps_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(SpoolFull, match="send again later"):
+            keep(spool, b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert keep(spool, b"x" * 100_000).is_new
+
+
+def test_half_written_files_are_swept_and_whole_ones_stay(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    whole = keep(spool).instance.path
+    (whole.parent / ".incoming-half").write_bytes(b"ha")
+
+    assert spool.sweep() == 1
+    assert list(whole.parent.iterdir()) == [whole]
+
+
+def test_a_study_has_unread_files_until_a_round_covers_each(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool).instance.path.name
+    assert spool.has_unread(STUDY)
+
+    spool.mark_round(STUDY, mark(first))
+    assert not spool.has_unread(STUDY)
+
+    late = keep(spool, film="1.2.3.5").instance.path.name
+    assert spool.has_unread(STUDY)
+    spool.mark_round(STUDY, mark(first, late, number=2))
+    assert [one.files for one in spool.rounds(STUDY)] == [(first,), (first, late)]
+
+
+def test_an_output_that_exists_keeps_its_bytes(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.keep_output(output(), b"first")
+
+    spool.keep_output(output(), b"second")
+
+    assert spool.output_path(output()).read_bytes() == b"first"
+
+
+def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
+    folder = keep(Spool(tmp_path / "node")).instance.path.parent
+
+    while folder != tmp_path:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        folder = folder.parent
+
+
+def test_many_senders_of_one_study_at_once_lose_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    threads = [threading.Thread(target=keep, args=(spool,), kwargs={"film": f"1.2.{i}"}) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(spool.study(STUDY).instances) == 20
+
+
+def test_a_removed_study_leaves_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    keep(spool)
+
+    spool.remove_study(STUDY)
+
+    assert list(spool.studies()) == []
