@@ -65,7 +65,11 @@ def _stages(network: Chex) -> list[tuple[str, tuple[str, ...], dict[str, tuple[T
     }
     prompts = {"prompts": (torch.randn(_FILMS, _PROMPTS, dim), {0: _FILM, 1: _PROMPT})}
     return [
-        ("encode_image", ("features", "patch_positions", "film"), {"pixels": (torch.rand(_FILMS, side, side), {0: _FILM})}),
+        (
+            "encode_image",
+            ("features", "patch_positions", "film"),
+            {"pixels": (torch.rand(_FILMS, side, side), {0: _FILM})},
+        ),
         ("encode_prompts", ("vectors",), {"tokens": (tokens, {0: _PHRASE})}),
         ("find", ("boxes", "scores", "aggregated_scores", "features"), film | prompts),
         ("describe", ("features",), film | asked),
@@ -96,7 +100,11 @@ def _quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:

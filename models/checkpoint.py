@@ -17,12 +17,18 @@ from models.manifest import WEIGHTS, Manifest, read_manifest
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor], *, half: Collection[str] = ()) -> None:
-    """Write weights. Those named in `half` take two bytes a number, for a directory that must be small."""
+    """Write weights, whole or not at all.
+
+    half: keys to store in two bytes a number, for embeddings of a directory that must be small
+    """
     stored = {
         key: tensor.detach().to("cpu", torch.float16 if key in half else tensor.dtype).contiguous()
         for key, tensor in state.items()
     }
-    save_file(stored, str(path))
+    # A network that is at work reads its file as it needs it, so that file must never change under its name.
+    aside = path.with_name(f"{path.name}.part")
+    save_file(stored, str(aside))
+    aside.replace(path)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

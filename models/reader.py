@@ -115,7 +115,9 @@ class ChexReader:
         """
         if not vectors.judged:
             return list(range(len(prompts)))
-        positiveness = contrast(features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0))
+        positiveness = contrast(
+            features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0)
+        )
         threshold = self.manifest.decisions.region_threshold
         return [i for i, prompt in enumerate(prompts) if prompt.kind != "region" or positiveness[i] > threshold]
 

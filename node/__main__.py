@@ -22,6 +22,7 @@ from node.errors import ConfigError, InputError, NodeError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = _parser().parse_args(arguments)
+    log.mute()
     try:
         return int(options.run(options))
     except ConfigError as error:

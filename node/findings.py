@@ -5,7 +5,8 @@ Pure. A finding is made from a pathology prompt's key, never from generated text
 
 from __future__ import annotations
 
-from node.domain import Box, Finding, FindingBox, Framing, ModelIdentity, Prompt, PromptSet, Side, derive_uid
+from node.domain import Box, Finding, FindingBox, ModelIdentity, Prompt, PromptSet, Side, derive_uid
+from node.framing import Framing
 from node.imaging import side_of
 from node.inference import PathologyAnswer, Reading
 

@@ -27,8 +27,9 @@ from pydicom.uid import (
 )
 
 from node import attributes, grayscale, pixel_format
-from node.domain import Box, Framing, Reason, Side, Turn
+from node.domain import Box, Reason, Side
 from node.errors import ConfigError, Undecodable
+from node.framing import Framing, Turn
 
 GrayPicture = npt.NDArray[np.float32]
 BytePicture = npt.NDArray[np.uint8]

@@ -11,17 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from node.domain import (
-    Box,
-    FindingState,
-    Framing,
-    GroundedSentence,
-    ModelIdentity,
-    PromptKind,
-    PromptSet,
-    ScoredBox,
-)
+from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
 from node.errors import InputError
+from node.framing import Framing
 from node.imaging import Radiograph
 
 if TYPE_CHECKING:

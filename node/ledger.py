@@ -126,10 +126,12 @@ class Ledger:
             return {(destination, state): count for destination, state, count in rows}
 
     def delayed_destinations(self) -> set[str]:
-        """Destinations with a delivery that was tried in vain and waits to be tried again."""
+        """Destinations with a delivery that was tried in vain and is not parked: it waits, or is being tried again."""
         waits = (_DELIVERIES.c.state == DeliveryState.WAITING) & (_DELIVERIES.c.attempts > 0)
+        tried_again = (_DELIVERIES.c.state == DeliveryState.SENDING) & (_DELIVERIES.c.attempts > 1)
+        query = sa.select(_DELIVERIES.c.destination).where(waits | tried_again).distinct()
         with self._engine.connect() as connection:
-            return set(connection.execute(sa.select(_DELIVERIES.c.destination).where(waits).distinct()).scalars())
+            return set(connection.execute(query).scalars())
 
     def oldest_waiting_seconds(self) -> Mapping[str, float]:
         """Age of the oldest unfinished study and delivery; 0 when nothing waits."""

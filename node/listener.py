@@ -12,7 +12,6 @@ from typing import cast
 
 from pydicom import dcmread
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.errors import InvalidDicomError
 from pydicom.uid import (
     JPEG2000,
     UID,
@@ -39,9 +38,9 @@ from pynetdicom.presentation import build_context
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]  # made at import time
 from pynetdicom.transport import ThreadedAssociationServer
 
-from node import log
+from node import attributes, log
 from node.config import Caller, ListenerSettings
-from node.errors import NodeError, Refused
+from node.errors import Refused
 from node.metrics import Metrics
 from node.spool import Spool
 
@@ -68,6 +67,7 @@ _CALLER_UNKNOWN = (0x01, 0x01, 0x03)
 _CALLED_UNKNOWN = (0x01, 0x01, 0x07)
 _NO_ROOM = (0x02, 0x03, 0x01)
 
+_IDENTIFIERS = ("StudyInstanceUID", "SOPInstanceUID")
 _SUCCESS = 0x0000
 _MAXIMUM_PDU = 128 * 1024
 
@@ -197,9 +197,8 @@ def _identify(content: bytes) -> tuple[str, str]:
     Raises Refused when they cannot be read.
     """
     try:
-        dataset = dcmread(
-            BytesIO(content), stop_before_pixels=True, specific_tags=["StudyInstanceUID", "SOPInstanceUID"]
-        )
-        return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
-    except (InvalidDicomError, AttributeError, ValueError, OSError, NodeError) as error:
+        with attributes.quiet():
+            dataset = dcmread(BytesIO(content), stop_before_pixels=True, specific_tags=list(_IDENTIFIERS))
+            return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         raise Refused("the object has no readable Study and SOP Instance UID; correct it at the sender") from error

@@ -11,9 +11,10 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from node import imaging, routing
-from node.domain import Box, Film, Framing, JsonObject, PromptSet, is_uid
+from node.domain import Box, Film, JsonObject, PromptSet, is_uid
 from node.errors import InputError, Undecodable
 from node.folder import write_folder
+from node.framing import Framing
 from node.imaging import Radiograph
 from node.inference import Answer, Question, Reader
 from node.pipeline import WRITERS, Answered, answer_film, make_report, write_objects

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import MutableMapping
 from typing import Final
 
@@ -48,8 +49,7 @@ FIELDS: Final = frozenset(
 def configure(*, level: str = "info") -> None:
     """Send JSON lines to standard output, libraries included; call once, at start."""
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
-    # pynetdicom logs the identifiers that peers send; nothing of it leaves.
-    logging.getLogger("pynetdicom").setLevel(logging.CRITICAL + 1)
+    mute()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -61,6 +61,13 @@ def configure(*, level: str = "info") -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stdout),
         cache_logger_on_first_use=False,
     )
+
+
+def mute() -> None:
+    """Silence the libraries that quote what objects and peers say: pydicom in warnings too, pynetdicom in its log."""
+    warnings.simplefilter("ignore")
+    for library in ("pydicom", "pynetdicom"):
+        logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
 
 def get() -> structlog.typing.FilteringBoundLogger:

@@ -7,6 +7,7 @@ is kept under a key that changes with its bytes, the model, the prompt set and t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_file_meta_info
 
-from node import findings, imaging, routing
+from node import attributes, findings, imaging, routing
 from node.domain import (
     Film,
     ModelIdentity,
@@ -98,7 +99,17 @@ def write_objects(
     """Write every object of the wanted kinds for one report."""
     if not report.films:
         return []
-    return [(kind, dataset) for kind in kinds for dataset in WRITERS[kind](report, sources, zone)]
+    named = {uid: _with_series(header) for uid, header in sources.items()}
+    return [(kind, dataset) for kind in kinds for dataset in WRITERS[kind](report, named, zone)]
+
+
+def _with_series(header: Dataset) -> Dataset:
+    """A film that names no series cannot be referred to without one (PS3.3 10.8): derive it from the film."""
+    if attributes.text(header, "SeriesInstanceUID"):
+        return header
+    named = copy.copy(header)
+    named.SeriesInstanceUID = derive_uid("series of", str(header.SOPInstanceUID))
+    return named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

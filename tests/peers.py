@@ -196,6 +196,12 @@ class ReceivingArchive:
         """Wait until so many objects were taken, and return all of them."""
         return self._wait_for(self.kept, count=count, limit_seconds=limit_seconds)
 
+    def wait_until(self, condition: Callable[[], bool], *, limit_seconds: float = 30.0) -> None:
+        """Wait until a condition holds that changes when objects arrive."""
+        with self._arrived:
+            if not self._arrived.wait_for(condition, limit_seconds):
+                raise AssertionError(f"after {limit_seconds} s still not so, with {len(self.kept)} objects kept")
+
     def _wait_for(self, arrivals: list[Received], *, count: int, limit_seconds: float) -> list[Received]:
         with self._arrived:
             if not self._arrived.wait_for(lambda: len(arrivals) >= count, limit_seconds):

@@ -83,10 +83,12 @@ class Service:
 
     def wait_for(self, event: str, *, count: int = 1, limit_seconds: float = 60.0) -> Line:
         """Wait until an event was logged `count` times; its last line."""
-        return (
-            self._wait(lambda: len(self.logged(event)) >= count, f"{count} x {event}", limit_seconds)
-            or (self.logged(event)[count - 1])
-        )
+        self._wait(lambda: len(self.logged(event)) >= count, f"{count} x {event}", limit_seconds)
+        return self.logged(event)[count - 1]
+
+    def wait_for_line(self, fits: Callable[[Line], bool], *, limit_seconds: float = 60.0) -> None:
+        """Wait until a line that fits was logged."""
+        self._wait(lambda: any(fits(line) for line in list(self.lines)), "a line", limit_seconds)
 
     def logged(self, event: str) -> list[Line]:
         """All lines of one event so far."""

@@ -31,10 +31,10 @@ LAYERS = (
     {"folder", "pipeline"},
     {"findings"},
     {"destinations", "inference", "outputs"},
-    {"assembly", "imaging", "ledger", "prompts", "routing", "spool"},
+    {"imaging", "ledger", "prompts", "routing", "spool"},
     {"grayscale", "pixel_format"},
     {"attributes", "config", "log", "metrics"},
-    {"identity"},
+    {"framing", "identity"},
     {"domain"},
     {"errors"},
 )
@@ -76,6 +76,7 @@ COMMANDS = (
 
 # The boundaries to another world, where any failure is turned into one of ours, or parked and counted.
 BOUNDARIES = (
+    "models/engines/onnx_engine.py",
     "models/tokenizers.py",
     "node/attributes.py",
     "node/imaging.py",

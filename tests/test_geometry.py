@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.domain import Box, Framing, Side, Turn
+from node.domain import Box, Side
+from node.framing import Framing, Turn
 from node.imaging import side_of, turned
 
 TURNS = [Turn(transpose=t, mirror_columns=c, mirror_rows=r) for t, c, r in product((False, True), repeat=3)]

@@ -40,6 +40,8 @@ FloatArray = NDArray[np.float32]
 Arrays = dict[str, FloatArray]  # whatever the recorded type: ids and masks are only looked up and compared
 Resize = Literal["direct", "via_256"]
 Texts = dict[str, list[str]]
+Stage = tuple[Tensor | FloatArray, FloatArray, float]
+Stages = dict[str, Stage]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,7 @@ def test_preprocessing_makes_the_recorded_input(golden: Arrays, number: int, rec
     assert difference(pixels, golden[f"image{number}/{recorded}"]) < FEATURES
 
 
-def check(**stages: tuple[Tensor | FloatArray, FloatArray, float]) -> None:
+def check(**stages: Stage) -> None:
     """Compare stages (got, wanted, tolerance) and name every one that differs."""
     found = {stage: difference(got, wanted) for stage, (got, wanted, _) in stages.items()}
     assert {stage: value for stage, value in found.items() if not value < stages[stage][2]} == {}
@@ -164,9 +166,7 @@ def queries(golden: Arrays, name: str) -> Tensor:
     return torch.from_numpy(golden[name]).expand(2, -1, -1)
 
 
-def detector_stages(
-    outputs: dict[str, Tensor], golden: Arrays, task: str, layers: int
-) -> dict[str, tuple[Tensor | FloatArray, FloatArray, float]]:
+def detector_stages(outputs: dict[str, Tensor], golden: Arrays, task: str, layers: int) -> Stages:
     return {
         "self_attention": (outputs["detector.layers.0.self_attention"], golden[f"{task}/det/layer0_sa"], FEATURES),
         "cross_attention": (outputs["detector.layers.0.cross_attention"], golden[f"{task}/det/layer0_ca"], FEATURES),
@@ -281,30 +281,6 @@ def test_post_decoder_agrees_where_all_boxes_of_a_film_see_each_other(
     check(features=(features[:1], golden["region/features_masked"][:1], FEATURES))
 
 
-def test_combined_question_averages_what_prompt_and_box_say(
-    network: Chex, golden: Arrays, picture: tuple[Tensor, Tensor, Tensor]
-) -> None:
-    patches, positions, cls = picture
-    detector = network.detector
-    boxes = torch.from_numpy(golden["region/boxes"])[:, :2]
-    prompts = queries(golden, "rg/token_prompts")[:, :2]
-
-    features = network.describe(*picture, boxes, prompts, torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-
-    decoded = detector.decode(patches, positions, prompts, group=detector.boxes_per_prompt)
-    decoded = detector.per_prompt(decoded)
-    pooled = detector.pool(patches, boxes)
-    asked = torch.stack(
-        [(decoded[0, 0].mean(dim=0) + pooled[0, 0]) / 2, (decoded[1, 1].mean(dim=0) + pooled[1, 1]) / 2]
-    )
-    memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
-    expected = network.post_decoder(detector.gather(asked).unsqueeze(1), memory, group=1)[:, 0]
-    alone = network.describe(*picture, boxes, prompts, torch.zeros(2, 2))
-    torch.testing.assert_close(features[[0, 1], [0, 1]], expected)
-    torch.testing.assert_close(features[[0, 1], [1, 0]], alone[[0, 1], [1, 0]])
-    assert not torch.allclose(features[0, 0], alone[0, 0], atol=1e-2)
-
-
 def chosen_features(golden: Arrays, film: int) -> Tensor:
     return torch.from_numpy(golden["rg/box_features_post"][film][golden["rg/region_mask"][film]])
 
@@ -338,17 +314,16 @@ def test_sentences_of_a_report_are_the_recorded_ones(
     ids = network.write(features[film][torch.from_numpy(golden["rg/region_mask"][film])])
 
     np.testing.assert_array_equal(ids.numpy(), golden[f"rg/gen{film}/token_ids"])
-    assert [sentence_tokenizer.decode(row) for row in ids.tolist()] == texts["rg/pred_sentences_before_dedup"][film]
+    recorded: object = texts["rg/pred_sentences_before_dedup"][film]
+    assert [sentence_tokenizer.decode(row) for row in ids.tolist()] == recorded
 
 
 @pytest.mark.parametrize("film", [0, 1])
 def test_every_step_prefers_its_token_by_the_recorded_margin(network: Chex, golden: Arrays, film: int) -> None:
     ids = torch.from_numpy(golden[f"rg/gen{film}/token_ids"]).long()
-    steps = ids.shape[1] - 1
 
     best = logits_of_all(network, chosen_features(golden, film), ids[:, :-1]).topk(2, dim=-1).values
 
-    assert best.shape[1] == steps
     check(margins=(best[..., 0] - best[..., 1], golden[f"rg/gen{film}/margins"], FEATURES))
 
 
@@ -402,15 +377,7 @@ def test_language_model_has_the_recorded_training_loss(
         assert row[mask].tolist() == [SENTENCE_END, *sentence_tokenizer.encode(text), SENTENCE_END]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "image_encoder.layers.0.contract.weight",
-        "detector.layers.1.cross_attention.packed.weight",
-        "detector.box.contract.bias",
-        "post_decoder.layers.0.mlp.expand.weight",
-    ],
-)
+@pytest.mark.parametrize("name", ["image_encoder.layers.0.contract.weight", "post_decoder.layers.0.mlp.expand.weight"])
 def test_one_wrong_number_in_a_weight_is_noticed(network: Chex, golden: Arrays, name: str) -> None:
     prompts = queries(golden, "rg/token_prompts")
     weight = network.get_parameter(name)

@@ -86,7 +86,7 @@ def test_a_state_is_accepted_by_dciodvfy_and_dcmtk(header: Dataset, findings: tu
     assert validators.dcmpschk(dataset) == []
 
 
-@pytest.mark.parametrize("file", ["chrH31.dcm", "chrKoreanMulti.dcm"])
+@pytest.mark.parametrize("file", ["chrH31.dcm", "chrI2.dcm"])
 def test_names_in_other_scripts_are_accepted(file: str) -> None:
     header = samples.named(file)
 
@@ -145,8 +145,6 @@ def test_several_hundred_boxes_are_drawn() -> None:
 
     assert len(layer(dataset, gsps.BOXES).GraphicObjectSequence) == len(many) > 300
     assert validators.dciodvfy(dataset) == []
-    [document] = sr.write(report(of), sources(cr(1)), BERLIN)
-    assert regions(dataset).keys() == reported_regions(document).keys()
 
 
 def test_one_state_for_each_film_that_was_read() -> None:
@@ -246,16 +244,16 @@ def _table(descriptor: list[int], data: bytes, *, vr: str) -> Dataset:
 @pytest.mark.parametrize(("vr", "first"), [("US", 0), ("SS", -512)])
 def test_lookup_tables_are_carried_and_come_before_a_window(vr: str, first: int) -> None:
     header = cr()
-    entries = struct.pack("<1024H", *range(0, 4096, 4))
-    header.VOILUTSequence = [_table([1024, first, 12], entries, vr=vr)]
-    header.ModalityLUTSequence = [_table([1024, first, 12], entries, vr=vr)]
+    entries = struct.pack("<1024H", *range(63, 65536, 64))
+    header.VOILUTSequence = [_table([1024, first, 16], entries, vr=vr)]
+    header.ModalityLUTSequence = [_table([1024, first, 16], entries, vr=vr)]
     header.ModalityLUTSequence[0].ModalityLUTType = "OD"
 
     dataset = written(several(), header)
 
     [voi] = dataset.SoftcopyVOILUTSequence
     [table] = voi.VOILUTSequence
-    assert (list(table.LUTDescriptor), table.LUTData) == ([1024, first, 12], entries)
+    assert (list(table.LUTDescriptor), table.LUTData) == ([1024, first, 16], entries)
     assert "WindowCenter" not in voi
     assert dataset.ModalityLUTSequence[0].ModalityLUTType == "OD"
     assert "RescaleSlope" not in dataset
@@ -263,9 +261,30 @@ def test_lookup_tables_are_carried_and_come_before_a_window(vr: str, first: int)
     assert validators.dcmpschk(dataset) == []
 
 
+def test_a_display_table_of_12_bits_is_spread_over_16() -> None:
+    header = cr()
+    header.VOILUTSequence = [_table([4, 0, 12], struct.pack("<4H", 0, 1, 2048, 4095), vr="US")]
+
+    dataset = written(several(), header)
+
+    [voi] = dataset.SoftcopyVOILUTSequence
+    assert list(voi.VOILUTSequence[0].LUTDescriptor) == [4, 0, 16]
+    assert struct.unpack("<4H", voi.VOILUTSequence[0].LUTData) == (0, 16, 32776, 65535)
+    assert validators.dciodvfy(dataset) == []
+
+
+def test_a_modality_table_of_packed_bytes_keeps_its_values() -> None:
+    header = cr()
+    header.ModalityLUTSequence = [_table([4, 0, 8], bytes((0, 3, 100, 255)), vr="US")]
+
+    [table] = written(several(), header).ModalityLUTSequence
+
+    assert (list(table.LUTDescriptor), table.LUTData) == ([4, 0, 8], bytes((0, 3, 100, 255)))
+
+
 def test_a_lookup_table_read_from_an_implicit_file_is_carried() -> None:
     header = cr()
-    header.VOILUTSequence = [_table([4, 0, 12], struct.pack("<4H", 0, 9, 90, 900), vr="US")]
+    header.VOILUTSequence = [_table([4, 0, 16], struct.pack("<4H", 0, 9, 90, 900), vr="US")]
     buffer = BytesIO()
     header.save_as(buffer, implicit_vr=True, little_endian=True)
     read = dcmread(BytesIO(buffer.getvalue()), force=True)
@@ -277,7 +296,7 @@ def test_a_lookup_table_read_from_an_implicit_file_is_carried() -> None:
 
 def test_a_lookup_table_of_a_big_endian_file_is_turned_round() -> None:
     header = cr()
-    header.VOILUTSequence = [_table([4, 0, 12], struct.pack(">4H", 0, 9, 90, 900), vr="US")]
+    header.VOILUTSequence = [_table([4, 0, 16], struct.pack(">4H", 0, 9, 90, 900), vr="US")]
     buffer = BytesIO()
     header.save_as(buffer, implicit_vr=False, little_endian=False)
     big = dcmread(BytesIO(buffer.getvalue()), force=True)

@@ -19,8 +19,9 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from node.domain import Reason, Turn
+from node.domain import Reason
 from node.errors import ConfigError, Undecodable
+from node.framing import Turn
 from node.imaging import Radiograph, load, read_file, read_header, sides_known
 from tests import films
 

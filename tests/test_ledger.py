@@ -63,8 +63,13 @@ def test_a_destination_is_paused_while_a_delivery_waits_for_another_try(ledger: 
     ledger.add_delivery(delivery("down"))
     ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")
     ledger.add_delivery(delivery("up"))
-
     assert ledger.delayed_destinations() == {"down"}
+
+    ledger.set_delivery(delivery("down"), DeliveryState.SENDING, attempts=2)
+    assert ledger.delayed_destinations() == {"down"}
+
+    ledger.set_delivery(delivery("down"), DeliveryState.SENT, attempts=2)
+    assert ledger.delayed_destinations() == set()
 
 
 def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,8 @@ from node.outputs import record, text, words
 from tests import samples
 from tests.samples import absent, film, finding, report, several, unread
 
+T = TypeVar("T")
+
 _number = st.floats(allow_nan=False, allow_infinity=False)
 _score = st.floats(0, 1)
 _words = st.text(min_size=1, max_size=20)
@@ -40,7 +43,7 @@ def _boxes(draw: st.DrawFn) -> Box:
     return Box(left=left, top=top, right=right, bottom=bottom)
 
 
-def _tuples(of: st.SearchStrategy[record.Json] | st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+def _tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
     return st.lists(of, max_size=3).map(tuple)
 
 

@@ -1,24 +1,17 @@
-"""The structured report: what it says, that others accept it, and that one UID never has two contents."""
+"""The structured report: what it says, and that independent validators accept it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from io import BytesIO
-from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydicom import dcmread
-from pydicom.data import get_testdata_file
-from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
-from pydicom.tag import Tag
 
 from node import identity
-from node.domain import Box, FindingState, GroundedSentence, ObjectReference, Reason, Report, Side
+from node.domain import Box, FindingState, GroundedSentence, Reason, Report, Side
 from node.outputs import sr, words
 from node.outputs.document import save_bytes
 from tests import samples, validators
@@ -246,13 +239,6 @@ def test_the_document_is_complete_preliminary_and_unverified() -> None:
     assert identity.is_own(dataset)
 
 
-def test_times_are_those_of_the_site() -> None:
-    dataset = written(ONE)
-
-    assert (dataset.ContentDate, dataset.ContentTime) == ("20240201", "003015")  # 23:30:15 UTC the day before
-    assert dataset.TimezoneOffsetFromUTC == "+0100"
-
-
 def test_orders_are_named_once_where_the_films_name_them() -> None:
     first, second = cr(1), cr(3)
     request = Dataset()
@@ -268,137 +254,6 @@ def test_orders_are_named_once_where_the_films_name_them() -> None:
     assert order.FillerOrderNumberImagingServiceRequest == "F-9"
     assert "ReferencedRequestSequence" not in written(ONE, bare(1))
     assert validators.dciodvfy(dataset) == []
-
-
-def test_the_same_reading_gives_the_same_bytes() -> None:
-    assert save_bytes(sr.write(MIXED, sources(cr(1), bare(2), cr(3)), BERLIN)[0]) == save_bytes(
-        sr.write(MIXED, sources(cr(1), bare(2), cr(3)), BERLIN)[0]
-    )
-
-
-def test_a_later_round_that_says_the_same_has_the_same_uid() -> None:
-    older = ObjectReference(
-        sop_class_uid="1.2.840.10008.5.1.4.1.1.88.33", sop_instance_uid="1.2.3", series_instance_uid="1.2"
-    )
-    later = replace(ONE, created_at=datetime(2025, 1, 1, tzinfo=UTC), predecessors=(older,))
-
-    dataset = written(later)
-
-    assert dataset.SOPInstanceUID == written(ONE).SOPInstanceUID
-    [study] = dataset.PredecessorDocumentsSequence
-    assert study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == "1.2.3"
-    assert validators.dciodvfy(dataset) == []
-
-
-def test_a_document_never_names_itself_as_its_predecessor() -> None:
-    first = written(ONE)
-    itself = ObjectReference(
-        sop_class_uid=first.SOPClassUID,
-        sop_instance_uid=first.SOPInstanceUID,
-        series_instance_uid=first.SeriesInstanceUID,
-    )
-
-    assert "PredecessorDocumentsSequence" not in written(replace(ONE, predecessors=(itself,)))
-
-
-def test_whatever_is_said_differently_has_another_uid() -> None:
-    renamed = cr(1)
-    renamed.PatientName = "Muller^Jorg"
-    [film_1] = ONE.films
-    surer = replace(film_1.findings[0], probability=0.84)
-
-    uids = {
-        written(ONE).SOPInstanceUID,
-        written(ONE, renamed).SOPInstanceUID,
-        written(replace(ONE, films=(replace(film_1, findings=(surer, absent())),))).SOPInstanceUID,
-        written(replace(ONE, prompts_version="2")).SOPInstanceUID,
-        written(replace(ONE, model=replace(samples.MODEL, weights_sha256="ef" * 32))).SOPInstanceUID,
-        written(NONE).SOPInstanceUID,
-        written(replace(ONE, films=(*ONE.films, unread(2)))).SOPInstanceUID,
-    }
-
-    assert len(uids) == 7
-
-
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("chrJapMulti.dcm", "やまだ^たろう"),
-        ("chrKoreanMulti.dcm", "김희중"),
-        ("chrH31.dcm", "Yamada^Tarou=山田^太郎=やまだ^たろう"),
-        ("chrH32.dcm", "ﾔﾏﾀﾞ^ﾀﾛｳ=山田^太郎=やまだ^たろう"),
-        ("chrX2.dcm", "Wang^XiaoDong=王^小东"),
-    ],
-)
-def test_names_in_other_scripts_survive(file: str, name: str) -> None:
-    dataset = written(ONE, samples.named(file))
-
-    assert dataset.SpecificCharacterSet == "ISO_IR 192"
-    assert str(dataset.PatientName) == name
-    assert validators.dciodvfy(dataset) == []
-    assert validators.dsrdump(dataset) == []
-
-
-def test_what_a_film_does_not_say_is_left_empty() -> None:
-    dataset = written(ONE, bare(1))
-
-    for keyword in ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID"):
-        assert keyword in dataset
-        assert not dataset[keyword].value
-    assert validators.dciodvfy(dataset) == []
-
-
-def test_the_film_that_says_most_describes_the_patient() -> None:
-    dataset = written(report(film(1), film(3)), bare(1), cr(3))
-
-    assert dataset.PatientID == "4711"
-
-
-@pytest.mark.filterwarnings("ignore:.*encod:UserWarning")  # pydicom says that bytes do not fit their character set
-def test_broken_patient_attributes_are_left_out_or_cut() -> None:
-    header = cr(1)
-    for keyword, vr, value in (
-        ("PatientName", "PN", b"A" * 70 + b"^B\x1b[31m\\other^name"),
-        ("PatientID", "LO", b"X" * 100 + b"\\second"),
-        ("PatientBirthDate", "DA", b"20240230"),
-        ("PatientSex", "CS", b"male"),
-        ("PatientAge", "AS", b"45 years"),
-        ("PatientWeight", "DS", b"heavy"),
-        ("PatientSize", "DS", b"nan"),
-        ("StudyDate", "DA", b"1993.08.22"),
-        ("StudyTime", "TM", b"25:61"),
-        ("AccessionNumber", "SH", b"01234567890123456789"),
-        ("StudyDescription", "LO", b"line\x00 one\r\nline two"),
-    ):
-        _put(header, keyword, vr, value)
-
-    dataset = written(ONE, header)
-
-    assert validators.dciodvfy(dataset) == []
-    assert (dataset.PatientBirthDate, dataset.PatientSex, dataset.StudyTime) == ("", "", "")
-    assert (dataset.PatientName, dataset.PatientID, dataset.StudyDate) == ("A" * 64, "X" * 64, "19930822")
-    assert dataset.StudyDescription == "line one line two"
-    assert not {"PatientAge", "PatientWeight", "PatientSize"} & {element.keyword for element in dataset}
-
-
-@pytest.mark.filterwarnings("ignore:.*encod:UserWarning")
-@settings(max_examples=40, deadline=None)
-@given(
-    values=st.dictionaries(
-        st.sampled_from(("PatientName", "PatientID", "PatientBirthDate", "StudyTime", "PatientSex", "PatientWeight")),
-        st.binary(max_size=90),
-    ),
-    said=st.text(min_size=1, max_size=300).filter(str.strip),
-)
-def test_no_bytes_of_a_sender_and_no_sentence_can_stop_the_report(values: dict[str, bytes], said: str) -> None:
-    header = cr(1)
-    for keyword, value in values.items():
-        _put(header, keyword, header[keyword].VR if keyword in header else "DS", value)
-    sentence = GroundedSentence(text=said, prompt="left_lung", score=0.5, boxes=())
-
-    dataset = written(report(replace(film(findings=(finding(sentence=0),)), sentences=(sentence,))), header)
-
-    assert dataset.StudyInstanceUID == samples.STUDY
 
 
 def test_control_characters_and_stray_surrogates_are_taken_out_of_sentences() -> None:
@@ -439,20 +294,3 @@ def test_private_codes_are_declared() -> None:
 
     assert scheme.CodingSchemeDesignator == "99CHEX"
     assert "CodingSchemeIdentificationSequence" not in written(ONE)
-
-
-def test_a_real_film_is_described_as_it_describes_itself() -> None:
-    path = get_testdata_file("RG1_UNCR.dcm")
-    assert path is not None
-    header = dcmread(path, stop_before_pixels=True)
-    about = replace(report(replace(several(), source=header.SOPInstanceUID)), study_uid=str(header.StudyInstanceUID))
-
-    [dataset] = sr.write(about, {str(header.SOPInstanceUID): header}, ZoneInfo("UTC"))
-
-    assert (dataset.PatientID, str(dataset.PatientName)) == (header.PatientID, str(header.PatientName))
-    assert validators.dciodvfy(dataset) == []
-
-
-def _put(header: Dataset, keyword: str, vr: str, value: bytes) -> None:
-    """Put bytes into a header as a file would."""
-    header[keyword] = RawDataElement(Tag(keyword), vr, len(value), value, 0, False, True)

@@ -74,9 +74,7 @@ class Engine(Protocol):
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
         """Locate prompts: [film, prompt, dim]. Prompts of one film see each other in the post decoder (SPEC.md 6)."""
 
-    def describe(
-        self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray
-    ) -> FloatArray:
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
         """Look into given boxes (SPEC.md 5).
 
         boxes: [film, box, 4]; prompts: [film, box, dim]; prompted: [film, box], 1 where the prompt counts, else 0

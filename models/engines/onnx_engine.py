@@ -51,9 +51,7 @@ class OnnxEngine:
         boxes, scores, aggregated_scores, features = found
         return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
 
-    def describe(
-        self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray
-    ) -> FloatArray:
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
         """As in `Engine`."""
         return self._run(
             "describe",

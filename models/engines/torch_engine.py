@@ -44,9 +44,7 @@ class TorchEngine:
         boxes, scores, aggregated_scores, features = found
         return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
 
-    def describe(
-        self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray
-    ) -> FloatArray:
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
         """As in `Engine`."""
         film = (patches.features, patches.positions, patches.cls)
         return self._run(self._network.describe, *film, boxes, prompts, prompted)[0]

@@ -6,13 +6,14 @@ is left out: the viewer then chooses its own, as it would for the film itself.
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
+import numpy.typing as npt
 from pydicom.dataset import Dataset
 
 from node import attributes
 from node.outputs.patient import read_text, short_text
+
+Entries = npt.NDArray[np.uint16]
 
 
 def describe_grayscale(source: Dataset, state: Dataset) -> None:
@@ -44,8 +45,7 @@ def pixel_shape(source: Dataset) -> tuple[int, int]:
 def _describe_modality(source: Dataset, state: Dataset) -> None:
     """Carry over the way from stored values to the modality's own: a table, or slope and intercept."""
     items = attributes.items(source, "ModalityLUTSequence")
-    if items and (table := _table(source, items[0])):
-        table.ModalityLUTType = short_text(attributes.text(items[0], "ModalityLUTType"), 16) or "US"
+    if items and (table := _modality_table(source, items[0])):
         state.ModalityLUTSequence = [table]
         return
     slope, intercept = attributes.number(source, "RescaleSlope"), attributes.number(source, "RescaleIntercept")
@@ -57,7 +57,7 @@ def _describe_modality(source: Dataset, state: Dataset) -> None:
 def _describe_voi(source: Dataset, voi: Dataset) -> None:
     """Carry over the table or else the window, never both (PS3.3 C.11.8)."""
     items = attributes.items(source, "VOILUTSequence")
-    if items and (table := _table(source, items[0])):
+    if items and (table := _voi_table(source, items[0])):
         voi.VOILUTSequence = [table]
         return
     center, width = attributes.number(source, "WindowCenter"), attributes.number(source, "WindowWidth")
@@ -72,35 +72,62 @@ def _describe_voi(source: Dataset, voi: Dataset) -> None:
         voi.VOILUTFunction = function
 
 
-def _table(source: Dataset, item: Dataset) -> Dataset | None:
-    """Copy a lookup table, its entries as little-endian words; None if it contradicts itself (PS3.3 C.11.1.1)."""
+def _voi_table(source: Dataset, item: Dataset) -> Dataset | None:
+    """Copy a VOI table with its entries spread over 16 bits: what is displayed is their share of the range."""
+    if (table := _table(source, item)) is None:
+        return None
+    entries, first, bits = table
+    top = max(2**bits - 1, int(entries.max()))
+    return _encoded(np.rint(entries * (0xFFFF / top)).astype("<u2"), first, bits=16, explanation=item)
+
+
+def _modality_table(source: Dataset, item: Dataset) -> Dataset | None:
+    """Copy a modality table; its entries are values of a unit and stay, in 8 or 16 bits (PS3.3 C.11.1.1.1)."""
+    if (table := _table(source, item)) is None:
+        return None
+    entries, first, bits = table
+    is_short = bits == 8 and entries.max() <= 0xFF
+    copied = _encoded(entries, first, bits=8 if is_short else 16, explanation=item)
+    copied.ModalityLUTType = short_text(attributes.text(item, "ModalityLUTType"), 16) or "US"
+    return copied
+
+
+def _table(source: Dataset, item: Dataset) -> tuple[Entries, int, int] | None:
+    """Read a table: its entries, the value that the first is for, bits of an entry; None if it contradicts itself."""
     try:
         count, first, bits = (int(str(value)) for value in attributes.values(item, "LUTDescriptor"))
-        data = _entries(source, item)
-    except (ValueError, struct.error):
+        entries = _entries(source, item, count=count & 0xFFFF or 0x10000)  # of a signed film, 65535 is read as -1
+    except ValueError:
         return None
-    count &= 0xFFFF  # a signed film makes 65535 read as -1
-    entries = count or 0x10000
-    if len(data) < entries or not 8 <= bits <= 16 or not -0x8000 <= first <= 0xFFFF:
-        return None
+    return (entries, first, bits) if 8 <= bits <= 16 and -0x8000 <= first <= 0xFFFF else None
+
+
+def _entries(source: Dataset, item: Dataset, *, count: int) -> Entries:
+    """Read the entries: words, or bytes where two of 8 bits are packed into each. Raises ValueError for too few."""
+    values = attributes.values(item, "LUTData")
+    if values and isinstance(values[0], bytes):
+        order = ">" if source.original_encoding[1] is False else "<"
+        entries = np.frombuffer(values[0], f"{order}u2" if len(values[0]) >= 2 * count else "u1")
+    else:
+        entries = np.array([int(str(value)) & 0xFFFF for value in values])
+    if entries.size < count:
+        raise ValueError("a table has fewer entries than its descriptor says")
+    return entries[:count].astype("<u2")
+
+
+def _encoded(entries: Entries, first: int, *, bits: int, explanation: Dataset) -> Dataset:
+    """Encode a table (PS3.3 C.11.1.1); the sign of `first` decides how the descriptor is represented."""
+    count = entries.size & 0xFFFF
     table = Dataset()
     if first < 0:
         table.add_new("LUTDescriptor", "SS", [count - 0x10000 if count > 0x7FFF else count, first, bits])
     else:
         table.add_new("LUTDescriptor", "US", [count, first, bits])
-    if explanation := read_text(item, "LUTExplanation"):
-        table.LUTExplanation = explanation
-    table.add_new("LUTData", "OW", data[: 2 * entries] + b"\0" * (len(data) % 2))
+    if words := read_text(explanation, "LUTExplanation"):
+        table.LUTExplanation = words
+    data = entries.tobytes() if bits == 16 else entries.astype("u1").tobytes()
+    table.add_new("LUTData", "OW", data + b"\0" * (len(data) % 2))
     return table
-
-
-def _entries(source: Dataset, item: Dataset) -> bytes:
-    """Return the entries of a table: words, or bytes where the sender packed two of 8 bits into each (C.11.1.1.1)."""
-    values = attributes.values(item, "LUTData")
-    if values and isinstance(values[0], bytes):
-        is_big_endian = source.original_encoding[1] is False
-        return np.frombuffer(values[0], ">u2").astype("<u2").tobytes() if is_big_endian else values[0]
-    return struct.pack(f"<{len(values)}H", *(int(str(value)) & 0xFFFF for value in values))
 
 
 def _decimal(value: float) -> str:

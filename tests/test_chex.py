@@ -1,0 +1,131 @@
+"""The stage functions joined: what each answer may depend on. That they compute ChEX is shown by test_golden.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.chex import Chex
+from models.manifest import (
+    DetectorSizes,
+    GeneratorSizes,
+    ImageEncoderSizes,
+    NetworkSizes,
+    PostDecoderSizes,
+    PromptEncoderSizes,
+)
+
+DIM, PER_PROMPT = 16, 2
+
+SIZES = NetworkSizes(
+    image_encoder=ImageEncoderSizes(patch_size=16, image_size=48, width=24, layers=2, heads=2, output=DIM),
+    prompt_encoder=PromptEncoderSizes(vocabulary=49408, context=77, width=8, layers=1, heads=1, output=DIM),
+    detector=DetectorSizes(dim=DIM, heads=2, layers=2, boxes_per_prompt=PER_PROMPT, feedforward=32, beta=2.0),
+    post_decoder=PostDecoderSizes(layers=2),
+    generator=GeneratorSizes(
+        vocabulary=50257, positions=16, width=8, layers=1, heads=2, prefix_length=2, prefix_hidden=8, max_length=6
+    ),
+)
+
+Picture = tuple[Tensor, Tensor, Tensor]
+
+
+@pytest.fixture(scope="module")
+def network() -> Chex:
+    torch.manual_seed(5)
+    network = Chex(SIZES).eval().requires_grad_(False)
+    network.post_decoder.gate.fill_(1.0)
+    return network
+
+
+@pytest.fixture(scope="module")
+def picture(network: Chex) -> Picture:
+    return network.encode_image(torch.randn(2, 48, 48, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Tensor:
+    return torch.randn(2, 5, DIM, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def boxes() -> Tensor:
+    return 0.2 + 0.6 * torch.rand(2, 5, 4, generator=torch.Generator().manual_seed(3))
+
+
+def test_a_film_is_answered_as_if_it_were_alone(network: Chex, picture: Picture, prompts: Tensor) -> None:
+    together = network.find(*picture, prompts)
+
+    patches, positions, cls = (part[1:] for part in picture)
+    alone = network.find(patches, positions, cls, prompts[1:])
+    for got, wanted in zip(alone, together, strict=True):
+        torch.testing.assert_close(got, wanted[1:])
+
+
+def test_boxes_and_scores_of_a_prompt_do_not_depend_on_other_prompts(
+    network: Chex, picture: Picture, prompts: Tensor
+) -> None:
+    *located, features = network.find(*picture, prompts)
+
+    *alone, feature = network.find(*picture, prompts[:, 3:4])
+    for got, wanted in zip(alone, located, strict=True):
+        torch.testing.assert_close(got, wanted[:, 3:4])
+    # Features do: in the post decoder every token of a film sees every other (SPEC.md 6, BUG-5).
+    assert (feature - features[:, 3:4]).abs().max() > 1e-3
+
+
+def test_boxes_lie_in_the_square_and_scores_in_their_range(network: Chex, picture: Picture, prompts: Tensor) -> None:
+    boxes, scores, aggregated_scores, _ = network.find(*picture, prompts)
+
+    assert boxes.shape == (2, 5, PER_PROMPT, 4) and scores.shape == (2, 5, PER_PROMPT)
+    low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    assert (low >= -1e-6).all() and (high <= 1 + 1e-6).all()
+    assert ((scores >= 0) & (scores <= 1)).all() and ((aggregated_scores >= 0) & (aggregated_scores <= 1)).all()
+
+
+def test_a_described_box_does_not_depend_on_other_boxes(
+    network: Chex, picture: Picture, prompts: Tensor, boxes: Tensor
+) -> None:
+    prompted = torch.ones(2, 5)
+    together = network.describe(*picture, boxes, prompts, prompted)
+
+    alone = network.describe(*picture, boxes[:, 2:3], prompts[:, 2:3], prompted[:, 2:3])
+
+    torch.testing.assert_close(alone, together[:, 2:3])
+
+
+def test_the_prompt_of_a_box_counts_only_where_it_is_asked(
+    network: Chex, picture: Picture, prompts: Tensor, boxes: Tensor
+) -> None:
+    prompted = torch.tensor([[1.0, 0, 1, 0, 0], [0, 1, 0, 0, 1]])
+
+    mixed = network.describe(*picture, boxes, prompts, prompted)
+
+    alone = network.describe(*picture, boxes, torch.zeros_like(prompts), torch.zeros(2, 5))
+    both = network.describe(*picture, boxes, prompts, torch.ones(2, 5))
+    torch.testing.assert_close(mixed[prompted == 0], alone[prompted == 0])
+    torch.testing.assert_close(mixed[prompted == 1], both[prompted == 1])
+    assert (both - alone).abs().amax(dim=-1).min() > 1e-3
+
+
+def test_combined_question_averages_what_prompt_and_box_say(
+    network: Chex, picture: Picture, prompts: Tensor, boxes: Tensor
+) -> None:
+    patches, positions, cls = picture
+
+    features = network.describe(*picture, boxes, prompts, torch.ones(2, 5))
+
+    # SPEC.md 5: the mean of the prompt's decoder tokens takes the place that a box's own token has in 4.5.
+    decoded = network.detector.decode(patches, positions, prompts, group=PER_PROMPT)
+    asked = decoded.reshape(2, 5, PER_PROMPT, DIM).mean(dim=2)
+    regions = network.detector.gather((asked + network.detector.pool(patches, boxes)) / 2)
+    memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
+    torch.testing.assert_close(features, network.post_decoder(regions, memory, group=1))
+
+
+def test_sentences_are_no_longer_than_the_manifest_says(network: Chex) -> None:
+    features = torch.randn(3, DIM)
+
+    assert network.write(features).shape[1] <= 6
+    assert network.write(features, max_length=1).shape == (3, 1)

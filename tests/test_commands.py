@@ -1,0 +1,115 @@
+"""The commands as a person runs them, with the model that the repository ships."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import config
+from tests import films
+from tests.service import REPOSITORY, settings_for
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+
+
+def test_read_writes_the_study_and_answers_with_one_json_document(
+    tmp_path: Path, phantom_model: Path, chest_film: Path
+) -> None:
+    done = run("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json")
+
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)["studies"]
+    states = [finding["state"] for finding in report["films"][0]["findings"]]
+    assert states.count("present") >= 3
+    assert len(states) == 13
+    assert report["model"]["engine"] == "onnx"
+    assert (tmp_path / report["study"] / "sr.dcm").exists()
+
+
+def test_ask_answers_each_question_and_a_prompt_with_a_box_together(phantom_model: Path, chest_film: Path) -> None:
+    common = ("ask", chest_film, "--model", phantom_model, "--engine", "torch")
+
+    apart = run(*common, "--prompt", "Pleural effusion", "--prompt", "Edema")
+    together = run(*common, "--prompt", "Edema", "--box", "100,200,700,900")
+    too_much = run(*common, "--prompt", "Edema", "--box", "1,2,3,4", "--box", "5,6,7,8")
+
+    assert apart.returncode == 0, apart.stderr
+    questions = json.loads(apart.stdout)["questions"]
+    assert [(one["prompt"], one["box"]) for one in questions] == [("Pleural effusion", None), ("Edema", None)]
+    (combined,) = json.loads(together.stdout)["questions"]
+    assert (combined["prompt"], combined["box"]) == ("Edema", [100, 200, 700, 900])
+    for one in (*questions, combined):
+        assert set(one) == {"prompt", "box", "sentence", "score", "positive", "boxes"}
+        assert one["positive"] == (one["score"] > 0.5)
+    assert (too_much.returncode, too_much.stdout) == (2, "")
+
+
+def test_a_model_whose_bytes_changed_is_refused(tmp_path: Path, phantom_model: Path, chest_film: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(phantom_model, model)
+    card = model / "MODEL_CARD.md"
+    card.write_text(card.read_text(encoding="utf-8") + "\nbetter than ever\n", encoding="utf-8")
+
+    done = run("read", chest_film, "--model", model, "--out", tmp_path / "out")
+
+    assert done.returncode == 2
+    assert "MODEL_CARD.md" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path) -> None:
+    good = tmp_path / "node.toml"
+    good.write_text(config.render(settings_for(tmp_path / "node", archive_port=4242)), encoding="utf-8")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[listener]\nport = -1\ncolor = 3\n[storage]\n", encoding="utf-8")
+
+    shown, refused = run("check", good), run("check", bad)
+
+    assert shown.returncode == 0
+    assert config.load(good) == config.parse(config.tomllib.loads(shown.stdout))
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("read", "nothing.dcm", "--model", "models/weights/phantom", "--out", "out"),
+        ("read", "README.md", "--model", "nowhere", "--out", "out"),
+        ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--prompt", "Edema"),
+        ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--box", "1,2,3"),
+        ("check", "nothing.toml"),
+        ("serve", "nothing.toml"),
+        ("status", "nothing.toml"),
+        ("read",),
+        (),
+    ],
+)
+def test_wrong_input_ends_with_2_and_one_clear_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+
+
+def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) -> None:
+    film = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "PatientBirthDate": "not a date"})
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(film))
+
+    done = run("read", path, "--model", phantom_model, "--engine", "torch", "--out", tmp_path / "out", "--json")
+
+    assert done.returncode == 0, done.stderr
+    for secret in ("Zyxwvu", "PID-7788", "not a date"):
+        assert secret not in done.stdout + done.stderr

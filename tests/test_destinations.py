@@ -1,0 +1,111 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom.dataset import Dataset
+from pydicom.uid import UID
+
+from node import destinations
+from node.config import DestinationSettings
+from node.destinations.dicom import judge
+from node.errors import GiveUp, RetryLater
+from tests import films, peers
+
+
+@pytest.fixture
+def archive() -> Iterator[peers.ReceivingArchive]:
+    with peers.ReceivingArchive() as archive:
+        yield archive
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(films.thumbnail()))
+    return path
+
+
+def to(archive: peers.ReceivingArchive) -> DestinationSettings:
+    return DestinationSettings(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
+
+
+def deliver(film: Path, archive: peers.ReceivingArchive) -> None:
+    destinations.deliver(film, to(archive), calling_aet="CHEX")
+
+
+def test_an_object_arrives_as_it_lies_on_disk(archive: peers.ReceivingArchive, film: Path) -> None:
+    deliver(film, archive)
+
+    (received,) = archive.kept
+    assert received.calling_ae == "CHEX"
+    assert received.dataset == films.thumbnail()
+
+
+def test_a_compressed_object_arrives_compressed(archive: peers.ReceivingArchive, chest_film_jpeg2000: Path) -> None:
+    deliver(chest_film_jpeg2000, archive)
+
+    assert archive.kept[0].transfer_syntax_uid == films.rg1("J2KR").file_meta.TransferSyntaxUID
+
+
+@pytest.mark.parametrize("status", [0xA700, 0xA701, 0x0110])
+def test_a_busy_archive_is_asked_again_later(archive: peers.ReceivingArchive, film: Path, status: int) -> None:
+    archive.refuse(status)
+
+    with pytest.raises(RetryLater):
+        deliver(film, archive)
+
+
+@pytest.mark.parametrize("status", [0xA900, 0xC000, 0xC123, 0x0122])
+def test_an_archive_that_will_never_take_it_parks_it(archive: peers.ReceivingArchive, film: Path, status: int) -> None:
+    archive.refuse(status)
+
+    with pytest.raises(GiveUp):
+        deliver(film, archive)
+
+
+def test_a_dropped_connection_and_a_closed_port_are_tried_again(archive: peers.ReceivingArchive, film: Path) -> None:
+    archive.drop()
+    with pytest.raises(RetryLater):
+        deliver(film, archive)
+
+    with archive.down(), pytest.raises(RetryLater, match="cannot be reached"):
+        deliver(film, archive)
+
+
+def test_a_rejected_association_is_tried_again_and_says_what_to_check(
+    archive: peers.ReceivingArchive, film: Path
+) -> None:
+    archive.reject()
+
+    with pytest.raises(RetryLater, match="check both AE titles"):
+        deliver(film, archive)
+
+
+def test_a_class_the_archive_does_not_take_is_parked(archive: peers.ReceivingArchive, tmp_path: Path) -> None:
+    private = films.of_class(films.thumbnail(), UID("1.3.12.2.1107.5.9.1"))
+    path = tmp_path / "private.dcm"
+    path.write_bytes(films.file_bytes(private))
+
+    with pytest.raises(GiveUp, match="enable it there"):
+        deliver(path, archive)
+
+
+@given(st.integers(0, 0xFFFF))
+def test_every_status_has_exactly_one_outcome(code: int) -> None:
+    status = Dataset()
+    status.Status = code
+    warning_or_success = code == 0 or 0xB000 <= code <= 0xBFFF
+    hopeless = code == 0x0122 or 0xA900 <= code <= 0xA9FF or 0xC000 <= code <= 0xCFFF
+
+    if warning_or_success:
+        judge(status, "pacs")
+    else:
+        with pytest.raises(GiveUp if hopeless else RetryLater):
+            judge(status, "pacs")
+
+
+def test_no_answer_is_tried_again() -> None:
+    with pytest.raises(RetryLater, match="no answer"):
+        judge(Dataset(), "pacs")

@@ -1,0 +1,81 @@
+"""What all objects share: one UID never has two contents, times are local, bytes are stable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import BytesIO
+
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.domain import ObjectReference, Report
+from node.outputs import sr
+from node.outputs.document import save_bytes
+from tests import samples, validators
+from tests.samples import BERLIN, absent, bare, cr, film, finding, report, sources, unread
+
+ONE = report(film(findings=(finding(), absent())))
+
+
+def written(of: Report, *headers: Dataset) -> Dataset:
+    """Write a report on one film, and read it back from its bytes."""
+    [dataset] = sr.write(of, sources(*(headers or (cr(1), bare(2)))), BERLIN)
+    return dcmread(BytesIO(save_bytes(dataset)))
+
+
+def test_times_are_those_of_the_site() -> None:
+    dataset = written(ONE)
+
+    assert (dataset.ContentDate, dataset.ContentTime) == ("20240201", "003015")  # 23:30:15 UTC the day before
+    assert dataset.TimezoneOffsetFromUTC == "+0100"
+
+
+def test_the_same_reading_gives_the_same_bytes() -> None:
+    once, again = (sr.write(ONE, sources(cr(1)), BERLIN)[0] for _ in range(2))
+
+    assert save_bytes(once) == save_bytes(again)
+
+
+def test_a_later_round_that_says_the_same_has_the_same_uid() -> None:
+    older = ObjectReference(
+        sop_class_uid="1.2.840.10008.5.1.4.1.1.88.33", sop_instance_uid="1.2.3", series_instance_uid="1.2"
+    )
+    later = replace(ONE, created_at=datetime(2025, 1, 1, tzinfo=UTC), predecessors=(older,))
+
+    dataset = written(later)
+
+    assert dataset.SOPInstanceUID == written(ONE).SOPInstanceUID
+    [study] = dataset.PredecessorDocumentsSequence
+    assert study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == "1.2.3"
+    assert validators.dciodvfy(dataset) == []
+
+
+def test_a_document_never_names_itself_as_its_predecessor() -> None:
+    first = written(ONE)
+    itself = ObjectReference(
+        sop_class_uid=first.SOPClassUID,
+        sop_instance_uid=first.SOPInstanceUID,
+        series_instance_uid=first.SeriesInstanceUID,
+    )
+
+    assert "PredecessorDocumentsSequence" not in written(replace(ONE, predecessors=(itself,)))
+
+
+def test_whatever_is_said_differently_has_another_uid() -> None:
+    renamed = cr(1)
+    renamed.PatientName = "Muller^Jorg"
+    [film_1] = ONE.films
+    surer = replace(film_1.findings[0], probability=0.84)
+
+    uids = {
+        written(ONE).SOPInstanceUID,
+        written(ONE, renamed).SOPInstanceUID,
+        written(replace(ONE, films=(replace(film_1, findings=(surer, absent())),))).SOPInstanceUID,
+        written(replace(ONE, prompts_version="2")).SOPInstanceUID,
+        written(replace(ONE, model=replace(samples.MODEL, weights_sha256="ef" * 32))).SOPInstanceUID,
+        written(report(film(findings=(absent(),)))).SOPInstanceUID,
+        written(replace(ONE, films=(*ONE.films, unread(2)))).SOPInstanceUID,
+    }
+
+    assert len(uids) == 7

@@ -1,0 +1,174 @@
+"""Every engine answers alike, from any thread, and opens nothing that was changed or not proven."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.engines import ENGINES, Engine, open_engine
+from models.engines.proof import PROOF, STAGES, Stage, check_proof, read_proof
+from models.errors import ModelError
+from models.manifest import read_manifest
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest, phantom_model: Path) -> Engine:
+    return open_engine(phantom_model, engine=request.param)
+
+
+def _copy(model: Path, folder: Path) -> Path:
+    """A copy whose unchanged files are links, so that it takes no space."""
+    return Path(
+        shutil.copytree(model, folder / "model", copy_function=lambda source, target: Path(target).symlink_to(source))
+    )
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.write_bytes(content)
+
+
+def test_an_engine_answers_for_any_number_of_films_prompts_and_boxes(engine: Engine) -> None:
+    random = np.random.default_rng(1)
+    for films, prompts in ((1, 1), (2, 14), (3, 29)):
+        patches = engine.encode_image(random.normal(size=(films, 224, 224)).astype(np.float32))
+        queries = random.normal(size=(films, prompts, 64)).astype(np.float32)
+        boxes = random.uniform(0.2, 0.8, (films, prompts, 4)).astype(np.float32)
+
+        found = engine.find(patches, queries)
+        described = engine.describe(
+            patches, boxes=boxes, prompts=queries, prompted=np.ones((films, prompts), np.float32)
+        )
+
+        assert patches.features.shape == patches.positions.shape == (films, 49, 64)
+        assert patches.cls.shape == (films, 64)
+        assert found.boxes.shape == (films, prompts, 3, 4)
+        assert found.scores.shape == (films, prompts, 3)
+        assert found.aggregated_scores.shape == (films, prompts)
+        assert found.features.shape == described.shape == (films, prompts, 64)
+
+
+def test_films_are_encoded_independently(engine: Engine) -> None:
+    pixels = np.random.default_rng(2).normal(size=(3, 224, 224)).astype(np.float32)
+
+    together, alone = engine.encode_image(pixels), engine.encode_image(pixels[1:2])
+
+    assert together.features[1:2] == pytest.approx(alone.features, abs=1e-4)
+
+
+def test_a_sentence_begins_with_its_mark_and_is_not_longer_than_the_manifest_says(engine: Engine) -> None:
+    ids = engine.write(np.random.default_rng(3).normal(size=(4, 64)).astype(np.float32))
+
+    assert ids.dtype == np.int64
+    assert set(ids[:, 0]) == {50256}
+    assert ids.shape[0] == 4 and 2 <= ids.shape[1] <= 24
+
+
+def test_an_engine_may_be_called_from_several_threads(engine: Engine) -> None:
+    pixels = np.random.default_rng(4).normal(size=(6, 1, 224, 224)).astype(np.float32)
+    expected = [engine.encode_image(film).cls for film in pixels]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda film: engine.encode_image(film).cls, pixels))
+
+    assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def test_both_engines_write_the_same_sentences(phantom_model: Path) -> None:
+    features = np.random.default_rng(5).normal(size=(5, 64)).astype(np.float32)
+
+    torch_ids, onnx_ids = (open_engine(phantom_model, engine=name).write(features) for name in ENGINES)
+
+    assert np.array_equal(torch_ids, onnx_ids)
+
+
+@pytest.mark.parametrize("name, reason", [("tensorrt", "not in this version"), ("caffe", "no engine")])
+def test_an_engine_that_does_not_exist_is_refused(phantom_model: Path, name: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        open_engine(phantom_model, engine=name)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_directory_with_one_changed_byte_is_refused(phantom_model: Path, tmp_path: Path, name: str) -> None:
+    model = _copy(phantom_model, tmp_path)
+    weights = bytearray((phantom_model / "weights.safetensors").read_bytes())
+    weights[-1] ^= 1
+    _replace(model / "weights.safetensors", bytes(weights))
+
+    with pytest.raises(ModelError, match=r"weights\.safetensors"):
+        open_engine(model, engine=name)
+
+
+def _without_graph(model: Path) -> None:
+    (model / "onnx" / "find.onnx").unlink()
+
+
+def _without_proof(model: Path) -> None:
+    (model / PROOF).unlink()
+
+
+def _with_another_graph(model: Path) -> None:
+    _replace(model / "onnx" / "find.onnx", (model / "onnx" / "describe.onnx").read_bytes())
+
+
+def _with_a_proof_that(**changes: object) -> Callable[[Path], None]:
+    def change(model: Path) -> None:
+        _replace(model / PROOF, json.dumps(json.loads((model / PROOF).read_text()) | changes).encode())
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _without_graph,
+        _without_proof,
+        _with_another_graph,
+        _with_a_proof_that(weights_sha256="0" * 64),
+        _with_a_proof_that(passed=False),
+        _with_a_proof_that(stages={"find": {"max_abs": 0.0, "tolerance": 1e-4}}),
+        _with_a_proof_that(stages={stage: {"max_abs": 1e-2, "tolerance": 1e-4} for stage in STAGES}),
+        _with_a_proof_that(stages=None),
+    ],
+)
+def test_graphs_without_their_proof_are_refused_and_the_remedy_is_named(
+    phantom_model: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    model = _copy(phantom_model, tmp_path)
+    change(model)
+
+    with pytest.raises(ModelError, match=r"python -m export\.build --model"):
+        open_engine(model, engine="onnx")
+
+
+def test_the_torch_engine_needs_no_graphs(phantom_model: Path, tmp_path: Path) -> None:
+    model = _copy(phantom_model, tmp_path)
+    shutil.rmtree(model / "onnx")
+    (model / PROOF).unlink()
+
+    assert open_engine(model, engine="torch").name == "torch"
+
+
+def test_a_difference_that_is_not_a_number_never_passes() -> None:
+    assert not Stage(max_abs=float("nan"), tolerance=1.0).passed
+
+
+def test_a_proof_of_other_weights_is_refused_before_anything_is_loaded(phantom_model: Path) -> None:
+    manifest = read_manifest(phantom_model)
+
+    with pytest.raises(ModelError, match="other weights"):
+        check_proof(phantom_model, replace(manifest, files={**manifest.files, "weights.safetensors": "0" * 64}))
+
+
+def test_the_proof_names_every_graph(phantom_model: Path) -> None:
+    proof = read_proof(phantom_model)
+
+    assert proof is not None
+    assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in STAGES}

@@ -1,0 +1,137 @@
+"""The exported graphs compute what the weights compute, and an error in one weight does not stay hidden."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from export import build, parity
+from models.checkpoint import file_sha256, save_weights
+from models.chex import Chex
+from models.engines.proof import PROOF, STAGES, graph_path
+from models.manifest import (
+    WEIGHTS,
+    DetectorSizes,
+    GeneratorSizes,
+    ImageEncoderSizes,
+    NetworkSizes,
+    PostDecoderSizes,
+    PromptEncoderSizes,
+    read_manifest,
+    write_manifest,
+)
+from models.tokenizers import VOCABULARIES
+
+
+def _copy(model: Path, folder: Path) -> Path:
+    return Path(
+        shutil.copytree(model, folder / "model", copy_function=lambda source, target: Path(target).symlink_to(source))
+    )
+
+
+def _plant(graph: Path, *, seed: int) -> str:
+    """Add 1e-2 to one number of one weight matrix of a graph; returns the matrix's name."""
+    random = np.random.default_rng(seed)
+    model = onnx.load(graph)
+    # One row of an embedding counts only for its own token, so it is no fair hiding place.
+    weights = [w for w in model.graph.initializer if len(w.dims) == 2 and 64 <= min(w.dims) and max(w.dims) < 1000]
+    chosen = weights[random.integers(len(weights))]
+    values = numpy_helper.to_array(chosen).copy()
+    values[tuple(random.integers(size) for size in values.shape)] += 1e-2
+    chosen.CopyFrom(numpy_helper.from_array(values, chosen.name))
+    graph.unlink()
+    onnx.save(model, graph)
+    return str(chosen.name)
+
+
+@pytest.fixture(scope="module")
+def smallest_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with one layer of everything, not exported yet: the time of an export goes with the layers."""
+    directory = tmp_path_factory.mktemp("smallest")
+    sizes = NetworkSizes(
+        image_encoder=ImageEncoderSizes(patch_size=8, image_size=24, width=16, layers=1, heads=2, output=16),
+        prompt_encoder=PromptEncoderSizes(vocabulary=99, context=77, width=16, layers=1, heads=2, output=16),
+        detector=DetectorSizes(dim=16, heads=2, layers=1, boxes_per_prompt=2, feedforward=32, beta=2.0),
+        post_decoder=PostDecoderSizes(layers=1),
+        generator=GeneratorSizes(
+            vocabulary=99, positions=8, width=16, layers=1, heads=2, prefix_length=2, prefix_hidden=16, max_length=4
+        ),
+    )
+    save_weights(directory / WEIGHTS, Chex(sizes).state_dict())
+    shipped = read_manifest(VOCABULARIES.parent)
+    files = {WEIGHTS: file_sha256(directory / WEIGHTS)}
+    write_manifest(directory, replace(shipped, sizes=sizes, input=replace(shipped.input, size=24), files=files))
+    return directory
+
+
+def test_the_graphs_of_the_shipped_model_pass(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = parity.main(["--model", str(phantom_model), "torch", "onnx", "--json"])
+    result = json.loads(capsys.readouterr().out)
+
+    assert (status, result["passed"]) == (0, True)
+    assert {name.partition(".")[0] for name in result["stages"]} == set(STAGES)
+    assert result["stages"]["find.boxes"]["tolerance"] == result["stages"]["find.scores"]["tolerance"] == 1e-4
+    assert all(stage["max_abs"] < 1e-4 for stage in result["stages"].values())
+
+
+def test_an_engine_agrees_with_itself_exactly(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity.main(["--model", str(phantom_model), "torch", "torch", "--json"]) == 0
+    assert all(stage["max_abs"] == 0 for stage in json.loads(capsys.readouterr().out)["stages"].values())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_error_of_a_hundredth_in_one_weight_is_caught(
+    phantom_model: Path, tmp_path: Path, stage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = _copy(phantom_model, tmp_path)
+    planted = _plant(graph_path(model, stage), seed=STAGES.index(stage))
+
+    status = parity.main(["--model", str(model), "torch", "onnx", "--json"])
+    stages = json.loads(capsys.readouterr().out)["stages"]
+
+    differing = {name.partition(".")[0] for name, result in stages.items() if result["max_abs"] > result["tolerance"]}
+    assert (status, differing) == (1, {stage}), planted
+
+
+def test_a_build_says_only_its_own_lines_and_a_second_one_leaves_proven_graphs_alone(
+    smallest_model: Path, repository: Path
+) -> None:
+    def run() -> list[str]:
+        command = [sys.executable, "-m", "export.build", "--model", str(smallest_model)]
+        done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    first = run()
+    written = {stage: graph_path(smallest_model, stage).stat().st_mtime_ns for stage in STAGES}
+    second = run()
+
+    assert [line.partition(":")[0] for line in first[:4]] == list(STAGES)
+    assert first[-1].endswith(f"proven, see {PROOF}")
+    assert len(second) == 1 and "up to date" in second[0]
+    assert written == {stage: graph_path(smallest_model, stage).stat().st_mtime_ns for stage in STAGES}
+
+
+@pytest.mark.parametrize("command", [build.main, parity.main])
+def test_a_folder_that_is_no_model_is_exit_2_with_one_line(
+    tmp_path: Path, command: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = ["torch", "torch"] if command is parity.main else []
+
+    assert command(["--model", str(tmp_path), *engines]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_target_that_does_not_exist_is_exit_2(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build.main(["--model", str(phantom_model), "--target", "tensorrt"]) == 2
+    assert "not in this version" in capsys.readouterr().err

@@ -1,0 +1,197 @@
+"""Modality to PACS: films in through one socket, SR and GSPS out through another, in a service of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.uid import JPEG2000Lossless
+
+from node.config import ModelSettings
+from tests import films, peers
+from tests.service import REPOSITORY, Service, settings_for
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+
+
+def tracking_uids(report: Dataset) -> set[str]:
+    """Every tracking UID (112040, DCM) of a report."""
+    found = set()
+    for item in report.iterall():
+        if item.keyword == "UID":
+            found.add(str(item.value))
+    return found
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_two_films_come_back_as_one_report_and_two_overlays(
+    tmp_path: Path, phantom_model: Path, chest_film: Path, chest_film_jpeg2000: Path, engine: str
+) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(
+            tmp_path / "node",
+            archive_port=archive.port,
+            model=ModelSettings(directory=phantom_model, engine=engine),
+            quiet_seconds=1.0,
+        )
+        with Service(settings, scripted=False) as service:
+            assert peers.send_all([chest_film, chest_film_jpeg2000], port=service.dicom_port) == [0, 0]
+            archive.wait_for_kept(3, limit_seconds=120)
+            assert service.stop() == 0
+
+    answers = [one.dataset for one in archive.kept]
+    reports, states = ([one for one in answers if one.Modality == kind] for kind in ("SR", "PR"))
+    assert (len(reports), len(states)) == (1, 2)
+    sources = [films.rg1(), films.rg1("J2KR")]
+    for answer in answers:
+        assert answer.StudyInstanceUID == sources[0].StudyInstanceUID
+        assert answer.PatientID == sources[0].PatientID
+        assert answer.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    shown = {str(graphic.TrackingUID) for state in states for graphic in _findings_drawn(state)}
+    assert shown
+    assert shown <= tracking_uids(reports[0])
+
+
+def test_a_film_that_is_sent_twice_adds_nothing(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    with peers.ReceivingArchive() as archive:
+        with Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service:
+            peers.send(film, port=service.dicom_port)
+            archive.wait_for_kept(2)
+            service.wait_for("study.finished")
+            peers.send(film, port=service.dicom_port)
+            service.wait_for("instance.repeated")
+            assert service.stop() == 0
+        with Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service:
+            peers.send(film, port=service.dicom_port)
+            service.wait_for("instance.repeated")
+            assert service.stop() == 0
+
+        assert len(archive.requests) == 2
+
+
+def test_the_same_film_in_another_encoding_adds_nothing(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        peers.send(film, port=service.dicom_port)
+        service.wait_for("study.finished")
+        peers.send(films.compressed(film, JPEG2000Lossless), port=service.dicom_port)
+        service.wait_for("study.finished", count=2)
+        assert service.stop() == 0
+
+        assert len(archive.requests) == 2
+
+
+def test_a_late_film_makes_a_new_report_that_names_the_older_one(tmp_path: Path) -> None:
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        peers.send(films.as_another(films.thumbnail(), "first"), port=service.dicom_port)
+        first = next(one for one in archive.wait_for_kept(2) if one.dataset.Modality == "SR").dataset
+        service.wait_for("study.finished")
+        peers.send(films.as_another(films.thumbnail(), "late"), port=service.dicom_port)
+        later = archive.wait_for_kept(4)[2:]
+
+    second = next(one for one in later if one.dataset.Modality == "SR").dataset
+    (predecessor,) = second.PredecessorDocumentsSequence
+    named = predecessor.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID
+    assert named == first.SOPInstanceUID
+    assert second.SOPInstanceUID != first.SOPInstanceUID
+
+
+def test_a_corrected_patient_name_makes_a_new_version(tmp_path: Path) -> None:
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        peers.send(films.thumbnail(), port=service.dicom_port)
+        service.wait_for("study.finished")
+        peers.send(films.thumbnail({"PatientName": "Corrected^Name"}), port=service.dicom_port)
+        answers = [one.dataset for one in archive.wait_for_kept(4)]
+
+    assert len({answer.SOPInstanceUID for answer in answers}) == 4
+    assert [str(answer.PatientName) for answer in answers].count("Corrected^Name") == 2
+
+
+def test_an_archive_that_was_down_gets_everything_when_it_is_back(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as service:
+            with archive.down():
+                peers.send(films.thumbnail(), port=service.dicom_port)
+                service.wait_for("delivery.delayed")
+                answer = json.loads(command("status", service.settings_path, "--json").stdout)
+                assert answer["deliveries"]["archive"]["paused"] is True
+            archive.wait_for_kept(2)
+            service.wait_for("delivery.sent", count=2)
+            answer = json.loads(command("status", service.settings_path, "--json").stdout)
+
+    assert answer["ready"] is True
+    assert answer["deliveries"]["archive"] == {
+        "waiting": 0, "sending": 0, "sent": 2, "parked": 0, "committed": 0, "paused": False
+    }  # fmt: skip
+
+
+def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        archive.refuse(0xC000)
+        peers.send(film, port=service.dicom_port)
+        service.wait_for("delivery.parked", count=2)
+        parked = json.loads(command("status", service.settings_path, "--json").stdout)["parked"]
+        assert [(one["study"], one["stage"]) for one in parked] == [(film.StudyInstanceUID, "deliver archive")] * 2
+        archive.accept()
+
+        done = command("retry", service.settings_path, film.StudyInstanceUID, "--json")
+
+        assert json.loads(done.stdout) == {"queued": {film.StudyInstanceUID: 2}}
+        archive.wait_for_kept(2)
+        service.wait_for("delivery.sent", count=2)
+        unknown = command("retry", service.settings_path, "1.2.3")
+        assert (unknown.returncode, "holds no such study" in unknown.stderr) == (2, True)
+
+
+def test_no_line_and_no_metric_holds_patient_data(tmp_path: Path) -> None:
+    film = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "AccessionNumber": "ACC-9911"})
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        peers.send(film, port=service.dicom_port)
+        peers.send(films.as_another(films.cut_short(), "broken", study="broken"), port=service.dicom_port)
+        archive.wait_for_kept(3)
+        service.wait_for("study.finished", count=2)
+        with urllib.request.urlopen(f"http://127.0.0.1:{service.http_port}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+        assert service.stop() == 0
+
+    databases = b"".join(path.read_bytes() for path in (tmp_path / "node").glob("*.sqlite*"))
+    for secret in ("Zyxwvu", "PID-7788", "ACC-9911"):
+        assert secret not in json.dumps(service.lines)
+        assert secret not in metrics
+        assert secret.encode() not in databases
+
+
+def _findings_drawn(state: Dataset) -> list[Dataset]:
+    return [
+        graphic
+        for annotation in state.GraphicAnnotationSequence
+        for graphic in annotation.get("GraphicObjectSequence", [])
+        if "TrackingUID" in graphic
+    ]

@@ -1,0 +1,83 @@
+"""The whole way with a real Orthanc: it routes a film by Lua, SR and GSPS come back into the same study, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.domain import derive_uid
+from tests import films, peers
+from tests.orthanc import Orthanc
+from tests.service import Service, settings_for
+
+
+@pytest.fixture
+def reading_room(tmp_path: Path) -> Iterator[tuple[Orthanc, Service]]:
+    """An Orthanc that knows the node, and a node that knows the Orthanc."""
+    dicom_port = peers.free_port()
+    with Orthanc(tmp_path, node_port=dicom_port) as orthanc:
+        settings = settings_for(
+            tmp_path / "node",
+            archive_port=orthanc.dicom_port,
+            archive_ae=orthanc.ae_title,
+            callers=(orthanc.ae_title,),
+            dicom_port=dicom_port,
+        )
+        with Service(settings) as service:
+            yield orthanc, service
+            assert service.stop() == 0
+
+
+def test_a_routed_film_gets_report_and_overlay_into_its_own_study(
+    reading_room: tuple[Orthanc, Service], chest_film: Path
+) -> None:
+    orthanc, _ = reading_room
+
+    orthanc.upload(chest_film)
+    orthanc.wait_for_count(3)
+
+    (study,) = orthanc.study_uids()
+    found = orthanc.instances(study)
+    assert sorted(one.Modality for one in found) == ["CR", "PR", "SR"]
+    assert {one.PatientID for one in found} == {films.rg1().PatientID}
+
+
+def test_results_and_repeated_films_come_back_to_nothing(
+    reading_room: tuple[Orthanc, Service], chest_film: Path
+) -> None:
+    orthanc, service = reading_room
+    orthanc.upload(chest_film)
+    orthanc.wait_for_count(3)
+
+    orthanc.upload(chest_film)
+    status = peers.send(chest_film, port=service.dicom_port, calling_ae=orthanc.ae_title)
+    results = [one for one in orthanc.instances() if one.Modality in ("SR", "PR")]
+    routed_back = [peers.send(one, port=service.dicom_port, calling_ae=orthanc.ae_title) for one in results]
+
+    assert status == 0x0000
+    assert routed_back == [0x0000, 0x0000]
+    service.wait_for("study.finished", count=2)  # the round that found nothing but the node's own objects
+    arrived = [one.sop_instance_uid for one in orthanc.arrivals(calling_ae="CHEX")]
+    assert sorted(arrived) == sorted(one.SOPInstanceUID for one in results)
+    assert orthanc.count() == 3
+    left = [line["reason"] for line in service.logged("film.decided")]
+    assert left.count("left:own_object") == 2
+
+
+def test_a_study_with_a_dose_report_and_other_objects_loses_nothing(reading_room: tuple[Orthanc, Service]) -> None:
+    orthanc, service = reading_room
+    others = [films.non_image(modality) for modality in ("dose report", "KO", "DOC")]
+    lateral = films.as_another(films.lateral(), "lateral")
+    frontal = films.thumbnail()
+
+    for one in (*others, lateral, frontal):
+        orthanc.upload(one)
+    service.wait_for("study.finished")
+    orthanc.wait_for_count(len(others) + 2 + 2)
+    orthanc.wait_until_idle()
+
+    kept = {one.SOPInstanceUID for one in orthanc.instances(frontal.StudyInstanceUID)}
+    assert kept >= {one.SOPInstanceUID for one in (*others, lateral, frontal)}
+    assert derive_uid("test film", "lateral") in kept

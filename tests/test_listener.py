@@ -1,0 +1,175 @@
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydicom import dcmread
+from pydicom.uid import UID, generate_uid
+from pynetdicom import AE, build_context
+from pynetdicom.dsutils import encode
+
+from node.config import Caller, ListenerSettings
+from node.listener import TRANSFER_SYNTAXES, Listener, is_storage
+from node.metrics import Metrics
+from node.spool import Spool
+from tests import films, peers
+
+VERIFICATION = "1.2.840.10008.1.1"
+STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
+QUERY = "1.2.840.10008.5.1.4.1.2.2.1"
+RETIRED_ULTRASOUND = "1.2.840.10008.5.1.4.1.1.6"
+PRIVATE = "1.3.12.2.1107.5.9.1"
+CHEST_FILM = "1.2.840.10008.5.1.4.1.1.1"
+
+
+@dataclass
+class Node:
+    listener: Listener
+    spool: Spool
+    metrics: Metrics
+    told: list[str]
+
+    def count(self, metric: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(metric, labels) or 0.0
+
+
+def start(folder: Path, *, min_free_mib: int = 0) -> Node:
+    spool, metrics, told = Spool(folder, min_free_mib=min_free_mib), Metrics(), list[str]()
+    settings = ListenerSettings(port=0, callers=(Caller(ae_title="TESTER", hosts=("127.0.0.1",)),))
+    return Node(Listener(settings, spool, metrics, on_kept=told.append), spool, metrics, told)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = start(tmp_path)
+    yield node
+    node.listener.close()
+
+
+def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:
+    film = films.thumbnail()
+    sent = encode(film, is_implicit_vr=False, is_little_endian=True)
+
+    assert peers.send(film, port=node.listener.port) == 0x0000
+
+    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    assert sent is not None
+    assert instance.path.read_bytes().endswith(sent)
+    assert instance.sha256 == hashlib.sha256(sent).hexdigest()
+    assert node.told == [film.StudyInstanceUID]
+
+
+def test_the_file_tells_who_sent_it_to_whom(node: Node) -> None:
+    film = films.thumbnail()
+    peers.send(film, port=node.listener.port)
+
+    kept = dcmread(node.spool.study(film.StudyInstanceUID).instances[0].path)
+
+    assert kept.file_meta.SourceApplicationEntityTitle == "TESTER"
+    assert kept.file_meta.ReceivingApplicationEntityTitle == "CHEX"
+    assert kept.PixelData == film.PixelData
+
+
+def test_a_compressed_film_is_kept_compressed(node: Node, chest_film_jpeg2000: Path) -> None:
+    film = films.rg1("J2KR")
+
+    assert peers.send(chest_film_jpeg2000, port=node.listener.port) == 0x0000
+
+    kept = dcmread(node.spool.study(film.StudyInstanceUID).instances[0].path)
+    assert kept.file_meta.TransferSyntaxUID == film.file_meta.TransferSyntaxUID
+    assert kept.PixelData == film.PixelData
+
+
+def test_the_same_film_twice_is_acknowledged_twice_and_told_once(node: Node) -> None:
+    film = films.thumbnail()
+
+    assert peers.send_all([film, film], port=node.listener.port) == [0x0000, 0x0000]
+
+    assert len(node.told) == 1
+    assert node.count("cxr_instances_total", outcome="kept") == 1
+    assert node.count("cxr_instances_total", outcome="repeated") == 1
+
+
+def test_echo_is_answered(node: Node) -> None:
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
+    )
+
+    assert association.send_c_echo().Status == 0x0000
+    association.release()
+
+
+@pytest.mark.parametrize("calling", ["NOBODY", "tester"])
+def test_an_unknown_caller_is_rejected_and_counted(node: Node, calling: str) -> None:
+    assert peers.send(films.thumbnail(), port=node.listener.port, calling_ae=calling) is None
+
+    assert node.count("cxr_associations_refused_total", reason="caller") == 1
+    assert list(node.spool.studies()) == []
+
+
+def test_a_known_title_from_another_host_is_rejected(tmp_path: Path) -> None:
+    settings = ListenerSettings(port=0, callers=(Caller(ae_title="TESTER", hosts=("192.0.2.1",)),))
+    listener = Listener(settings, Spool(tmp_path), Metrics(), on_kept=lambda _: None)
+    try:
+        assert peers.send(films.thumbnail(), port=listener.port) is None
+    finally:
+        listener.close()
+
+
+def test_another_called_title_is_rejected(node: Node) -> None:
+    assert peers.send(films.thumbnail(), port=node.listener.port, called_ae="OTHER") is None
+    assert node.count("cxr_associations_refused_total", reason="called_ae") == 1
+
+
+def test_below_the_reserve_associations_are_rejected_for_now(tmp_path: Path) -> None:
+    node = start(tmp_path, min_free_mib=10**9)
+    try:
+        assert peers.send(films.thumbnail(), port=node.listener.port) is None
+        assert node.count("cxr_associations_refused_total", reason="disk") == 1
+    finally:
+        node.listener.close()
+
+
+def test_every_storage_class_is_accepted_private_and_retired_ones_too(node: Node) -> None:
+    proposed = [VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, PRIVATE, STORAGE_COMMITMENT, QUERY]
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(uid) for uid in proposed]
+    )
+    accepted = {str(context.abstract_syntax) for context in association.accepted_contexts}
+    association.release()
+
+    assert accepted == {VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, PRIVATE}
+
+
+@pytest.mark.parametrize("syntax", TRANSFER_SYNTAXES, ids=lambda syntax: UID(syntax).name)
+def test_every_transfer_syntax_is_accepted(node: Node, syntax: str) -> None:
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(CHEST_FILM, syntax)]
+    )
+    accepted = [context.transfer_syntax for context in association.accepted_contexts]
+    association.release()
+
+    assert accepted == [[syntax]]
+
+
+def test_storage_is_told_from_every_other_service() -> None:
+    assert is_storage(UID(CHEST_FILM))
+    assert is_storage(generate_uid())
+    assert not is_storage(UID(VERIFICATION))
+    assert not is_storage(UID(STORAGE_COMMITMENT))
+    assert not is_storage(UID(QUERY))
+
+
+@pytest.mark.parametrize("uid", ["../../../tmp/x", "1.2.3/../../4", "", "1..2"])
+def test_a_uid_with_a_path_in_it_is_refused_and_the_listener_lives(node: Node, uid: str) -> None:
+    odd = films.thumbnail({"StudyInstanceUID": uid})
+
+    assert peers.send(odd, port=node.listener.port) == 0xC000
+    assert list(node.spool.studies()) == []
+    assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
+
+
+def test_an_object_without_a_study_is_refused(node: Node) -> None:
+    assert peers.send(films.thumbnail({"StudyInstanceUID": None}), port=node.listener.port) == 0xC000
+    assert node.count("cxr_instances_total", outcome="refused") == 1
