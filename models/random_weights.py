@@ -83,8 +83,8 @@ class _Rule:
     constant: tuple[float, ...] = ()
 
 
-# The first rule that fits. The gains were tried out: with them prompts, films and boxes differ visibly, scores cover most
-# of 0..1, and sentences differ in words and length. Draws of equal size everywhere would give one answer to everything.
+# The first rule that fits. The gains were tried out: with them prompts, films and boxes differ visibly, scores cover
+# most of 0..1, and sentences differ in words and length. Equal gains would give one answer to everything.
 _RULES = (
     _Rule(name=r".*norm_\w+\.weight", constant=(1.0,)),
     _Rule(name=r".*\.(scale_\w+|gate)", constant=(0.5,)),
@@ -153,18 +153,16 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int, files: dict[str, st
 
 
 def _card(*, size: Size, seed: int, parameters: int) -> str:
+    said = _PHANTOM_SENTENCES if size == "phantom" else _FULL_SENTENCES
     return f"""# chex-{size}-untrained
 
 **Random weights. This model has learned nothing.** Its boxes, scores, probabilities and sentences say nothing about any
 film. It exists to show and to test the program around it, and must never be used for a patient, not even as a hint.
 
 - Architecture: ChEX (SPEC.md), {parameters:,} parameters, {"small sizes" if size == "phantom" else "published sizes"}.
-- Trained on: nothing. Drawn by `python -m models.random_weights --size {size} --seed {seed} DIRECTORY`, which writes the
-  same bytes everywhere.
-- Sentences: its output words are a short list of everyday words (amber, river, maple, ...), so that no demonstration can be
-  taken for a report. Which of them it says is chance.
-- Thresholds: the seed and the manifest's thresholds were chosen so that the demonstration film RG1 of `pydicom-data` shows
-  present, indeterminate and absent findings. That is a choice for the picture, not a performance.
+- Trained on: nothing. Drawn by `python -m models.random_weights --size {size} --seed {seed} DIRECTORY`, which writes
+  the same bytes everywhere.
+- Sentences: {said}
 - Performance: none. Licence: Apache-2.0 (weights); the two vocabularies in `vocab/` have licences of their own.
 """
 

@@ -27,12 +27,13 @@ class Janitor:
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
-        while not self._closing.is_set():
+        is_closing = False
+        while not is_closing:
             for study_uid in removable(self._spool, self._ledger, now=datetime.now(UTC), keep=self._keep):
                 self._spool.remove_study(study_uid)
                 self._ledger.forget(study_uid)
                 log.get().info("study.removed", study=study_uid)
-            self._closing.wait(timeout=_PAUSE_SECONDS)
+            is_closing = self._closing.wait(timeout=_PAUSE_SECONDS)
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path) -> None:
     shown, refused = run("check", good), run("check", bad)
 
     assert shown.returncode == 0
-    assert config.load(good) == config.parse(config.tomllib.loads(shown.stdout))
+    assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 2
 

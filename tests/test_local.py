@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pydicom import dcmread
+from pydicom.dataset import Dataset
 
 from node import local, prompts
 from node.domain import Box, JsonObject
@@ -27,7 +28,7 @@ def read(out: Path, *paths: Path, version: str = "1") -> list[JsonObject]:
     return local.read(paths, out, reader=ScriptedReader(version), prompts=PROMPTS, zone=ZoneInfo("Europe/Berlin"))
 
 
-def saved(folder: Path, name: str, film: films.Dataset) -> Path:
+def saved(folder: Path, name: str, film: Dataset) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.dcm"
     path.write_bytes(films.file_bytes(film))
@@ -183,7 +184,8 @@ def test_a_box_that_leaves_the_film_is_refused(tmp_path: Path) -> None:
 def test_prompts_and_boxes_pair_up_only_when_there_is_one_of_each(phrases: list[str], count: int) -> None:
     boxes = [Box(left=0, top=0, right=1 + i, bottom=1) for i in range(count)]
 
-    if not phrases and not boxes or phrases and boxes and (len(phrases), count) != (1, 1):
+    nothing, unclear = not (phrases or boxes), bool(phrases and boxes) and (len(phrases), count) != (1, 1)
+    if nothing or unclear:
         with pytest.raises(InputError):
             local.questions_of(phrases, boxes)
         return

@@ -1,0 +1,76 @@
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from node.domain import Delivery, DeliveryState
+from node.janitor import Janitor, removable
+from node.ledger import Ledger, connect
+from node.spool import RoundMark, Spool
+
+STUDY = "1.2.3"
+NOW = datetime.now(UTC)
+MONTH = timedelta(days=30)
+
+
+class Shelf:
+    """One old study that was read and delivered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
+        kept = self.spool.keep(study_uid=STUDY, sop_instance_uid="1.2.3.4", meta=b"", body=b"film").instance
+        os.utime(kept.path, (1, 1))
+        mark = RoundMark(number=1, created_at=NOW, files=(kept.path.name,), outputs=())
+        self.spool.mark_round(STUDY, mark)
+        self.delivery = Delivery(destination="pacs", study_uid=STUDY, sop_instance_uid="1.9", kind="sr")
+        self.ledger.add_delivery(self.delivery)
+        self.ledger.set_delivery(self.delivery, DeliveryState.SENT, attempts=1)
+        self.ledger.set_study(STUDY, "finished")
+
+    def removable(self, *, now: datetime = NOW) -> list[str]:
+        return removable(self.spool, self.ledger, now=now, keep=MONTH)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    shelf = Shelf(tmp_path)
+    yield shelf
+    shelf.ledger.close()
+
+
+def test_an_old_delivered_study_may_go(shelf: Shelf) -> None:
+    assert shelf.removable() == [STUDY]
+
+
+def test_a_young_study_stays(shelf: Shelf) -> None:
+    assert shelf.removable(now=datetime.fromtimestamp(2, UTC) + MONTH / 2) == []
+
+
+@pytest.mark.parametrize("state", [DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED])
+def test_work_that_waits_or_is_parked_never_ages_out(shelf: Shelf, state: DeliveryState) -> None:
+    shelf.ledger.set_delivery(shelf.delivery, state, attempts=1)
+
+    assert shelf.removable() == []
+
+
+@pytest.mark.parametrize("state", ["receiving", "reading", "parked"])
+def test_a_study_that_is_not_finished_stays(shelf: Shelf, state: str) -> None:
+    shelf.ledger.set_study(STUDY, state)
+
+    assert shelf.removable() == []
+
+
+def test_a_study_with_a_late_film_stays(shelf: Shelf) -> None:
+    late = shelf.spool.keep(study_uid=STUDY, sop_instance_uid="1.2.3.5", meta=b"", body=b"late").instance
+    os.utime(late.path, (1, 1))
+
+    assert shelf.removable() == []
+
+
+def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
+    Janitor(shelf.spool, shelf.ledger, keep_days=30).close()
+
+    assert list(shelf.spool.studies()) == []
+    assert shelf.ledger.study_state(STUDY) is None

@@ -1,0 +1,58 @@
+import threading
+
+from node.submitter import Submitter
+
+
+class Engine:
+    """Takes studies, after as many failures as a test asks for."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.taken: list[str] = []
+        self._failures = failures
+        self._changed = threading.Condition()
+
+    def touch_study(self, study_uid: str) -> None:
+        with self._changed:
+            if self._failures:
+                self._failures -= 1
+                raise OSError("the database is away")
+            self.taken.append(study_uid)
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.taken) >= count, timeout=20)
+
+
+def test_a_study_is_handed_on_at_most_once_a_second() -> None:
+    engine = Engine()
+    submitter = Submitter(engine.touch_study)
+    submitter.submit("1")
+    engine.wait_for(1)
+
+    for _ in range(100):
+        submitter.submit("1")
+    submitter.close()
+
+    assert engine.taken == ["1", "1"]
+
+
+def test_a_study_that_the_engine_did_not_take_is_handed_on_again() -> None:
+    engine = Engine(failures=1)
+    submitter = Submitter(engine.touch_study)
+
+    submitter.submit("1")
+    engine.wait_for(1)
+    submitter.close()
+
+    assert engine.taken == ["1"]
+
+
+def test_what_waits_is_handed_on_before_the_end() -> None:
+    engine = Engine()
+    submitter = Submitter(engine.touch_study)
+    for number in range(20):
+        submitter.submit(str(number))
+    submitter.close()
+
+    assert sorted(engine.taken) == sorted(str(number) for number in range(20))
