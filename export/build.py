@@ -41,7 +41,9 @@ def main(arguments: list[str]) -> int:
         return _build(options.model)
     except ModelError as error:
         print(error, file=sys.stderr)
-        return 2
+    except OSError as error:
+        print(f"{options.model} cannot be written ({error.strerror})", file=sys.stderr)
+    return 2
 
 
 def _build(directory: Path) -> int:
@@ -57,7 +59,8 @@ def _build(directory: Path) -> int:
     for stage in to_onnx.export_graphs(network, directory):
         print(f"{stage}: exported, {time.monotonic() - started:.1f} s", flush=True)
     del network
-    stages = compare(*(open_unproven(directory, engine=name) for name in ("torch", "onnx")), manifest.sizes)
+    reference, graphs = (open_unproven(directory, engine=name) for name in ("torch", "onnx"))
+    stages = compare(reference, graphs, manifest.sizes)
     passed = all(stage.passed for stage in stages.values())
     write_proof(
         directory,

@@ -2,8 +2,8 @@
 
     python -m export.parity --model DIR ENGINE ENGINE [--json]
 
-Both get the first engine's numbers at every stage, so a difference is counted where it arises. Inputs are not those that
-the graphs were traced with: other films, other numbers of films, prompts and boxes, boxes with and without a prompt.
+Both get the first engine's numbers at every stage, so a difference is counted where it arises. Inputs are not those
+that the graphs were traced with: other films, other numbers of films, prompts and boxes, boxes with and without prompt.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _films(random: np.random.Generator, count: int, *, side: int) -> FloatArray:
     ramp = np.linspace(-1, 1, side)
     slopes = random.normal(size=(3, count, 1, 1))
     soft = slopes[0] * ramp[:, np.newaxis] + slopes[1] * ramp + np.cos(3 * slopes[2] * ramp * ramp[:, np.newaxis])
-    return (soft + 0.3 * random.normal(size=(count, side, side))).astype(np.float32)
+    films: FloatArray = (soft + 0.3 * random.normal(size=(count, side, side))).astype(np.float32)
+    return films
 
 
 def _phrases(random: np.random.Generator, count: int, sizes: NetworkSizes) -> IntArray:

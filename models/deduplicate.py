@@ -24,7 +24,8 @@ def similarity_of(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
 def unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scale vectors along the last axis to length 1; a zero vector stays zero."""
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return (vectors / np.maximum(length, np.float32(1e-12))).astype(np.float32)
+    unit: NDArray[np.float32] = (vectors / np.maximum(length, np.float32(1e-12))).astype(np.float32)
+    return unit
 
 
 def deduplicate(

@@ -62,9 +62,9 @@ PHANTOM_SIZES = NetworkSizes(
 
 # The only words untrained weights say: each one token, and none of them could be taken for a finding.
 _WORDS = (
-    "amber river maple cloud harbor violet copper silver garden winter lantern canvas marble thunder forest sunset breeze "
-    "island candle mountain village bridge window ribbon basket pencil paper velvet ocean desert valley autumn spring "
-    "summer morning evening tower castle wagon kettle mirror ladder pepper ginger honey lemon ivory crimson"
+    "amber river maple cloud harbor violet copper silver garden winter lantern canvas marble thunder forest sunset "
+    "breeze island candle mountain village bridge window ribbon basket pencil paper velvet ocean desert valley autumn "
+    "spring summer morning evening tower castle wagon kettle mirror ladder pepper ginger honey lemon ivory crimson"
 )
 _PIECE = 1 << 24
 
@@ -153,17 +153,18 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int, files: dict[str, st
 
 
 def _card(*, size: Size, seed: int, parameters: int) -> str:
-    said = _PHANTOM_SENTENCES if size == "phantom" else _FULL_SENTENCES
     return f"""# chex-{size}-untrained
 
-**Random weights. This model has learned nothing.** Its boxes, scores, probabilities and sentences say nothing about any
-film. It exists to show and to test the program around it, and must never be used for a patient, not even as a hint.
+**Random weights. This model has learned nothing.** Its boxes, scores, probabilities and sentences say nothing about
+any film. It exists to show and to test the program around it. It must never be used for a patient, not even as a hint.
 
-- Architecture: ChEX (SPEC.md), {parameters:,} parameters, {"small sizes" if size == "phantom" else "published sizes"}.
-- Trained on: nothing. Drawn by `python -m models.random_weights --size {size} --seed {seed} DIRECTORY`, which writes
-  the same bytes everywhere.
-- Sentences: {said}
-- Performance: none. Licence: Apache-2.0 (weights); the two vocabularies in `vocab/` have licences of their own.
+- Architecture: ChEX, {"small" if size == "phantom" else "published"} sizes, {parameters:,} parameters.
+- Trained on: nothing. `python -m models.random_weights --size {size} --seed {seed} DIRECTORY` writes the same bytes.
+- Sentences: made of a short list of everyday words (amber, river, maple, ...), so that none can be taken for a report.
+- Thresholds: with them and the command's own seed, the small model shows present, indeterminate and absent findings on
+  the demonstration film (RG1 of `pydicom-data`). They were chosen for that picture; they measure nothing.
+- Performance: none.
+- Licence: Apache-2.0; the vocabularies in `vocab/` have their own.
 """
 
 

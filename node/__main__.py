@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from node import config, log
 from node.config import ENGINES, ModelSettings
 from node.domain import Box
-from node.errors import ConfigError, InputError, NodeError
+from node.errors import ConfigError, InputError, NodeError, where
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NodeError as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
+    except Exception as error:  # the last boundary: no text of a foreign error, which may hold patient data
+        print(f"failed: {where(error)}; this is a fault of the program, please report it", file=sys.stderr)
+        return 1
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -41,8 +44,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     log.configure()
     app.serve(config.load(options.settings))
-    sys.stdout.flush()
-    os._exit(0)  # deliveries that wait hold their threads; their state is on disk
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -113,8 +115,7 @@ def _demo(options: argparse.Namespace) -> int:
     log.configure(level="warning")
     model = ModelSettings(directory=options.model, engine=options.engine, threads=options.threads)
     demo.run(options.out, model=model, say=lambda line: print(line, flush=True))
-    sys.stdout.flush()
-    os._exit(0)  # as in _serve
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -179,4 +180,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of the durable engine may wait for ever; what they wait for is on disk

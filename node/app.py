@@ -17,6 +17,7 @@ from pathlib import Path
 from node import log, prompts
 from node.config import Settings
 from node.domain import PromptSet
+from node.errors import InputError
 from node.identity import VERSION
 from node.inference import Reader, open_reader
 from node.janitor import Janitor
@@ -42,7 +43,7 @@ class Running:
 def run(
     settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None
 ) -> Iterator[Running]:
-    """Run the whole service while the context is open.
+    """Run the whole service while the context is open; the process must end after it (`Engine.close`).
 
     reader: another reader than the settings' model; on_step: hears every checkpointed step
     Raises ConfigError or InputError when a part cannot be had.
@@ -73,15 +74,17 @@ def run(
         parts.callback(submitter.close)
         janitor = Janitor(spool, ledger, keep_days=settings.storage.keep_days)
         parts.callback(janitor.close)
-        listener = Listener(settings.listener, spool, metrics, on_kept=submitter.submit)
+        with _taken("listener", settings.listener.port):
+            listener = Listener(settings.listener, spool, metrics, on_kept=submitter.submit)
         parts.callback(listener.close)
         _submit_unread(spool, ledger, submitter)
-        http = HttpServer(
-            metrics,
-            lambda: Readiness(parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room}),
-            host=settings.http.host,
-            port=settings.http.port,
-        )
+        with _taken("http", settings.http.port):
+            http = HttpServer(
+                metrics,
+                lambda: Readiness(parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room}),
+                host=settings.http.host,
+                port=settings.http.port,
+            )
         parts.callback(http.close)
         running = Running(dicom_port=listener.port, http_port=http.port)
         _publish(settings, running)
@@ -119,6 +122,15 @@ def engine_path(settings: Settings) -> Path:
 def running_path(settings: Settings) -> Path:
     """Where a running service writes its process and real ports, for `node status`."""
     return settings.storage.directory / "running.json"
+
+
+@contextmanager
+def _taken(table: str, port: int) -> Iterator[None]:
+    """Say which setting to change when an address cannot be opened."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{table}.port {port}: cannot be opened ({error.strerror}); choose another one") from error
 
 
 def _publish(settings: Settings, running: Running) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -50,3 +52,9 @@ class RetryLater(NodeError):
 
 class GiveUp(NodeError):
     """Will fail every time: park it for a person."""
+
+
+def where(error: BaseException) -> str:
+    """Name an unforeseen error by its class and place; its text may hold patient data."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"

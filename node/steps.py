@@ -7,18 +7,16 @@ database would keep the text of the error. Every step may be repeated: one that 
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from node import destinations, log
 from node.config import DestinationSettings
 from node.domain import Delivery, DeliveryState, OutputObject
-from node.errors import GiveUp, NodeError, RetryLater
+from node.errors import GiveUp, NodeError, RetryLater, where
 from node.ledger import Ledger
 from node.metrics import Metrics
 from node.pipeline import Pipeline, Round
@@ -132,7 +130,7 @@ class Steps:
         except GiveUp as error:
             return self._parked(delivery, attempt, str(error))
         except Exception as error:  # a boundary: park what nobody foresaw, and go on with everything else
-            return self._parked(delivery, attempt, _where(error))
+            return self._parked(delivery, attempt, where(error))
         self.ledger.set_delivery(delivery, DeliveryState.SENT, attempts=attempt)
         self._count(delivery, "sent", attempt)
         return {"outcome": "sent"}
@@ -167,7 +165,7 @@ class Steps:
             with self._timed(stage):
                 return work()
         except Exception as error:  # a boundary: one strange study must not stop the others
-            reason = str(error) if isinstance(error, NodeError) else _where(error)
+            reason = str(error) if isinstance(error, NodeError) else where(error)
             log.get().error("study.parked", study=study_uid, stage=stage, reason=reason)
             self.ledger.set_study(study_uid, "parked", stage=stage, reason=reason)
             return otherwise
@@ -195,9 +193,3 @@ def _delivery(destination: str, output: OutputObject) -> Delivery:
         sop_instance_uid=output.sop_instance_uid,
         kind=output.kind,
     )
-
-
-def _where(error: Exception) -> str:
-    """Name an unforeseen error by its class and place; its text may hold patient data."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"

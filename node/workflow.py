@@ -11,8 +11,10 @@ and arguments are JSON without patient data.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -37,6 +39,7 @@ _APPLICATION_VERSION: Final = "1"
 _POLLING_SECONDS: Final = 0.2
 _STUDIES_AT_ONCE: Final = 2
 _SENDS_AT_ONCE: Final = 2
+_LAST_STEPS_SECONDS: Final = 20.0
 _RECOVERIES: Final = 1_000_000  # a study is never given up because the machine was switched off often
 
 _Delivery = dict[str, str]
@@ -70,7 +73,8 @@ class Engine:
             "notification_listener_polling_interval_sec": _POLLING_SECONDS,
         }
         DBOS(config=config)
-        self._workflows = _register(steps, on_step)
+        self._gate = _Gate()
+        self._workflows = _register(steps, self._gate, on_step)
         DBOS.launch()
         DBOS.register_queue("quiet", polling_interval_sec=_POLLING_SECONDS, on_conflict="always_update")
         DBOS.register_queue(
@@ -96,9 +100,39 @@ class Engine:
         self._debouncer.debounce(study_uid, self._settings.quiet_seconds, study_uid)
 
     def close(self) -> None:
-        """Stop; what is cut short goes on at the next start."""
-        DBOS.destroy(destroy_registry=True)
-        self._sql.dispose()
+        """Finish the steps in hand and let no other begin. The process must end next, as in a power cut.
+
+        An orderly shutdown of the engine would mark what it interrupts as failed; after a cut, it goes on.
+        """
+        self._gate.close(limit_seconds=_LAST_STEPS_SECONDS)
+
+
+class _Gate:
+    """Counts the steps in hand. Once closed, whoever comes waits for the end of the process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._in_hand = 0
+        self._is_closed = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Be a step in hand."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closed)
+            self._in_hand += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_hand -= 1
+                self._changed.notify_all()
+
+    def close(self, *, limit_seconds: float) -> None:
+        """Let nobody in any more, and wait for those inside."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: self._in_hand == 0, limit_seconds)
 
 
 class Client:
@@ -141,11 +175,12 @@ def _queue(destination: str) -> str:
     return f"deliver {destination}"
 
 
-def _register(steps: Steps, on_step: Callable[[str], None]) -> _Workflows:
+def _register(steps: Steps, gate: _Gate, on_step: Callable[[str], None]) -> _Workflows:
     """Register the three workflows with the engine."""
 
     def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
-        result = DBOS.run_step({"name": name}, work, *arguments)
+        with gate.step():
+            result = DBOS.run_step({"name": name}, work, *arguments)
         on_step(name)
         return result
 
@@ -173,7 +208,7 @@ def _register(steps: Steps, on_step: Callable[[str], None]) -> _Workflows:
         if written is None:
             return
         for destination, deliveries in cast(dict[str, list[_Delivery]], written["deliveries"]).items():
-            with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}"):
+            with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}:{plan['created_at']}"):
                 DBOS.enqueue_workflow(_queue(destination), deliver, deliveries)
             on_step("queue")
         step("finish", steps.finish, plan, outcomes, written)

@@ -78,6 +78,7 @@ COMMANDS = (
 BOUNDARIES = (
     "models/engines/onnx_engine.py",
     "models/tokenizers.py",
+    "node/__main__.py",
     "node/attributes.py",
     "node/imaging.py",
     "node/listener.py",

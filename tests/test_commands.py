@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -79,6 +80,24 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path) -> None:
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 2
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = settings_for(
+            tmp_path / "node",
+            archive_port=4242,
+            dicom_port=port,
+            model=config.ModelSettings(directory=phantom_model, engine="torch"),
+        )
+        path = tmp_path / "node.toml"
+        path.write_text(config.render(settings), encoding="utf-8")
+
+        done = run("serve", path)
+
+    assert done.returncode == 2
+    assert f"listener.port {port}: cannot be opened" in done.stderr
 
 
 @pytest.mark.parametrize(

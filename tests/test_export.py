@@ -29,7 +29,7 @@ def _plant(graph: Path, *, seed: int) -> str:
     random = np.random.default_rng(seed)
     model = onnx.load(graph)
     # One row of an embedding counts only for its own token, so it is no fair hiding place.
-    weights = [w for w in model.graph.initializer if len(w.dims) == 2 and 64 <= min(w.dims) and max(w.dims) < 1000]
+    weights = [w for w in model.graph.initializer if len(w.dims) == 2 and min(w.dims) >= 64 and max(w.dims) < 1000]
     chosen = weights[random.integers(len(weights))]
     values = numpy_helper.to_array(chosen).copy()
     values[tuple(random.integers(size) for size in values.shape)] += 1e-2

@@ -18,7 +18,7 @@ from models.errors import ModelError
 
 
 class OnnxEngine:
-    """Four functions as graphs, float32, and the generator in PyTorch. One call at a time: each uses all its threads."""
+    """Four functions as graphs, the generator in PyTorch, float32. One call at a time: each uses all its threads."""
 
     def __init__(self, directory: Path, *, threads: int = 0) -> None:
         """Load a model directory as it stands; `engines.open_engine` asks for hashes and proof first."""

@@ -1,0 +1,85 @@
+"""Bent bytes: whatever a file holds, it is read, answered with a reason, or refused; nothing else is raised."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydicom.uid import JPEG2000Lossless
+
+from node import prompts
+from node.errors import Undecodable
+from node.pipeline import WRITERS, answer_film, make_report, write_objects
+from tests import films
+from tests.fakes import ScriptedReader
+
+# The commands silence pydicom, which warns of what it finds in objects (`log.mute`).
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+PROMPTS = prompts.load("chexpert14")
+
+
+@cache
+def contents() -> tuple[bytes, ...]:
+    """A film uncompressed, in JPEG 2000 and without preamble."""
+    return (
+        films.file_bytes(films.thumbnail()),
+        films.file_bytes(films.compressed(films.thumbnail(), JPEG2000Lossless)),
+        films.headerless_bytes(films.thumbnail()),
+    )
+
+
+def answer(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "film.dcm"
+        path.write_bytes(content)
+        try:
+            answered = answer_film(path, ScriptedReader(), PROMPTS)
+        except Undecodable:
+            return
+        if answered.film is not None:
+            report = make_report(
+                "1.2.3",
+                [answered.film],
+                model=ScriptedReader().identity,
+                prompts=PROMPTS,
+                created_at=datetime.now(UTC),
+            )
+            sources = {answered.film.source: answered.header}
+            assert write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=WRITERS)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_file_with_some_bytes_changed(data: st.DataObject) -> None:
+    content = bytearray(data.draw(st.sampled_from(contents())))
+    header_ends = content.rindex(b"\xe0\x7f\x10\x00") + 12
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, header_ends - 1))] = data.draw(st.integers(0, 255))
+
+    answer(bytes(content))
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_a_file_that_ends_early(data: st.DataObject) -> None:
+    content = data.draw(st.sampled_from(contents()))
+
+    answer(content[: data.draw(st.integers(0, len(content)))])
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_a_codestream_with_some_bytes_changed(data: st.DataObject) -> None:
+    content = bytearray(contents()[1])
+    pixels_start = content.rindex(b"\xe0\x7f\x10\x00")
+    for _ in range(data.draw(st.integers(1, 20))):
+        content[data.draw(st.integers(pixels_start, len(content) - 1))] = data.draw(st.integers(0, 255))
+
+    answer(bytes(content))
