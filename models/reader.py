@@ -31,7 +31,7 @@ _BATCH = 32
 
 
 def open_reader(directory: Path, *, engine: str, threads: int = 0) -> ChexReader:
-    """Open a model directory; threads: 0 means all cores. Raises ModelError as `engines.open_engine` does."""
+    """Open a model directory; engine, threads and ModelError as in `engines.open_engine`."""
     vocabularies = directory / "vocab"
     return ChexReader(
         read_manifest(directory),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from models.engines import ENGINES, Engine, open_engine
 from models.engines.proof import PROOF, STAGES, Stage, check_proof, read_proof
@@ -172,3 +173,10 @@ def test_the_proof_names_every_graph(phantom_model: Path) -> None:
 
     assert proof is not None
     assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in STAGES}
+
+
+@pytest.mark.parametrize("asked, used", [(2, 2), (0, 1)])
+def test_a_small_network_takes_one_thread_unless_told_otherwise(phantom_model: Path, asked: int, used: int) -> None:
+    open_engine(phantom_model, engine="onnx", threads=asked)
+
+    assert torch.get_num_threads() == used

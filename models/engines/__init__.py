@@ -86,7 +86,7 @@ class Engine(Protocol):
 
 
 def open_engine(directory: Path, *, engine: str, threads: int = 0) -> Engine:
-    """Open a runtime of a model directory; threads: 0 means all cores.
+    """Open a runtime of a model directory; threads: 0 means all cores, or one where the network is small.
 
     Raises ModelError where files do not fit the manifest, where graphs lack their proof, or where this version has no
     such runtime.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -23,8 +22,9 @@ class OnnxEngine:
     def __init__(self, directory: Path, *, threads: int = 0) -> None:
         """Load a model directory as it stands; `engines.open_engine` asks for hashes and proof first."""
         require_graphs(directory)
-        use_threads(threads)
-        generator = load_network(directory).generator
+        network = load_network(directory)
+        threads = use_threads(threads, network)
+        generator = network.generator
         self._write = partial(generator.write, max_length=generator.sizes.max_length)
         self._sessions = {stage: _open(graph_path(directory, stage), threads=threads) for stage in STAGES}
         self._lock = Lock()
@@ -76,7 +76,7 @@ class OnnxEngine:
 
 def _open(path: Path, *, threads: int) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads
     options.log_severity_level = 3
     # A pool that spins between two calls takes the cores from PyTorch's generator, which runs in turn with it.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
