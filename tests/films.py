@@ -213,9 +213,9 @@ def non_image(modality: str) -> Dataset:
     return as_another(header, modality)
 
 
-def own_object() -> Dataset:
+def own_object(*, study: str | None = None) -> Dataset:
     """Return a film that this program would have written: a burnt-in overlay with its device and series."""
-    film, equipment = as_another(thumbnail({"Modality": "DX"}), "own"), Dataset()
+    film, equipment = as_another(thumbnail({"Modality": "DX"}), "own", study=study), Dataset()
     equipment.DeviceUID = derive_uid("test device")
     film.ContributingEquipmentSequence = [equipment]
     film.SeriesInstanceUID = identity.series_uid(

@@ -118,9 +118,8 @@ def test_a_truncated_file_is_kept_and_answered(node: Node, tmp_path: Path, monke
 
 def test_a_study_with_other_objects_loses_nothing(node: Node) -> None:
     study = "mixed"
-    others = [films.non_image(modality) for modality in films.NON_IMAGES] + [films.own_object()]
-    for other in others:
-        other.StudyInstanceUID = derive_uid("test study", study)
+    others = [films.as_another(films.non_image(name), name, study=study) for name in films.NON_IMAGES]
+    others.append(films.own_object(study=study))
     lateral = films.as_another(films.lateral(), "mixed lateral", study=study)
     frontal = films.as_another(films.thumbnail(), "mixed frontal", study=study)
 
