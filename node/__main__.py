@@ -43,8 +43,7 @@ def _serve(options: argparse.Namespace) -> int:
     from node import app
 
     log.configure()
-    app.serve(config.load(options.settings))
-    return 0
+    return app.serve(config.load(options.settings))
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -105,7 +104,7 @@ def _retry(options: argparse.Namespace) -> int:
         print(json.dumps({"queued": pieces}))
     else:
         for study_uid, count in pieces.items():
-            print(f"{study_uid}: {count} piece(s) of work queued again")
+            print(f"{study_uid}: {f'{count} queued again' if count else 'nothing is parked'}")
     return 0
 
 

@@ -5,17 +5,18 @@ The model is opened before anybody may associate: a node that cannot read accept
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from node import log, prompts
-from node.config import Settings
+from node.config import DestinationSettings, Settings
 from node.domain import PromptSet
 from node.errors import InputError
 from node.identity import VERSION
@@ -26,7 +27,7 @@ from node.listener import Listener
 from node.metrics import HttpServer, Metrics, Readiness, Snapshot, SnapshotCollector
 from node.pipeline import WRITERS, Pipeline
 from node.spool import Spool
-from node.steps import Steps
+from node.steps import Steps, delivery_of
 from node.submitter import Submitter
 from node.workflow import Engine
 
@@ -37,6 +38,7 @@ class Running:
 
     dicom_port: int
     http_port: int
+    is_broken: Callable[[], bool]
 
 
 @contextmanager
@@ -55,16 +57,22 @@ def run(
     )
     metrics = _metrics(reader, prompt_set)
     with ExitStack() as parts:
+        parts.enter_context(_only_one(settings.storage.directory))
         spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
         swept = spool.sweep()
         if swept:
             log.get().info("spool.swept", files=swept)
+        lost_ledger, lost_engine = not ledger_path(settings).exists(), not engine_path(settings).exists()
         ledger = Ledger(connect(ledger_path(settings)))
         parts.callback(ledger.close)
+        if lost_ledger:
+            _rebuild(spool, ledger, settings.destinations)
         metrics.registry.register(SnapshotCollector(lambda: _snapshot(ledger, spool)))
         steps = _steps(settings, spool=spool, ledger=ledger, metrics=metrics, reader=reader, prompt_set=prompt_set)
         engine = Engine(engine_path(settings), steps, settings.study, on_step=on_step)
         parts.callback(engine.close)
+        if lost_ledger or lost_engine:  # better sent twice, byte for byte the same, than never
+            engine.deliver(ledger.open_deliveries())
 
         def touch(study_uid: str) -> None:
             ledger.set_study(study_uid, "receiving")
@@ -74,26 +82,28 @@ def run(
         parts.callback(submitter.close)
         janitor = Janitor(spool, ledger, keep_days=settings.storage.keep_days)
         parts.callback(janitor.close)
-        with _taken("listener", settings.listener.port):
+        with _opening("listener", settings.listener.host, settings.listener.port):
             listener = Listener(settings.listener, spool, metrics, on_kept=submitter.submit)
         parts.callback(listener.close)
         _submit_unread(spool, ledger, submitter)
-        with _taken("http", settings.http.port):
-            http = HttpServer(
-                metrics,
-                lambda: Readiness(parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room}),
-                host=settings.http.host,
-                port=settings.http.port,
+
+        def readiness() -> Readiness:
+            workers = submitter.is_alive and janitor.is_alive and not engine.is_broken
+            return Readiness(
+                parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room, "workers": workers}
             )
+
+        with _opening("http", settings.http.host, settings.http.port):
+            http = HttpServer(metrics, readiness, host=settings.http.host, port=settings.http.port)
         parts.callback(http.close)
-        running = Running(dicom_port=listener.port, http_port=http.port)
+        running = Running(dicom_port=listener.port, http_port=http.port, is_broken=lambda: engine.is_broken)
         _publish(settings, running)
         log.get().info("service.ready", dicom_port=running.dicom_port, http_port=running.http_port)
         yield running
     log.get().info("service.stopped")
 
 
-def serve(settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None) -> None:
+def serve(settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None) -> int:
     """Run until SIGTERM or SIGINT. A second signal leaves at once; a step cut short is run again at the next start."""
     stop = threading.Event()
 
@@ -104,9 +114,11 @@ def serve(settings: Settings, *, reader: Reader | None = None, on_step: Callable
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    with run(settings, reader=reader, on_step=on_step):
+    with run(settings, reader=reader, on_step=on_step) as running:
         while not stop.wait(timeout=1.0):
-            pass
+            if running.is_broken():
+                return 1
+    return 0
 
 
 def ledger_path(settings: Settings) -> Path:
@@ -125,12 +137,37 @@ def running_path(settings: Settings) -> Path:
 
 
 @contextmanager
-def _taken(table: str, port: int) -> Iterator[None]:
+def _only_one(directory: Path) -> Iterator[None]:
+    """Let no second node run on one directory: it would run the first one's work again."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise InputError(f"storage.directory {directory}: another node runs here; stop it first") from error
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise InputError(f"storage.directory {directory}: cannot be used ({error.strerror}); choose another") from error
+
+
+@contextmanager
+def _opening(table: str, host: str, port: int) -> Iterator[None]:
     """Say which setting to change when an address cannot be opened."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{table}.port {port}: cannot be opened ({error.strerror}); choose another one") from error
+        raise InputError(f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another") from error
+
+
+def _rebuild(spool: Spool, ledger: Ledger, receivers: Iterable[DestinationSettings]) -> None:
+    """Fill a new ledger from the marks of finished rounds; what was delivered of them nobody knows any more."""
+    for study_uid in spool.studies():
+        for mark in spool.rounds(study_uid):
+            ledger.set_study(study_uid, "finished")
+            for output in mark.outputs:
+                for receiver in receivers:
+                    if output.kind in receiver.outputs and spool.output_path(output).exists():
+                        ledger.add_delivery(delivery_of(receiver.name, output))
 
 
 def _publish(settings: Settings, running: Running) -> None:

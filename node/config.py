@@ -7,6 +7,7 @@ nowhere else. Nothing else in the program reads a settings file or the environme
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
@@ -215,6 +216,8 @@ def _check(settings: Settings, mistakes: list[str]) -> None:
     for caller in listener.callers:
         _check_ae_title("listener.callers.ae_title", caller.ae_title, require)
         require(bool(caller.hosts), f"listener.callers: {caller.ae_title} needs at least one address in hosts")
+        for host in caller.hosts:
+            require(_is_address(host), f"listener.callers.hosts: {host!r} is no IP address; names are not looked up")
     require(
         not storage.database_url, "storage.database_url: PostgreSQL is not in this version; leave it empty for SQLite"
     )
@@ -253,6 +256,14 @@ def _check_destination(destination: DestinationSettings, require: Callable[[bool
         f"{where}.storage_commitment: is not in this version; set it to false",
     )
     require(destination.give_up_hours > 0, f"{where}.give_up_hours: must be above 0")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_ae_title(where: str, title: str, require: Callable[[bool, str], None]) -> None:

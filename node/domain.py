@@ -110,10 +110,11 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One received object: on disk, byte for byte as received."""
+    """One received object: on disk, byte for byte as received; number counts the versions of one UID from 1."""
 
     study_uid: str
     sop_instance_uid: str
+    number: int
     sha256: str
     path: Path
     received_at: datetime
@@ -130,11 +131,6 @@ class Study:
 
     uid: str
     instances: tuple[Instance, ...]
-
-    @property
-    def first_arrival(self) -> datetime:
-        """When the first object of the study was kept."""
-        return min(instance.received_at for instance in self.instances)
 
     @property
     def last_arrival(self) -> datetime:

@@ -46,8 +46,19 @@ class Undecodable(NodeError):
         self.reason = reason
 
 
+class Failed(Refused):
+    """Something of ours went wrong while an object was received; the same object may be taken later (PS3.7 C)."""
+
+    status = 0x0110
+    reason = "processing_failure"
+
+
 class RetryLater(NodeError):
     """Busy peer, busy disk: the same work will succeed later."""
+
+
+class DestinationDown(RetryLater):
+    """Nothing can be sent there now, whatever it is: everything else for it waits as well."""
 
 
 class GiveUp(NodeError):

@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 from node import log
+from node.errors import where
 from node.ledger import Ledger
 from node.spool import Spool
 
@@ -21,6 +22,11 @@ class Janitor:
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still looks."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """Stop."""
         self._closing.set()
@@ -29,11 +35,17 @@ class Janitor:
     def _run(self) -> None:
         is_closing = False
         while not is_closing:
-            for study_uid in removable(self._spool, self._ledger, now=datetime.now(UTC), keep=self._keep):
-                self._spool.remove_study(study_uid)
+            try:
+                self._clean()
+            except Exception as error:  # a boundary: the disk and the database may ail, and be well in an hour
+                log.get().error("janitor.failed", reason=where(error))
+            is_closing = self._closing.wait(timeout=_PAUSE_SECONDS)
+
+    def _clean(self) -> None:
+        for study_uid in removable(self._spool, self._ledger, now=datetime.now(UTC), keep=self._keep):
+            if self._spool.remove_study(study_uid):
                 self._ledger.forget(study_uid)
                 log.get().info("study.removed", study=study_uid)
-            is_closing = self._closing.wait(timeout=_PAUSE_SECONDS)
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:

@@ -1,6 +1,7 @@
-"""The only SQL of ours: studies and deliveries, their states and reasons, for people to look things up.
+"""The only SQL of ours: studies and deliveries, their states and reasons.
 
-Nothing here is the source of truth: the spool knows what was received, the durable engine what is to be done.
+For people to look things up, and to know what needs no second delivery. Lost, it is built again: the spool knows what
+was received and written, the durable engine what is to be done.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite import Insert, insert
 
 from node.domain import Delivery, DeliveryState
 
@@ -52,7 +53,7 @@ class Parked:
 def connect(database: Path) -> sa.Engine:
     """Open an SQLite file so that a commit survives a power cut (WAL, synchronous FULL) and writers wait in line."""
     database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    engine = sa.create_engine(f"sqlite:///{database}")
+    engine = sa.create_engine(f"sqlite:///{database}", hide_parameters=True)
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: sa.engine.interfaces.DBAPIConnection, _record: sa.pool.ConnectionPoolEntry) -> None:
@@ -89,28 +90,29 @@ class Ledger:
     def add_delivery(self, delivery: Delivery) -> None:
         """Note a delivery as waiting; one that is known keeps its state."""
         with self._engine.begin() as connection:
-            statement = insert(_DELIVERIES).values(
-                id=delivery.id,
-                destination=delivery.destination,
-                study_uid=delivery.study_uid,
-                sop_instance_uid=delivery.sop_instance_uid,
-                kind=delivery.kind,
-                state=DeliveryState.WAITING,
-                attempts=0,
-                created_at=_now(),
-            )
-            connection.execute(statement.on_conflict_do_nothing())
+            connection.execute(_row(delivery, DeliveryState.WAITING, attempts=0).on_conflict_do_nothing())
 
     def set_delivery(
         self, delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None
     ) -> None:
         """Write a delivery's state."""
+        statement = _row(delivery, state, attempts=attempts).on_conflict_do_update(
+            index_elements=["id"], set_={"state": state, "attempts": attempts, "reason": reason}
+        )
         with self._engine.begin() as connection:
-            connection.execute(
-                sa.update(_DELIVERIES)
-                .where(_DELIVERIES.c.id == delivery.id)
-                .values(state=state, attempts=attempts, reason=reason)
-            )
+            connection.execute(statement)
+
+    def delivery_state(self, delivery: Delivery) -> DeliveryState | None:
+        """A delivery's state, or None when it is not known here."""
+        query = sa.select(_DELIVERIES.c.state).where(_DELIVERIES.c.id == delivery.id)
+        with self._engine.connect() as connection:
+            state = connection.execute(query).scalar()
+        return None if state is None else DeliveryState(state)
+
+    def open_deliveries(self) -> list[Delivery]:
+        """Every delivery that is neither sent nor parked."""
+        is_open = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        return self._deliveries(is_open)
 
     def study_counts(self) -> dict[str, int]:
         """Number of studies by state."""
@@ -135,7 +137,7 @@ class Ledger:
 
     def oldest_waiting_seconds(self) -> Mapping[str, float]:
         """Age of the oldest unfinished study and delivery; 0 when nothing waits."""
-        open_study = _STUDIES.c.state.in_(("receiving", "ready", "reading"))
+        open_study = _STUDIES.c.state.in_(("receiving", "reading"))
         open_delivery = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
         with self._engine.connect() as connection:
             study = connection.execute(sa.select(sa.func.min(_STUDIES.c.changed_at)).where(open_study)).scalar()
@@ -157,14 +159,7 @@ class Ledger:
 
     def parked_deliveries(self, study_uid: str) -> list[Delivery]:
         """A study's parked deliveries."""
-        columns = (_DELIVERIES.c.destination, _DELIVERIES.c.sop_instance_uid, _DELIVERIES.c.kind)
-        parked = (_DELIVERIES.c.study_uid == study_uid) & (_DELIVERIES.c.state == DeliveryState.PARKED)
-        with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(*columns).where(parked)).all()
-        return [
-            Delivery(destination=destination, study_uid=study_uid, sop_instance_uid=sop_instance_uid, kind=kind)
-            for destination, sop_instance_uid, kind in rows
-        ]
+        return self._deliveries((_DELIVERIES.c.study_uid == study_uid) & (_DELIVERIES.c.state == DeliveryState.PARKED))
 
     def is_delivered(self, study_uid: str) -> bool:
         """Whether nothing of a study is still on its way or parked."""
@@ -180,6 +175,26 @@ class Ledger:
         with self._engine.begin() as connection:
             connection.execute(sa.delete(_DELIVERIES).where(_DELIVERIES.c.study_uid == study_uid))
             connection.execute(sa.delete(_STUDIES).where(_STUDIES.c.uid == study_uid))
+
+    def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
+        names = ("destination", "study_uid", "sop_instance_uid", "kind")
+        query = sa.select(*(_DELIVERIES.c[name] for name in names)).where(which).order_by(_DELIVERIES.c.created_at)
+        with self._engine.connect() as connection:
+            return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
+
+
+def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> Insert:
+    """A new row; what to do when there is one already is for the caller to say."""
+    return insert(_DELIVERIES).values(
+        id=delivery.id,
+        destination=delivery.destination,
+        study_uid=delivery.study_uid,
+        sop_instance_uid=delivery.sop_instance_uid,
+        kind=delivery.kind,
+        state=state,
+        attempts=attempts,
+        created_at=_now(),
+    )
 
 
 def _now() -> float:

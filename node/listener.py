@@ -6,12 +6,14 @@ class may drop the film beside it (INTEROP.md 6). Success is answered only after
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection
 from io import BytesIO
 from typing import cast
 
-from pydicom import dcmread
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.filereader import read_dataset
+from pydicom.tag import Tag
 from pydicom.uid import (
     JPEG2000,
     UID,
@@ -40,7 +42,7 @@ from pynetdicom.transport import ThreadedAssociationServer
 
 from node import attributes, log
 from node.config import Caller, ListenerSettings
-from node.errors import Refused
+from node.errors import Failed, Refused, where
 from node.metrics import Metrics
 from node.spool import Spool
 
@@ -67,7 +69,9 @@ _CALLER_UNKNOWN = (0x01, 0x01, 0x03)
 _CALLED_UNKNOWN = (0x01, 0x01, 0x07)
 _NO_ROOM = (0x02, 0x03, 0x01)
 
-_IDENTIFIERS = ("StudyInstanceUID", "SOPInstanceUID")
+_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID = Tag("SOPInstanceUID"), Tag("StudyInstanceUID")
+_HEADER_BYTES = 1024 * 1024
+_ACSE_SECONDS = 10
 _SUCCESS = 0x0000
 _MAXIMUM_PDU = 128 * 1024
 
@@ -82,6 +86,7 @@ class Listener:
         entity = AE(ae_title=settings.ae_title)
         entity.maximum_associations = settings.max_associations
         entity.maximum_pdu_size = _MAXIMUM_PDU
+        entity.acse_timeout = _ACSE_SECONDS
         entity.add_supported_context(Verification)
         server = entity.start_server(
             (settings.host, settings.port),
@@ -145,30 +150,31 @@ class Listener:
         try:
             return self._keep(event)
         except Refused as error:
-            return self._refuse(error.status, error.reason, str(error))
-        except Exception as error:  # a boundary: whatever a strange object does, the listener lives
-            return self._refuse(Refused.status, type(error).__name__, "the object could not be understood")
+            return self._refuse(error)
+        except Exception as error:  # a boundary: whatever goes wrong with one object, the listener lives
+            log.get().error("instance.refused", reason=where(error))
+            return self._refuse(Failed("the object could not be processed; send it again"))
 
     def _keep(self, event: evt.Event) -> int:
+        request, syntax = cast(C_STORE, event.request), UID(event.context.transfer_syntax)
         body = event.encoded_dataset(include_meta=False)
-        meta = b"\0" * 128 + b"DICM" + encode_file_meta(_file_meta(event))
-        study_uid, sop_instance_uid = _identify(meta + body)
-        if sop_instance_uid != str(cast(C_STORE, event.request).AffectedSOPInstanceUID):
+        study_uid, sop_instance_uid = identify(body, syntax)
+        if sop_instance_uid != str(request.AffectedSOPInstanceUID):
             raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
+        meta = b"\0" * 128 + b"DICM" + encode_file_meta(_file_meta(event))
         kept = self._spool.keep(study_uid=study_uid, sop_instance_uid=sop_instance_uid, meta=meta, body=body)
+        self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
         outcome = "kept" if kept.is_new else "repeated"
         self._metrics.instances.labels(outcome).inc()
         log.get().info(f"instance.{outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=len(body))
-        if kept.is_new:
-            self._on_kept(study_uid)
         return _SUCCESS
 
-    def _refuse(self, status: int, reason: str, comment: str) -> Dataset:
+    def _refuse(self, error: Refused) -> Dataset:
         self._metrics.instances.labels("refused").inc()
-        log.get().warning("instance.refused", reason=reason)
+        log.get().warning("instance.refused", reason=error.reason)
         answer = Dataset()
-        answer.Status = status
-        answer.ErrorComment = comment[:64]  # PS3.7 C.4.2: LO
+        answer.Status = error.status
+        answer.ErrorComment = str(error)[:64]  # PS3.7 C.4.2: LO
         return answer
 
 
@@ -191,14 +197,22 @@ def _file_meta(event: evt.Event) -> FileMetaDataset:
     return meta
 
 
-def _identify(content: bytes) -> tuple[str, str]:
-    """Read Study and SOP Instance UID of an encoded object.
+def identify(body: bytes, syntax: UID) -> tuple[str, str]:
+    """Read Study and SOP Instance UID of an encoded dataset; nothing behind them is looked at or inflated.
 
     Raises Refused when they cannot be read.
     """
     try:
+        if syntax == DeflatedExplicitVRLittleEndian:
+            body = zlib.decompressobj(-zlib.MAX_WBITS).decompress(body, _HEADER_BYTES)
         with attributes.quiet():
-            dataset = dcmread(BytesIO(content), stop_before_pixels=True, specific_tags=list(_IDENTIFIERS))
+            dataset = read_dataset(
+                BytesIO(body),
+                is_implicit_VR=syntax.is_implicit_VR,
+                is_little_endian=syntax.is_little_endian,
+                stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID,
+                specific_tags=[_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID],
+            )
             return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         raise Refused("the object has no readable Study and SOP Instance UID; correct it at the sender") from error

@@ -10,7 +10,8 @@ import logging
 import sys
 import warnings
 from collections.abc import MutableMapping
-from typing import Final
+from contextlib import suppress
+from typing import Final, TextIO, cast
 
 import structlog
 
@@ -31,6 +32,8 @@ EVENTS: Final = {
     "study.finished": "all outputs of a round are stored and handed to delivery",
     "study.parked": "a round failed; a person must look (`node retry`)",
     "study.removed": "a delivered study left the disk after keep_days",
+    "janitor.failed": "old studies could not be removed; tried again in an hour",
+    "engine.broken": "a step met a full disk or a lost database; the process ends and starts again",
     "delivery.sent": "one output reached one destination",
     "delivery.delayed": "a destination did not take an output; it is tried again",
     "delivery.parked": "a destination will not take an output; a person must look (`node retry`)",
@@ -58,9 +61,15 @@ def configure(*, level: str = "info") -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _Steadfast(sys.stdout))),
         cache_logger_on_first_use=False,
     )
+
+
+def adopt(library: str) -> None:
+    """Take a library's own log handlers away, so that what it says comes as our lines."""
+    logging.getLogger(library).handlers.clear()
+    logging.getLogger(library).propagate = True
 
 
 def mute() -> None:
@@ -79,6 +88,22 @@ def get() -> structlog.typing.FilteringBoundLogger:
 def _keep_listed(_logger: object, _method: str, event_dict: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """Drop every field that FIELDS does not list."""
     return {key: value for key, value in event_dict.items() if key in FIELDS}
+
+
+class _Steadfast:
+    """A stream that never fails its writer: a log that cannot be written must not decide what happens to a film."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class _LibraryHandler(logging.Handler):

@@ -37,6 +37,8 @@ from node.inference import Reader
 from node.outputs import document, gsps, record, sr
 from node.spool import RoundMark, Spool
 
+_ATTEMPTS: Final = 4
+
 Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
 
 WRITERS: Final[Mapping[str, Writer]] = {"sr": sr.write, "gsps": gsps.write}
@@ -149,20 +151,19 @@ class Pipeline:
 
         Returns `read`, the reason why not, or `left:` and the reason for an object that gets no answer.
         """
-        key = self._key(file)
-        film = self._kept(study_uid, key)
+        film, left = self._film(study_uid, file)
         if film is None:
-            film, left = self._answer(study_uid, file)
-            if film is None:
-                return f"left:{left}"
-            self.spool.keep_reading(study_uid, key, record.film_to_json(film))
+            return f"left:{left}"
         return "read" if film.reason is None else str(film.reason)
 
     def report(self, plan: Round) -> tuple[Report, dict[str, Dataset]]:
-        """Put the kept answers of a round together, with the header of each film."""
+        """Put the answers of a round together, with the header of each film.
+
+        A film whose answer was given by another model or program, before an upgrade, is read again here.
+        """
         films, sources = [], {}
         for file in plan.files:
-            film = self._kept(plan.study_uid, self._key(file))
+            film, _ = self._film(plan.study_uid, file)
             if film is not None:
                 films.append(film)
                 sources[film.source] = self._header(plan.study_uid, file)
@@ -184,27 +185,33 @@ class Pipeline:
             for kind, dataset in write_objects(report, sources, zone=self.zone, kinds=self.kinds)
         ]
 
-    def not_delivered(self, outputs: Iterable[OutputObject]) -> list[OutputObject]:
-        """The outputs that no earlier round handed to delivery: an object that exists is not sent a second time."""
-        return [one for one in outputs if one not in self._earlier_outputs(one.study_uid)]
-
     def finish(self, plan: Round, outputs: Sequence[OutputObject]) -> None:
         """Mark a round as finished."""
         mark = RoundMark(number=plan.number, created_at=plan.created_at, files=plan.files, outputs=tuple(outputs))
         self.spool.mark_round(plan.study_uid, mark)
 
-    def _answer(self, study_uid: str, file: str) -> tuple[Film | None, Reason | None]:
-        """The answer to a received object, or the reason why it gets none."""
+    def _film(self, study_uid: str, file: str) -> tuple[Film | None, Reason | None]:
+        """The answer to a received object, given once and kept, or the reason why it gets none."""
+        key = self._key(file)
+        kept = self.spool.reading(study_uid, key)
+        if kept is not None:
+            return record.film_from_json(kept), None
+        film, left = self._answer(study_uid, file, key)
+        if film is not None:
+            self.spool.keep_reading(study_uid, key, record.film_to_json(film))
+        self.spool.end_reading(study_uid, key)
+        return film, left
+
+    def _answer(self, study_uid: str, file: str, key: str) -> tuple[Film | None, Reason | None]:
+        """Read a received object. One that ended the process several times, in a decoder say, is not tried again."""
+        unreadable = Film(source=_sop_instance_uid(file), reason=Reason.UNDECODABLE)
+        if self.spool.begin_reading(study_uid, key) > _ATTEMPTS:
+            return unreadable, None
         try:
             answered = answer_film(self.spool.received_path(study_uid, file), self.reader, self.prompts)
         except Undecodable:
-            return Film(source=_sop_instance_uid(file), reason=Reason.UNDECODABLE), None
+            return unreadable, None
         return answered.film, answered.reason
-
-    def _kept(self, study_uid: str, key: str) -> Film | None:
-        """What was said about a film before."""
-        kept = self.spool.reading(study_uid, key)
-        return None if kept is None else record.film_from_json(kept)
 
     def _header(self, study_uid: str, file: str) -> Dataset:
         """The header of a received object; of one that cannot be parsed, what its file meta and its place tell."""
@@ -234,10 +241,6 @@ class Pipeline:
         self.spool.keep_output(output, document.save_bytes(dataset))
         return output
 
-    def _earlier_outputs(self, study_uid: str) -> list[OutputObject]:
-        """What the finished rounds of a study wrote, oldest first."""
-        return [output for mark in self.spool.rounds(study_uid) for output in mark.outputs]
-
     def _predecessors(self, study_uid: str) -> tuple[ObjectReference, ...]:
         reports = [
             ObjectReference(
@@ -245,7 +248,8 @@ class Pipeline:
                 sop_instance_uid=output.sop_instance_uid,
                 series_instance_uid=output.series_instance_uid,
             )
-            for output in self._earlier_outputs(study_uid)
+            for mark in self.spool.rounds(study_uid)
+            for output in mark.outputs
             if output.kind == "sr"
         ]
         return tuple(reports[-1:])

@@ -2,12 +2,13 @@
 
 A file is written under a temporary name, synced, renamed, and its folder synced; only then is anything acknowledged.
 A file still under its temporary name was never acknowledged and is removed at start. A received object's file name
-carries the hash of its bytes, so the same object twice is one file, and other bytes under the same UID are another.
+carries its version and the hash of its bytes: the same object again is the same file, and other bytes under the same
+UID are the next version.
 
-    studies/<study>/received/<sop instance>~<hash>.dcm     as received, PS3.10 file meta in front
-    studies/<study>/readings/<key>.json                    what was said about one film
-    studies/<study>/outputs/<sop instance>.<kind>.dcm      what leaves the node
-    studies/<study>/rounds/<number>.json                   mark of a finished round
+    studies/<study>/received/<sop instance>~<version>~<hash>.dcm     as received, PS3.10 file meta in front
+    studies/<study>/readings/<key>.json                              what was said about one film
+    studies/<study>/outputs/<sop instance>.<kind>.dcm                what leaves the node
+    studies/<study>/rounds/<number>.json                             mark of a finished round
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 from node.domain import Delivery, Instance, JsonObject, OutputObject, Study, is_uid
 from node.errors import Refused, SpoolFull
 
 _MIB = 1024 * 1024
 _TEMPORARY = ".incoming-"
+_REMOVING = ".removing-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +80,16 @@ class Spool:
         if not (is_uid(study_uid) and is_uid(sop_instance_uid)):
             raise Refused("Study or SOP Instance UID is not a valid UID; correct it at the sender")
         sha256 = hashlib.sha256(body).hexdigest()
-        path = self._folder(study_uid) / "received" / f"{sop_instance_uid}~{sha256}.dcm"
-        if path.exists():
-            _sync_folder(path.parent)  # whoever wrote it may not have come that far yet
-            return Kept(instance=_instance(path), is_new=False)
-        if not self.has_room:
-            raise SpoolFull("the disk is below its reserve; send again later")
+        folder = self._folder(study_uid) / "received"
         try:
+            versions = _versions(folder, sop_instance_uid)
+            if versions and versions[-1].sha256 == sha256:
+                _sync_folder(folder)  # whoever wrote it may not have come that far yet
+                return Kept(instance=versions[-1], is_new=False)
+            if not self.has_room:
+                raise SpoolFull("the disk is below its reserve; send again later")
+            number = versions[-1].number + 1 if versions else 1
+            path = folder / f"{sop_instance_uid}~{number:04d}~{sha256}.dcm"
             self._write(path, meta, body)
         except OSError as error:
             raise SpoolFull(f"the object could not be written ({error.strerror}); send again later") from error
@@ -91,22 +97,29 @@ class Spool:
 
     def study(self, study_uid: str) -> Study:
         """Everything received of one study, the newest version of each object, in order of arrival."""
-        newest: dict[str, Instance] = {}
-        for path in sorted((self._folder(study_uid) / "received").glob("*~*.dcm")):
-            instance = _instance(path)
-            known = newest.get(instance.sop_instance_uid)
-            if known is None or instance.received_at > known.received_at:
-                newest[instance.sop_instance_uid] = instance
+        received = [_instance(path) for path in (self._folder(study_uid) / "received").glob("*~*.dcm")]
+        newest = {one.sop_instance_uid: one for one in sorted(received, key=_version)}
         ordered = sorted(newest.values(), key=lambda one: (one.received_at, one.sop_instance_uid))
         return Study(uid=study_uid, instances=tuple(ordered))
 
     def studies(self) -> Iterator[str]:
-        """The UIDs of all studies on disk."""
+        """The UIDs of all studies on disk, removed ones with marks of their rounds included."""
         return (folder.name for folder in sorted(self._studies.iterdir()) if is_uid(folder.name))
+
+    def begin_reading(self, study_uid: str, key: str) -> int:
+        """Count how often the reading of a film was begun and never ended. A film can end the process."""
+        path = self._folder(study_uid) / "readings" / f"{key}.begun"
+        begun = int(path.read_bytes() or b"0") + 1 if path.exists() else 1
+        self._write(path, str(begun).encode())
+        return begun
 
     def received_path(self, study_uid: str, file: str) -> Path:
         """Where a received object lies."""
         return self._folder(study_uid) / "received" / file
+
+    def end_reading(self, study_uid: str, key: str) -> None:
+        """Note that the reading of a film ended."""
+        (self._folder(study_uid) / "readings" / f"{key}.begun").unlink(missing_ok=True)
 
     def keep_reading(self, study_uid: str, key: str, content: JsonObject) -> None:
         """Keep what was said about one film."""
@@ -131,9 +144,10 @@ class Spool:
         content = {**asdict(mark), "created_at": mark.created_at.isoformat()}
         self._write(self._folder(study_uid) / "rounds" / f"{mark.number:06d}.json", _json(content))
 
-    def rounds(self, study_uid: str) -> list[RoundMark]:
-        """The marks of all finished rounds, oldest first."""
-        return [_round_mark(path) for path in sorted((self._folder(study_uid) / "rounds").glob("*.json"))]
+    def rounds(self, study_uid: str, *, folder: Path | None = None) -> list[RoundMark]:
+        """The marks of all finished rounds, oldest first; folder: where the study lies, when not in its place."""
+        paths = sorted(((folder or self._folder(study_uid)) / "rounds").glob("*.json"))
+        return [_round_mark(content) for path in paths if (content := _read_json(path)) is not None]
 
     def has_unread(self, study_uid: str) -> bool:
         """Whether a study holds a file that no finished round covers."""
@@ -142,15 +156,39 @@ class Spool:
 
     def sweep(self) -> int:
         """Remove files that were never acknowledged; only at start, while nobody writes. Returns how many."""
+        for aside in self._studies.glob(f"{_REMOVING}*"):
+            folder = self._studies / aside.name.removeprefix(_REMOVING)
+            if (folder / "rounds").exists():  # the last look was over
+                shutil.rmtree(aside)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+                aside.rename(folder)
         leftovers = list(self._studies.rglob(f"{_TEMPORARY}*"))
         for path in leftovers:
             path.unlink()
         return len(leftovers)
 
-    def remove_study(self, study_uid: str) -> None:
-        """Remove everything of one study."""
-        shutil.rmtree(self._folder(study_uid))
-        _sync_folder(self._studies)
+    def remove_study(self, study_uid: str) -> bool:
+        """Remove what was received, said and written of a study; false when something unread had just come.
+
+        The marks of its rounds stay, a few hundred bytes: what they cover is never read or sent again, also when the
+        same films come back, so no UID gets other bytes. The folder is taken out of the way before the last look:
+        a sender that writes at this moment fails, and sends again.
+        """
+        folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
+        with self._making_folders:
+            folder.rename(aside)
+            covered = {name for mark in self.rounds(study_uid, folder=aside) for name in mark.files}
+            is_read = all(path.name in covered for path in (aside / "received").glob("*~*.dcm"))
+            if is_read:
+                _make_folder(folder)
+                (aside / "rounds").rename(folder / "rounds")
+                _sync_folder(folder)
+            else:
+                aside.rename(folder)
+        if is_read:
+            shutil.rmtree(aside)
+        return is_read
 
     def _write(self, path: Path, *parts: bytes) -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
@@ -175,26 +213,36 @@ class Spool:
         return self._studies / study_uid
 
 
-def _round_mark(path: Path) -> RoundMark:
-    content = json.loads(path.read_bytes())
+def _round_mark(content: JsonObject) -> RoundMark:
     return RoundMark(
-        number=content["number"],
-        created_at=datetime.fromisoformat(content["created_at"]),
-        files=tuple(content["files"]),
-        outputs=tuple(OutputObject(**output) for output in content["outputs"]),
+        number=int(str(content["number"])),
+        created_at=datetime.fromisoformat(str(content["created_at"])),
+        files=tuple(cast(list[str], content["files"])),
+        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"])),
     )
 
 
 def _instance(path: Path) -> Instance:
     """Everything known of a received object from its place, name and time of arrival."""
-    sop_instance_uid, sha256 = path.stem.split("~")
+    sop_instance_uid, number, sha256 = path.stem.split("~")
     return Instance(
         study_uid=path.parent.parent.name,
         sop_instance_uid=sop_instance_uid,
+        number=int(number),
         sha256=sha256,
         path=path,
         received_at=datetime.fromtimestamp(path.stat().st_mtime, UTC),
     )
+
+
+def _version(instance: Instance) -> tuple[int, str]:
+    """Order the versions of one object by arrival; the clock may have been set back in between."""
+    return (instance.number, instance.sha256)
+
+
+def _versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
+    """Every version of one object, oldest first."""
+    return sorted((_instance(path) for path in folder.glob(f"{sop_instance_uid}~*.dcm")), key=_version)
 
 
 def _make_folder(folder: Path) -> None:
@@ -218,8 +266,9 @@ def _json(content: Mapping[str, object]) -> bytes:
 
 
 def _read_json(path: Path) -> JsonObject | None:
+    """Read a file of ours; one that is missing or damaged counts as absent, so that its work is done again."""
     try:
         content = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) else None

@@ -79,7 +79,7 @@ def _table(value: object) -> list[tuple[str, object]]:
 
 def _retry_study(study_uid: str, spool: Spool, ledger: Ledger, client: Client) -> int:
     pieces = 0
-    if spool.has_unread(study_uid):
+    if ledger.study_state(study_uid) == "parked":
         ledger.set_study(study_uid, "receiving")
         client.run_study(study_uid)
         pieces += 1

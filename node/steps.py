@@ -1,7 +1,7 @@
 """The steps of the durable workflows: plain JSON in and out, timed, counted, noted in the ledger.
 
-A step that fails for good parks its study and says so in its result; nothing raises through the durable engine, whose
-database would keep the text of the error. Every step may be repeated: one that was cut short is run again.
+A step that fails for good parks its study and says so in its result. What it still raises, a full disk or a lost
+database, ends the process (`workflow`). Every step may be repeated: one that was cut short is run again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TypeVar, cast
 from node import destinations, log
 from node.config import DestinationSettings
 from node.domain import Delivery, DeliveryState, OutputObject
-from node.errors import GiveUp, NodeError, RetryLater, where
+from node.errors import DestinationDown, GiveUp, NodeError, RetryLater, where
 from node.ledger import Ledger
 from node.metrics import Metrics
 from node.pipeline import Pipeline, Round
@@ -68,9 +68,12 @@ class Steps:
 
         def work() -> Json:
             outputs = self.pipeline.write(planned)
-            fresh = self.pipeline.not_delivered(outputs)
             deliveries = {
-                name: [_delivery(name, output) for output in fresh if output.kind in settings.outputs]
+                name: [
+                    delivery
+                    for output in outputs
+                    if output.kind in settings.outputs and self._is_open(delivery := delivery_of(name, output))
+                ]
                 for name, settings in self.destinations.items()
             }
             for delivery in (one for several in deliveries.values() for one in several):
@@ -80,9 +83,14 @@ class Steps:
                 "deliveries": {
                     name: [asdict(one) for one in several] for name, several in deliveries.items() if several
                 },
+                "started": time.time(),
             }
 
         return self._guarded("write", planned.study_uid, work, otherwise=None)
+
+    def _is_open(self, delivery: Delivery) -> bool:
+        """Whether an output was not handed to a destination before: what exists is not sent a second time."""
+        return self.ledger.delivery_state(delivery) in (None, DeliveryState.WAITING)
 
     def finish(self, plan: Json, outcomes: list[str], written: Json) -> None:
         """Mark a round as finished; written: what `write` returned."""
@@ -91,7 +99,8 @@ class Steps:
         def work() -> None:
             outputs = [OutputObject(**output) for output in cast(list[dict[str, str]], written["outputs"])]
             self.pipeline.finish(planned, outputs)
-            self.ledger.set_study(planned.study_uid, "finished")
+            is_read = not self.pipeline.spool.has_unread(planned.study_uid)
+            self.ledger.set_study(planned.study_uid, "finished" if is_read else "receiving")
             identity = self.pipeline.reader.identity
             log.get().info(
                 "study.finished",
@@ -109,12 +118,15 @@ class Steps:
         self._guarded("finish", planned.study_uid, work, otherwise=None)
 
     def send(self, delivered: dict[str, str], attempt: int, started: float) -> Json:
-        """Try to deliver one output once.
+        """Try to deliver one output once; one that was sent, but not noted by the engine, is not sent again.
 
-        started: when the first attempt began, in seconds since the epoch
-        Returns its outcome (sent, delayed, parked) and, when delayed, the seconds to wait.
+        started: when it was written, in seconds since the epoch
+        Returns its outcome (sent, delayed, parked); when delayed, the seconds to wait and whether the destination
+        itself is down.
         """
         delivery = Delivery(**delivered)
+        if self.ledger.delivery_state(delivery) is DeliveryState.SENT:
+            return {"outcome": "sent"}
         settings = self.destinations.get(delivery.destination)
         if settings is None:
             return self._parked(delivery, attempt, "the destination is no longer in the settings")
@@ -126,7 +138,7 @@ class Steps:
         except RetryLater as error:
             if time.time() - started > settings.give_up_hours * 3600:
                 return self._parked(delivery, attempt, f"{error}; gave up after {settings.give_up_hours:g} hours")
-            return self._delayed(delivery, attempt, str(error))
+            return self._delayed(delivery, attempt, error)
         except GiveUp as error:
             return self._parked(delivery, attempt, str(error))
         except Exception as error:  # a boundary: park what nobody foresaw, and go on with everything else
@@ -135,11 +147,11 @@ class Steps:
         self._count(delivery, "sent", attempt)
         return {"outcome": "sent"}
 
-    def _delayed(self, delivery: Delivery, attempt: int, reason: str) -> Json:
-        self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=reason)
+    def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater) -> Json:
+        self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=str(error))
         wait = min(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1), _LONGEST_WAIT_SECONDS)
-        self._count(delivery, "delayed", attempt, reason=reason, seconds=wait)
-        return {"outcome": "delayed", "wait": wait}
+        self._count(delivery, "delayed", attempt, reason=str(error), seconds=wait)
+        return {"outcome": "delayed", "wait": wait, "down": isinstance(error, DestinationDown)}
 
     def _parked(self, delivery: Delivery, attempt: int, reason: str) -> Json:
         self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=attempt, reason=reason)
@@ -160,10 +172,15 @@ class Steps:
         )
 
     def _guarded(self, stage: str, study_uid: str, work: Callable[[], _T], *, otherwise: _T) -> _T:
-        """Run a step's work; whatever it raises parks the study with its class and place, never its text."""
+        """Run a step's work; whatever it raises parks the study with its class and place, never its text.
+
+        A disk that is full or fails is no matter of one study: that is raised, and ends the process.
+        """
         try:
             with self._timed(stage):
                 return work()
+        except OSError:
+            raise
         except Exception as error:  # a boundary: one strange study must not stop the others
             reason = str(error) if isinstance(error, NodeError) else where(error)
             log.get().error("study.parked", study=study_uid, stage=stage, reason=reason)
@@ -186,7 +203,8 @@ def _round(plan: Json) -> Round:
     )
 
 
-def _delivery(destination: str, output: OutputObject) -> Delivery:
+def delivery_of(destination: str, output: OutputObject) -> Delivery:
+    """One output on its way to one destination."""
     return Delivery(
         destination=destination,
         study_uid=output.study_uid,

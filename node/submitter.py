@@ -25,6 +25,11 @@ class Submitter:
         self._thread = threading.Thread(target=self._run, name="submitter", daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still hands on."""
+        return self._thread.is_alive()
+
     def submit(self, study_uid: str) -> None:
         """Note that a study has something new; never blocks."""
         with self._changed:

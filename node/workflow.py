@@ -4,17 +4,16 @@
     study    plan > read each file > write > queue one delivery per destination > finish
     deliver  sends one output after the other until each is sent or parked; waits durably between attempts
 
-Rounds of one study run one after the other (a queue partition per study); a destination that is down holds the slots
-of its own queue and nobody else's. Workflow code is deterministic: clock, disk and network are touched in steps only,
-and arguments are JSON without patient data.
+Rounds of one study run one after the other (a queue partition per study). A destination that is down holds the slots
+of its own queue and nobody else's; an object that a destination does not take now waits outside. Workflow code is
+deterministic: clock, disk and network are touched in steps only, and arguments are JSON without patient data.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -29,8 +28,10 @@ from dbos import (
     SetWorkflowID,
 )
 
+from node import log
 from node.config import StudySettings
 from node.domain import Delivery
+from node.errors import where
 from node.ledger import connect
 from node.steps import Steps
 
@@ -51,7 +52,7 @@ _T = TypeVar("_T")
 class _Workflows:
     quiet: Callable[[str], None]
     study: Callable[[str], None]
-    deliver: Callable[[list[_Delivery]], None]
+    deliver: Callable[[list[_Delivery], int, float], None]
 
 
 class Engine:
@@ -73,6 +74,7 @@ class Engine:
             "notification_listener_polling_interval_sec": _POLLING_SECONDS,
         }
         DBOS(config=config)
+        log.adopt("dbos")
         self._gate = _Gate()
         self._workflows = _register(steps, self._gate, on_step)
         DBOS.launch()
@@ -99,6 +101,18 @@ class Engine:
         """Start or prolong the quiet time of a study. May block while the database is busy."""
         self._debouncer.debounce(study_uid, self._settings.quiet_seconds, study_uid)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a step met a full disk or a lost database: the process must end, and go on where it was."""
+        return self._gate.is_broken
+
+    def deliver(self, deliveries: Iterable[Delivery]) -> None:
+        """Queue deliveries that the engine does not know of."""
+        for delivery in deliveries:
+            DBOS.enqueue_workflow(
+                _queue(delivery.destination), self._workflows.deliver, [asdict(delivery)], 1, time.time()
+            )
+
     def close(self) -> None:
         """Finish the steps in hand and let no other begin. The process must end next, as in a power cut.
 
@@ -114,25 +128,38 @@ class _Gate:
         self._changed = threading.Condition()
         self._in_hand = 0
         self._is_closed = False
+        self.is_broken = False
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Be a step in hand."""
+    def run(self, work: Callable[[], _T]) -> _T:
+        """Be a step in hand.
+
+        Work that raises closes the gate for good and never comes back: nothing may be noted of it.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closed)
             self._in_hand += 1
         try:
-            yield
-        finally:
-            with self._changed:
-                self._in_hand -= 1
-                self._changed.notify_all()
+            result = work()
+        except Exception as error:  # the boundary to disk and database, without which nothing durable goes on
+            log.get().error("engine.broken", reason=where(error))
+            self._leave(is_broken=True)
+            while True:
+                threading.Event().wait()
+        self._leave()
+        return result
 
     def close(self, *, limit_seconds: float) -> None:
         """Let nobody in any more, and wait for those inside."""
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: self._in_hand == 0, limit_seconds)
+
+    def _leave(self, *, is_broken: bool = False) -> None:
+        with self._changed:
+            self._in_hand -= 1
+            self.is_broken |= is_broken
+            self._is_closed |= is_broken
+            self._changed.notify_all()
 
 
 class Client:
@@ -163,6 +190,8 @@ class Client:
                 "app_version": _APPLICATION_VERSION,
             },
             [asdict(delivery)],
+            1,
+            time.time(),
         )
 
     def close(self) -> None:
@@ -179,19 +208,25 @@ def _register(steps: Steps, gate: _Gate, on_step: Callable[[str], None]) -> _Wor
     """Register the three workflows with the engine."""
 
     def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
-        with gate.step():
-            result = DBOS.run_step({"name": name}, work, *arguments)
+        # The gate stands inside the engine's step, so that an error is never noted as its result.
+        result = DBOS.run_step({"name": name}, lambda: gate.run(lambda: work(*arguments)))
         on_step(name)
         return result
 
     @DBOS.workflow(name="deliver", max_recovery_attempts=_RECOVERIES)
-    def deliver(deliveries: list[_Delivery]) -> None:
-        started = step("begin", time.time)
+    def deliver(deliveries: list[_Delivery], attempt: int, started: float) -> None:
+        later, wait = [], 0.0
         for delivery in deliveries:
-            attempt = 1
-            while (outcome := step("send", steps.send, delivery, attempt, started))["outcome"] == "delayed":
-                DBOS.sleep(cast(float, outcome["wait"]))
-                attempt += 1
+            tries = attempt
+            while (result := step("send", steps.send, delivery, tries, started)).get("down"):
+                DBOS.sleep(cast(float, result["wait"]))  # in its slot: a destination that is down is tried by few
+                tries += 1
+            if result["outcome"] == "delayed":
+                later.append(delivery)
+                wait = cast(float, result["wait"])
+        if later:  # out of its slot: an object that is not taken now stops no other
+            with SetEnqueueOptions(delay_seconds=wait):
+                DBOS.enqueue_workflow(_queue(later[0]["destination"]), deliver, later, attempt + 1, started)
 
     @DBOS.workflow(name="study", max_recovery_attempts=_RECOVERIES)
     def study(study_uid: str) -> None:
@@ -209,7 +244,7 @@ def _register(steps: Steps, gate: _Gate, on_step: Callable[[str], None]) -> _Wor
             return
         for destination, deliveries in cast(dict[str, list[_Delivery]], written["deliveries"]).items():
             with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}:{plan['created_at']}"):
-                DBOS.enqueue_workflow(_queue(destination), deliver, deliveries)
+                DBOS.enqueue_workflow(_queue(destination), deliver, deliveries, 1, cast(float, written["started"]))
             on_step("queue")
         step("finish", steps.finish, plan, outcomes, written)
 

@@ -25,9 +25,9 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     log.configure()
-    app.serve(settings, reader=ScriptedReader(), on_step=on_step)
+    code = app.serve(settings, reader=ScriptedReader(sys.argv[3]), on_step=on_step)
     sys.stdout.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 if __name__ == "__main__":

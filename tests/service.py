@@ -57,11 +57,11 @@ def settings_for(
 class Service:
     """One run of the service. `scripted` runs the reader of `tests.fakes`, otherwise the settings' model."""
 
-    def __init__(self, settings: Settings, *, scripted: bool = True, die_at: int = 0) -> None:
+    def __init__(self, settings: Settings, *, scripted: bool = True, die_at: int = 0, version: str = "1") -> None:
         path = settings.storage.directory.parent / "node.toml"
         path.write_text(config.render(settings), encoding="utf-8")
         self.settings_path = path
-        command = ["tests.scripted_node", str(path), str(die_at)] if scripted else ["node", "serve", str(path)]
+        command = ["tests.scripted_node", str(path), str(die_at), version] if scripted else ["node", "serve", str(path)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", *command], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
         )

@@ -81,9 +81,11 @@ BOUNDARIES = (
     "node/__main__.py",
     "node/attributes.py",
     "node/imaging.py",
+    "node/janitor.py",
     "node/listener.py",
     "node/steps.py",
     "node/submitter.py",
+    "node/workflow.py",
 )
 
 # What is never called, by the name at the call, and where it may be after all.

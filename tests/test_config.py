@@ -82,6 +82,7 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         ("port = 4242", 'port = 4242\ntype = "hl7"', "destinations.pacs.type"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "sc"]', "destinations.pacs.outputs"),
         ("[storage]", '[model]\nengine = "tensorrt"\n[storage]', "model.engine"),
+        ('hosts = ["127.0.0.1"]', 'hosts = ["localhost"]', "listener.callers.hosts"),
         ("[storage]", "[audit]\n[storage]", "audit"),
     ],
 )

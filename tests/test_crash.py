@@ -7,8 +7,8 @@ import pytest
 from tests import films, peers
 from tests.service import Service, settings_for
 
-# ready, plan, read, write, queue, finish, begin, send, send: one film, an SR and a GSPS, one destination
-STEPS = 9
+# ready, plan, read, write, queue, finish, send, send: one film, an SR and a GSPS, one destination
+STEPS = 8
 
 
 @pytest.mark.parametrize("die_at", range(1, STEPS + 1))
@@ -36,6 +36,68 @@ def test_a_node_killed_right_after_success_still_delivers(tmp_path: Path) -> Non
 
         with Service(settings):
             archive.wait_for_kept(2)
+
+        assert len(archive.kept) == 2
+
+
+def test_a_film_read_by_an_older_model_is_read_again_and_not_forgotten(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings, die_at=3) as first:  # right after the film was read
+            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+            assert first.wait_until_dead() == -9
+
+        with Service(settings, version="2"):
+            archive.wait_for_kept(2)
+
+        report = next(one.dataset for one in archive.kept if one.dataset.Modality == "SR")
+        assert "scripted" in report.ContributingEquipmentSequence[0].SoftwareVersions[1]
+
+
+def test_a_failing_disk_ends_the_process_and_nothing_is_lost(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    in_the_way = tmp_path / "node" / "studies" / film.StudyInstanceUID / "readings"
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as first:
+            in_the_way.parent.mkdir(parents=True)
+            in_the_way.write_text("no folder", encoding="utf-8")
+            assert peers.send(film, port=first.dicom_port) == 0
+            assert first.wait_until_dead() == 1
+            assert first.logged("engine.broken")
+        in_the_way.unlink()
+
+        with Service(settings) as second:
+            archive.wait_for_kept(2)
+            assert second.stop() == 0
+
+        assert len(archive.kept) == 2
+
+
+def test_a_second_node_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
+    with Service(settings) as first:
+        second = Service(settings)
+        assert second.wait_until_dead() == 1
+        second.kill()
+
+        assert not second.logged("service.ready")
+        assert first.stop() == 0
+
+
+def test_results_that_were_not_delivered_go_out_after_the_databases_are_lost(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with archive.down(), Service(settings) as first:
+            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+            first.wait_for("study.finished")
+            first.wait_for("delivery.delayed")
+        for database in settings.storage.directory.glob("*.sqlite*"):
+            database.unlink()
+
+        with Service(settings) as second:
+            archive.wait_for_kept(2)
+            assert second.stop() == 0
 
         assert len(archive.kept) == 2
 

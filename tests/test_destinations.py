@@ -10,7 +10,7 @@ from pydicom.uid import UID
 from node import destinations
 from node.config import DestinationSettings
 from node.destinations.dicom import judge
-from node.errors import GiveUp, RetryLater
+from node.errors import DestinationDown, GiveUp, RetryLater
 from tests import films, peers
 
 
@@ -65,12 +65,18 @@ def test_an_archive_that_will_never_take_it_parks_it(archive: peers.ReceivingArc
         deliver(film, archive)
 
 
+def test_an_archive_that_has_it_already_counts_as_sent(archive: peers.ReceivingArchive, film: Path) -> None:
+    archive.refuse(0x0111)
+
+    deliver(film, archive)
+
+
 def test_a_dropped_connection_and_a_closed_port_are_tried_again(archive: peers.ReceivingArchive, film: Path) -> None:
     archive.drop()
-    with pytest.raises(RetryLater):
+    with pytest.raises(DestinationDown):
         deliver(film, archive)
 
-    with archive.down(), pytest.raises(RetryLater, match="cannot be reached"):
+    with archive.down(), pytest.raises(DestinationDown, match="cannot be reached"):
         deliver(film, archive)
 
 
@@ -79,7 +85,7 @@ def test_a_rejected_association_is_tried_again_and_says_what_to_check(
 ) -> None:
     archive.reject()
 
-    with pytest.raises(RetryLater, match="check both AE titles"):
+    with pytest.raises(DestinationDown, match="check both AE titles"):
         deliver(film, archive)
 
 
@@ -96,8 +102,12 @@ def test_a_class_the_archive_does_not_take_is_parked(archive: peers.ReceivingArc
 def test_every_status_has_exactly_one_outcome(code: int) -> None:
     status = Dataset()
     status.Status = code
-    warning_or_success = code == 0 or 0xB000 <= code <= 0xBFFF
-    hopeless = code == 0x0122 or 0xA900 <= code <= 0xA9FF or 0xC000 <= code <= 0xCFFF
+    warning_or_success = code in (0, 0x0111) or 0xB000 <= code <= 0xBFFF
+    hopeless = (
+        code in (0x0106, 0x0107, 0x0117, 0x0120, 0x0121, 0x0122, 0x0124)
+        or 0xA900 <= code <= 0xA9FF
+        or 0xC000 <= code <= 0xCFFF
+    )
 
     if warning_or_success:
         judge(status, "pacs")

@@ -7,6 +7,7 @@ import struct
 from dataclasses import replace
 from io import BytesIO
 
+import numpy as np
 import pytest
 from pydicom import dcmread
 from pydicom.data import get_testdata_file
@@ -32,9 +33,19 @@ def layer(dataset: Dataset, name: str) -> Dataset:
     return item
 
 
+def label(dataset: Dataset) -> list[str]:
+    """Return the lines of the research label."""
+    return [str(item.UnformattedTextValue) for item in layer(dataset, gsps.LABEL).TextObjectSequence]
+
+
+def corners(text: Dataset) -> tuple[float, ...]:
+    """Return left, top, right and bottom of a text's place."""
+    return (*text.BoundingBoxTopLeftHandCorner, *text.BoundingBoxBottomRightHandCorner)
+
+
 def regions(dataset: Dataset) -> dict[str, tuple[float, ...]]:
     """Return the tracked outlines of a presentation state by tracking UID."""
-    drawn = (item for part in dataset.GraphicAnnotationSequence for item in part.GraphicObjectSequence)
+    drawn = (item for part in dataset.GraphicAnnotationSequence for item in part.get("GraphicObjectSequence", ()))
     return {item.TrackingUID: tuple(item.GraphicData) for item in drawn if "TrackingUID" in item}
 
 
@@ -72,6 +83,7 @@ def test_a_state_beside_a_film_with_findings_tracks_only_what_the_report_has() -
 
     drawn = {uid for state in states for uid in regions(state)}
     assert drawn == reported_regions(sr.write(of, headers, BERLIN)[0]).keys()
+    assert [len(label(state)) for state in states] == [1, 3]  # the film without findings says so
 
 
 @pytest.mark.parametrize(
@@ -117,22 +129,58 @@ def test_each_box_is_a_closed_unfilled_line_with_a_label() -> None:
     ]
 
 
-def test_the_research_label_and_the_analyzed_square_have_their_own_layer() -> None:
+def test_the_research_label_and_the_analyzed_square_have_their_own_layers() -> None:
     dataset = written(several())
 
-    about = layer(dataset, gsps.SQUARE)
+    assert label(dataset) == ["AI RESEARCH - NOT FOR DIAGNOSIS - square: analyzed part"]
+    [square] = layer(dataset, gsps.SQUARE).GraphicObjectSequence
+    assert list(square.GraphicData[:6]) == [120, 0, 1880, 0, 1880, 1760]
+    grays = {
+        item.GraphicLayer: item.GraphicLayerRecommendedDisplayGrayscaleValue for item in dataset.GraphicLayerSequence
+    }
+    assert grays.keys() == {gsps.BOXES, gsps.LABEL, gsps.SQUARE}
+    assert grays[gsps.LABEL] == grays[gsps.BOXES] == 0xFFFF > grays[gsps.SQUARE]
 
-    assert about.TextObjectSequence[0].UnformattedTextValue.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
-    assert list(about.GraphicObjectSequence[0].GraphicData[:6]) == [120, 0, 1880, 0, 1880, 1760]
-    assert {item.GraphicLayer for item in dataset.GraphicLayerSequence} == {gsps.BOXES, gsps.SQUARE}
-    assert all("GraphicLayerRecommendedDisplayGrayscaleValue" in item for item in dataset.GraphicLayerSequence)
+
+@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
+def test_the_label_stands_a_line_inside_the_film_and_off_the_labels_of_boxes(of: Film) -> None:
+    dataset = written(of)
+
+    lines = [corners(item) for item in layer(dataset, gsps.LABEL).TextObjectSequence]
+    line = samples.ROWS / 40
+    left, top, right, bottom = np.array(lines).T
+    assert (left.min(), right.max(), bottom.max()) == (line, samples.COLUMNS - line, samples.ROWS - line)
+    assert (top[1:] >= bottom[:-1]).all()
+    if words.reported(of):
+        assert all(corners(item)[3] <= top.min() for item in layer(dataset, gsps.BOXES).TextObjectSequence)
 
 
-def test_a_film_without_findings_shows_its_analyzed_square_alone() -> None:
+@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (64, 64), (64, 9000), (9000, 64)])
+@pytest.mark.parametrize("has_findings", [True, False])
+def test_films_of_any_shape_have_their_label_inside(columns: int, rows: int, has_findings: bool) -> None:
+    whole = Box(left=0, top=0, right=columns, bottom=rows)
+    of = replace(film(sentences=False), columns=columns, rows=rows, analyzed=whole)
+
+    dataset = written(replace(of, findings=(finding(boxes=(whole,)),)) if has_findings else of)
+
+    for part in dataset.GraphicAnnotationSequence:
+        for left, top, right, bottom in map(corners, part.get("TextObjectSequence", ())):
+            assert 0 <= left < right <= columns
+            assert 0 <= top < bottom <= rows
+
+
+def test_a_film_without_findings_shows_its_analyzed_square_and_says_why_there_is_no_box() -> None:
     dataset = written(film(findings=(absent(),)))
 
-    assert [item.GraphicLayer for item in dataset.GraphicAnnotationSequence] == [gsps.SQUARE]
     assert list(regions(dataset)) == [words.analyzed_tracking_uid(report(film()), film())]
+    assert label(dataset) == [
+        "AI RESEARCH - NOT FOR DIAGNOSIS - square: analyzed part",
+        "No prompted finding near its threshold.",
+        "Not a report of a normal film.",
+    ]
+    assert {item.GraphicLayer for item in dataset.GraphicLayerSequence} == {gsps.LABEL, gsps.SQUARE}
+    assert "box" not in dataset.ContentDescription.lower()
+    assert "boxes" in written(several()).ContentDescription
 
 
 def test_several_hundred_boxes_are_drawn() -> None:
@@ -152,12 +200,8 @@ def test_one_state_for_each_film_that_was_read() -> None:
 
     first, second = gsps.write(of, sources(cr(1), bare(2), cr(3)), BERLIN)
 
-    assert [
-        one.ReferencedSeriesSequence[0].ReferencedImageSequence[0].ReferencedSOPInstanceUID for one in (first, second)
-    ] == [
-        samples.film_uid(1),
-        samples.film_uid(3),
-    ]
+    images = [one.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for one in (first, second)]
+    assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
     assert (first.InstanceNumber, second.InstanceNumber) == (1, 3)
     assert first.SeriesInstanceUID == second.SeriesInstanceUID
     assert first.SOPInstanceUID != second.SOPInstanceUID

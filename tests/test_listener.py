@@ -1,16 +1,17 @@
 import hashlib
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pydicom import dcmread
-from pydicom.uid import UID, generate_uid
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, generate_uid
 from pynetdicom import AE, build_context
 from pynetdicom.dsutils import encode
 
 from node.config import Caller, ListenerSettings
-from node.listener import TRANSFER_SYNTAXES, Listener, is_storage
+from node.listener import TRANSFER_SYNTAXES, Listener, identify, is_storage
 from node.metrics import Metrics
 from node.spool import Spool
 from tests import films, peers
@@ -81,12 +82,12 @@ def test_a_compressed_film_is_kept_compressed(node: Node, chest_film_jpeg2000: P
     assert kept.PixelData == film.PixelData
 
 
-def test_the_same_film_twice_is_acknowledged_twice_and_told_once(node: Node) -> None:
+def test_the_same_film_twice_is_acknowledged_twice_and_kept_once(node: Node) -> None:
     film = films.thumbnail()
 
     assert peers.send_all([film, film], port=node.listener.port) == [0x0000, 0x0000]
 
-    assert len(node.told) == 1
+    assert len(node.spool.study(film.StudyInstanceUID).instances) == 1
     assert node.count("cxr_instances_total", outcome="kept") == 1
     assert node.count("cxr_instances_total", outcome="repeated") == 1
 
@@ -173,3 +174,46 @@ def test_a_uid_with_a_path_in_it_is_refused_and_the_listener_lives(node: Node, u
 def test_an_object_without_a_study_is_refused(node: Node) -> None:
     assert peers.send(films.thumbnail({"StudyInstanceUID": None}), port=node.listener.port) == 0xC000
     assert node.count("cxr_instances_total", outcome="refused") == 1
+
+
+def test_a_deflated_film_is_kept_and_told_by_its_beginning(node: Node) -> None:
+    film = films.thumbnail()
+    film.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+
+    assert peers.send(film, port=node.listener.port) == 0x0000
+
+    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    assert dcmread(instance.path).PixelData == film.PixelData
+
+
+def test_a_deflate_bomb_is_never_inflated_to_find_its_study() -> None:
+    bomb = films.thumbnail()
+    bomb.PixelData = bytes(100_000_000)
+    sent = encode(bomb, is_implicit_vr=False, is_little_endian=True, deflated=True)
+    assert sent is not None
+
+    tracemalloc.start()
+    found = identify(sent, DeflatedExplicitVRLittleEndian)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert found == (bomb.StudyInstanceUID, bomb.SOPInstanceUID)
+    assert peak < 10_000_000
+
+
+def test_what_fails_on_our_side_is_answered_with_another_status(node: Node) -> None:
+    node.listener.close()
+    listener = Listener(
+        ListenerSettings(port=0, callers=(Caller(ae_title="TESTER", hosts=("127.0.0.1",)),)),
+        node.spool,
+        node.metrics,
+        on_kept=_fail,
+    )
+    try:
+        assert peers.send(films.thumbnail(), port=listener.port) == 0x0110
+    finally:
+        listener.close()
+
+
+def _fail(_study_uid: str) -> None:
+    raise RuntimeError("nobody hears")

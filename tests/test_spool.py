@@ -154,10 +154,85 @@ def test_many_senders_of_one_study_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len(spool.study(STUDY).instances) == 20
 
 
-def test_a_removed_study_leaves_nothing(tmp_path: Path) -> None:
+def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.keep_output(output(), b"sr")
+    spool.mark_round(STUDY, mark(kept.name))
+
+    assert spool.remove_study(STUDY)
+
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["000001.json"]
     keep(spool)
+    assert not spool.has_unread(STUDY)
 
-    spool.remove_study(STUDY)
 
-    assert list(spool.studies()) == []
+def test_a_study_with_something_unread_is_not_removed(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(kept.name))
+    late = keep(spool, film="1.2.3.5").instance.path
+
+    assert not spool.remove_study(STUDY)
+
+    assert late.exists()
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_removal_that_was_cut_short_loses_nothing_unread(tmp_path: Path, moved: bool) -> None:
+    spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(kept.name))
+    folder, aside = tmp_path / "studies" / STUDY, tmp_path / "studies" / f".removing-{STUDY}"
+    folder.rename(aside)
+    if moved:
+        folder.mkdir()
+        (aside / "rounds").rename(folder / "rounds")
+
+    spool.sweep()
+
+    assert not aside.exists()
+    assert kept.exists() is not moved
+    assert len(spool.rounds(STUDY)) == 1
+
+
+def test_the_newest_version_is_the_last_that_came_whatever_the_clock_says(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool, b"first").instance
+    os.utime(first.path, (2**31, 2**31))
+
+    keep(spool, b"second")
+    assert spool.study(STUDY).instances[0].number == 2
+
+    again = keep(spool, b"first")
+    assert again.is_new
+    assert spool.study(STUDY).instances == (again.instance,)
+
+
+def test_a_folder_that_cannot_be_synced_is_not_acknowledged(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    folder = keep(spool).instance.path.parent
+    folder.rename(folder.parent / "elsewhere")
+    folder.write_text("in the way", encoding="utf-8")
+
+    with pytest.raises(SpoolFull):
+        keep(spool, b"other")
+
+
+def test_a_damaged_mark_counts_as_none(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(kept.name))
+    next(tmp_path.rglob("000001.json")).write_text("", encoding="utf-8")
+
+    assert spool.has_unread(STUDY)
+
+
+def test_readings_that_were_begun_and_never_ended_are_counted(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+
+    assert [spool.begin_reading(STUDY, "key") for _ in range(3)] == [1, 2, 3]
+    spool.end_reading(STUDY, "key")
+
+    assert spool.begin_reading(STUDY, "key") == 1

@@ -10,10 +10,11 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node import identity
-from node.domain import Box, FindingState, GroundedSentence, Reason, Report, Side
+from node import identity, prompts
+from node.domain import Box, Code, FindingState, GroundedSentence, Reason, Report, Side
 from node.outputs import sr, words
 from node.outputs.document import save_bytes
+from node.outputs.sr_findings import probability_name
 from tests import samples, validators
 from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, unread
 
@@ -42,6 +43,11 @@ def groups(dataset: Dataset) -> list[Dataset]:
     return contents(measurements, "125007")
 
 
+def numbers(item: Dataset) -> list[Dataset]:
+    """Return the children of a content item that are numbers."""
+    return [child for child in item.get("ContentSequence", ()) if child.ValueType == "NUM"]
+
+
 def everything(item: Dataset) -> Iterator[Dataset]:
     """Walk the content tree."""
     for child in item.get("ContentSequence", ()):
@@ -50,8 +56,8 @@ def everything(item: Dataset) -> Iterator[Dataset]:
 
 
 def said(dataset: Dataset) -> str:
-    """Return all text of the content tree."""
-    return "\n".join(item.TextValue for item in everything(dataset) if item.ValueType == "TEXT")
+    """Return all text of the content tree, however it is broken into lines."""
+    return "\n".join(" ".join(item.TextValue.split()) for item in everything(dataset) if item.ValueType == "TEXT")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -81,8 +87,9 @@ def test_every_reported_box_has_a_group_of_its_own() -> None:
         "Support devices",
     ]
     assert len({contents(group, "112040")[0].UID for group in found}) == 4
-    probabilities = [contents(group, "122157")[0].MeasuredValueSequence[0].NumericValue for group in found]
-    assert probabilities == [0.83, 0.41, 0.41, 0.5]
+    values = [value for group in found for number in numbers(group) for value in number.MeasuredValueSequence]
+    assert [value.NumericValue for value in values] == [0.83, 0.41, 0.41, 0.5]
+    assert {value.MeasurementUnitsCodeSequence[0].CodeValue for value in values} == {"1"}
     states = [contents(group, code)[0] for group, code in zip(found, codes, strict=True)]
     assert [state.ConceptCodeSequence[0].CodeMeaning for state in states] == [
         "Present",
@@ -91,6 +98,53 @@ def test_every_reported_box_has_a_group_of_its_own() -> None:
         "Present",
     ]
     assert [contents(group, "111030")[0].GraphicType for group in found] == ["POLYLINE"] * 4
+
+
+def test_the_name_of_the_number_tells_the_finding_and_whether_to_review_it() -> None:
+    names = [number.ConceptNameCodeSequence[0] for group in groups(written(SEVERAL)) for number in numbers(group)]
+
+    assert [(name.CodeValue, name.CodingSchemeDesignator, name.CodeMeaning) for name in names] == [
+        ("P60046008", "99CHEX", "AI probability of pleural effusion"),
+        ("R19242006", "99CHEX", "AI probability of pulmonary edema (review)"),
+        ("R19242006", "99CHEX", "AI probability of pulmonary edema (review)"),
+        ("PSUPPORT_DEVICES", "99CHEX", "AI probability of support devices"),
+    ]
+
+
+@pytest.mark.parametrize("state", [FindingState.PRESENT, FindingState.INDETERMINATE])
+def test_the_names_of_all_numbers_of_the_prompt_set_fit_and_differ(state: FindingState) -> None:
+    findings = [prompt.finding for prompt in prompts.load("chexpert14").prompts if prompt.finding]
+
+    names = [probability_name(finding(code, state=state)) for code in findings]
+
+    assert all(len(name.value) <= 16 and len(name.meaning) <= 64 for name in names)
+    assert len({name.value for name in names}) == len({name.meaning for name in names}) == len(findings)
+
+
+@pytest.mark.parametrize(("meaning", "spoken"), [("COPD", "COPD"), ("X-ray sign", "X-ray sign"), ("Edema", "edema")])
+def test_an_acronym_keeps_its_capitals_in_the_name_of_a_number(meaning: str, spoken: str) -> None:
+    name = probability_name(finding(Code(value="1", scheme="99X", meaning=meaning)))
+
+    assert name.meaning == f"AI probability of {spoken}"
+
+
+def test_the_longest_code_that_a_prompt_set_may_have_can_be_reported() -> None:
+    long = Code(value="W" * 16, scheme="99SITE", meaning="M" * 64)
+
+    dataset = written(report(film(findings=(finding(long, state=FindingState.INDETERMINATE),))))
+
+    [number] = numbers(groups(dataset)[0])
+    assert number.ConceptNameCodeSequence[0].LongCodeValue == "R" + "W" * 16
+    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith("M (review)")
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dsrdump(dataset) == []
+
+
+@pytest.mark.parametrize("form", ["several", "one", "none", "mixed"])
+def test_items_of_a_group_stand_apart(form: str) -> None:
+    containers = [item for item in everything(written(FORMS[form])) if item.ValueType == "CONTAINER"]
+
+    assert {item.ContinuityOfContent for item in containers} == {"SEPARATE"}
 
 
 def test_a_box_is_a_closed_line_clockwise_from_the_top_left() -> None:
@@ -148,7 +202,7 @@ def test_groups_have_the_shape_that_viewers_can_show(form: str) -> None:
 
     assert found
     assert all(len(contents(group, "111030")) == 1 for group in found)
-    assert len({len(contents(group, "122157")) for group in found}) == 1  # mixed shapes hide boxes in OHIF 3.13.2
+    assert len({len(numbers(group)) for group in found}) == 1  # mixed shapes hide boxes in OHIF 3.13.2
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -161,7 +215,7 @@ def test_the_analyzed_square_stands_for_a_film_without_findings() -> None:
 
     [region] = contents(group, "111030")
     assert list(region.GraphicData[:6]) == [120, 0, 1880, 0, 1880, 1760]
-    assert contents(group, "122157") == []
+    assert numbers(group) == []
     assert contents(group, "121106")[0].TextValue == words.NOTHING_NEAR
 
 
@@ -205,6 +259,19 @@ def test_a_study_of_which_nothing_was_read_says_why(reason: Reason) -> None:
     assert dataset.ContentTemplateSequence[0].TemplateIdentifier == "2000"
     assert words.REASONS[reason] in said(dataset)
     assert "normal" not in said(dataset)
+
+
+def test_the_reason_comes_first_the_film_last_and_no_line_is_long() -> None:
+    [findings] = contents(written(NOT_PROCESSED), "59776-5")
+
+    texts = [item.TextValue for item in contents(findings, "121071")]
+
+    label, first, _ = texts
+    assert label.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert first.startswith(f"Not processed: {words.REASONS[Reason.UNDECODABLE]}.")
+    assert first.endswith(f"\r\nFilm 1 of 2 (SOP Instance UID {samples.film_uid(1)})")
+    assert all(len(line) <= 90 and "\n" not in line for text in texts for line in text.split("\r\n"))
+    assert "\r\n" in label
 
 
 def test_an_object_that_is_no_image_is_referred_to_as_composite() -> None:
@@ -289,8 +356,12 @@ def test_a_reported_finding_without_a_box_is_refused() -> None:
         sr.write(boxless, sources(cr(1)), BERLIN)
 
 
-def test_private_codes_are_declared() -> None:
-    [scheme] = written(SEVERAL).CodingSchemeIdentificationSequence
+@pytest.mark.parametrize("form", FORMS)
+def test_private_codes_are_declared(form: str) -> None:
+    dataset = written(FORMS[form])
 
-    assert scheme.CodingSchemeDesignator == "99CHEX"
-    assert "CodingSchemeIdentificationSequence" not in written(ONE)
+    used = {code.CodingSchemeDesignator for item in everything(dataset) for code in item.ConceptNameCodeSequence}
+    declared = [item.CodingSchemeDesignator for item in dataset.get("CodingSchemeIdentificationSequence", ())]
+
+    assert declared == (["99CHEX"] if "99CHEX" in used else [])
+    assert declared == (["99CHEX"] if form in ("several", "one", "mixed") else [])

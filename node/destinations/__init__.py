@@ -6,14 +6,20 @@ later, and GiveUp when it will fail every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from node.config import DestinationSettings
 from node.destinations import dicom
 
-Sender = Callable[..., None]
+
+class Sender(Protocol):
+    """Sends one file."""
+
+    def __call__(self, path: Path, destination: DestinationSettings, *, calling_aet: str) -> None:
+        """Return when it was taken; raise RetryLater, DestinationDown or GiveUp."""
+
 
 SENDERS: Final[Mapping[str, Sender]] = {"dicom": dicom.send}
 

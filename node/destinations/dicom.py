@@ -1,7 +1,7 @@
 """C-STORE SCU: one object, one association, and what its outcome means.
 
-A warning status (Bxxx) means stored (PS3.4 B.2.3). Out of resources and everything that happens to a connection will
-pass; a refused SOP class or a data set the peer cannot understand will not.
+A warning status (Bxxx) means stored (PS3.4 B.2.3), and so does a duplicate: the peer has this object. Out of resources
+and everything that happens to a connection will pass; a refused SOP class or an object the peer finds wrong will not.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pynetdicom import AE
 from pynetdicom.association import Association
 
 from node.config import DestinationSettings
-from node.errors import GiveUp, RetryLater
+from node.errors import DestinationDown, GiveUp, RetryLater
 
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 60
-_SUCCESS = 0x0000
-_SOP_CLASS_NOT_SUPPORTED = 0x0122
+
+# PS3.7 C: success, duplicate SOP instance
+_STORED = frozenset((0x0000, 0x0111))
+# PS3.7 C: attribute value, attribute list, SOP instance, missing attribute (two), SOP class, not authorized
+_HOPELESS = frozenset((0x0106, 0x0107, 0x0117, 0x0120, 0x0121, 0x0122, 0x0124))
 
 
 def send(path: Path, destination: DestinationSettings, *, calling_aet: str) -> None:
@@ -33,11 +36,10 @@ def send(path: Path, destination: DestinationSettings, *, calling_aet: str) -> N
     association = _associate(dataset, destination, calling_aet=calling_aet)
     try:
         status = association.send_c_store(dataset)
-    except (ValueError, RuntimeError) as error:
-        # ValueError: no accepted context fits; RuntimeError: the association ended before the request left
-        if isinstance(error, RuntimeError):
-            raise RetryLater("the association ended before the object was sent") from error
-        raise GiveUp(f"{destination.name} does not accept this SOP class; enable it there, then retry") from error
+    except RuntimeError as error:  # the association ended before the request left
+        raise DestinationDown(f"{destination.name} ended the association") from error
+    except ValueError as error:  # no accepted context fits
+        raise GiveUp(_not_accepted(destination)) from error
     finally:
         if association.is_established:
             association.release()
@@ -51,12 +53,10 @@ def judge(status: Dataset, name: str) -> None:
     """
     code = status.get("Status", None)
     if code is None:
-        raise RetryLater(f"{name} gave no answer")
-    if code == _SUCCESS or code >> 12 == 0xB:
+        raise DestinationDown(f"{name} gave no answer")
+    if code in _STORED or code >> 12 == 0xB:
         return
-    if code == _SOP_CLASS_NOT_SUPPORTED:
-        raise GiveUp(f"{name} does not support this SOP class; enable it there, then retry")
-    if code >> 8 == 0xA9 or code >> 12 == 0xC:
+    if code in _HOPELESS or code >> 8 == 0xA9 or code >> 12 == 0xC:
         raise GiveUp(f"{name} refused the object with status {code:04X}; see its log, then retry")
     raise RetryLater(f"{name} answered {code:04X}")
 
@@ -75,14 +75,18 @@ def _associate(dataset: Dataset, destination: DestinationSettings, *, calling_ae
         entity.add_requested_context(dataset.SOPClassUID, syntax)
     association = entity.associate(destination.host, destination.port, ae_title=destination.ae_title)
     if association.is_rejected:
-        raise RetryLater(f"{destination.name} rejected the association; check both AE titles there")
+        raise DestinationDown(f"{destination.name} rejected the association; check both AE titles there")
     if association.accepted_contexts and association.is_established:
         _send_at_once(association)
         return association
     if association.rejected_contexts:
         association.abort()
-        raise GiveUp(f"{destination.name} does not accept this SOP class; enable it there, then retry")
-    raise RetryLater(f"{destination.name} cannot be reached at {destination.host}:{destination.port}")
+        raise GiveUp(_not_accepted(destination))
+    raise DestinationDown(f"{destination.name} cannot be reached at {destination.host}:{destination.port}")
+
+
+def _not_accepted(destination: DestinationSettings) -> str:
+    return f"{destination.name} does not accept this SOP class; enable it there, then retry"
 
 
 def _send_at_once(association: Association) -> None:
