@@ -1,13 +1,13 @@
 """The presentation state of a film: draws the boxes over the untouched image (PS3.3 A.33.1, Grayscale Softcopy).
 
 The state replaces the image's own gray pipeline (PS3.3 C.11), so it carries the source's modality LUT and window, and
-inverts MONOCHROME1 films: without that they would show as negatives. Boxes stand in one layer, the research label and
-the analyzed square in another, so that a viewer can switch the boxes off.
+inverts MONOCHROME1 films: without that they would show as negatives. Boxes, research label and analyzed square stand in
+a layer each, so that a viewer can switch the boxes off and the square is dimmer than the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
@@ -21,7 +21,7 @@ from node.outputs.labels import place
 from node.outputs.patient import long_text
 
 SERIES_NUMBER = 9002
-BOXES, SQUARE = "AI BOXES", "AI LABEL"
+BOXES, LABEL, SQUARE = "AI BOXES", "AI LABEL", "AI SQUARE"
 _WHITE, _GRAY = 0xFFFF, 0xB000
 
 
@@ -46,16 +46,19 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
     )
     dataset.BodyPartExamined = "CHEST"
     dataset.ContentLabel = "AI RESEARCH"
-    dataset.ContentDescription = f"{identity.RESEARCH_LABEL}: boxes"
+    dataset.ContentDescription = f"{identity.RESEARCH_LABEL}: {'boxes' if words.reported(film) else 'no finding drawn'}"
     dataset.ContentCreatorName = ""
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(report, zone)
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
     describe_grayscale(source, dataset)
     dataset.GraphicLayerSequence = [
-        _layer(SQUARE, order=1, gray=_GRAY, description="Research label and analyzed square"),
-        _layer(BOXES, order=2, gray=_WHITE, description="Boxes of present and indeterminate findings"),
+        _layer(SQUARE, order=1, gray=_GRAY, description="Analyzed square"),
+        _layer(LABEL, order=2, gray=_WHITE, description="Research label"),
     ]
+    if words.reported(film):
+        boxes = _layer(BOXES, order=3, gray=_WHITE, description="Boxes of present and indeterminate findings")
+        dataset.GraphicLayerSequence.append(boxes)
     dataset.GraphicAnnotationSequence = list(_annotations(report, film))
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset
@@ -92,40 +95,59 @@ def _layer(name: str, *, order: int, gray: int, description: str) -> Dataset:
 
 def _annotations(report: Report, film: Film) -> Iterator[Dataset]:
     """Draw square and label, then the boxes if there are any (PS3.3 C.10.5)."""
-    columns, rows = words.size(film)
-    line = max(rows / 40, 1.0)
+    line = max(words.size(film)[1] / 40, 1.0)
     square = _rectangle(words.analyzed(film))
     if words.nothing_near(report):
         # The same square stands in the report as a group, under the same tracking UID.
         square.TrackingID = words.ANALYZED_SQUARE
         square.TrackingUID = words.analyzed_tracking_uid(report, film)
-    heading = Box(left=0.0, top=max(rows - line, 0.0), right=columns, bottom=rows)
-    about = Dataset()
-    about.GraphicLayer = SQUARE
-    about.TextObjectSequence = [_text(f"{identity.RESEARCH_LABEL} - square: analyzed part", heading)]
-    about.GraphicObjectSequence = [square]
-    yield about
+    yield _annotation(SQUARE, graphics=[square])
+    heading = dict(_heading(film, line))
+    yield _annotation(LABEL, texts=[_text(value, where) for value, where in heading.items()])
+    if words.reported(film):
+        yield _boxes(film, line, bottom=min(where.top for where in heading.values()))
 
+
+def _annotation(layer: str, *, texts: Sequence[Dataset] = (), graphics: Sequence[Dataset] = ()) -> Dataset:
+    item = Dataset()
+    item.GraphicLayer = layer
+    if texts:
+        item.TextObjectSequence = list(texts)
+    if graphics:
+        item.GraphicObjectSequence = list(graphics)
+    return item
+
+
+def _heading(film: Film, line: float) -> Iterator[tuple[str, Box]]:
+    """Yield the lines of the research label, a line's height away from the film's edges; line: its height in pixels."""
+    columns, rows = words.size(film)
+    label = f"{identity.RESEARCH_LABEL} - square: analyzed part"
+    lines = (label, *(() if words.reported(film) else words.NOTHING_NEAR_LINES))
+    inset = min(line, columns / 4)
+    for number, value in enumerate(lines):
+        top = max(rows - (len(lines) - number + 1) * line, 0.0)
+        yield value, Box(left=inset, top=top, right=columns - inset, bottom=top + line)
+
+
+def _boxes(film: Film, line: float, *, bottom: float) -> Dataset:
+    """Draw the boxes of a film and their labels, none below the row `bottom` where the research label begins."""
+    columns, _ = words.size(film)
     drawn = [(finding, name, box) for finding in words.reported(film) for name, box in words.named_boxes(finding)]
-    if not drawn:
-        return
     texts = [words.label(finding) for finding, _, _ in drawn]
     places = place(
         [box.box for _, _, box in drawn],
         [(min(0.6 * line * len(text), columns), line) for text in texts],
         columns=columns,
-        rows=rows,
+        rows=max(bottom, line),
     )
-    boxes = Dataset()
-    boxes.GraphicLayer = BOXES
-    boxes.TextObjectSequence = [_text(text, where) for text, where in zip(texts, places, strict=True)]
-    boxes.GraphicObjectSequence = []
+    rectangles = []
     for _, name, box in drawn:
         rectangle = _rectangle(box.box)
         rectangle.TrackingID = name
         rectangle.TrackingUID = box.tracking_uid
-        boxes.GraphicObjectSequence.append(rectangle)
-    yield boxes
+        rectangles.append(rectangle)
+    labels = [_text(text, where) for text, where in zip(texts, places, strict=True)]
+    return _annotation(BOXES, texts=labels, graphics=rectangles)
 
 
 def _rectangle(box: Box) -> Dataset:

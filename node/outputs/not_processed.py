@@ -1,4 +1,7 @@
-"""The content of a report on a study of which nothing could be read (PS3.16 TID 2000): one reason per object."""
+"""The content of a report on a study of which nothing could be read (PS3.16 TID 2000): one reason per object.
+
+Viewers show little of a text: the reason comes first, the film it belongs to last, and the lines are short.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ def content(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentI
     root.ContentSequence.extend(language())
     root.ContentSequence.extend(observer(report))
     findings = container(FINDINGS)
-    findings.ContentSequence.append(text(words.intended_use(report), name=FINDING))
+    findings.ContentSequence.append(text(words.wrapped(words.intended_use(report)), name=FINDING))
     for film in report.films:
-        why = text(f"{words.film_name(report, film)}. {words.not_processed(film)}", name=FINDING)
-        findings.ContentSequence.append(inferred_from(why, source_object(sources[film.source])))
+        why = words.wrapped(words.not_processed(film), words.film_name(report, film))
+        findings.ContentSequence.append(inferred_from(text(why, name=FINDING), source_object(sources[film.source])))
     root.ContentSequence.append(findings)
     return root

@@ -86,10 +86,13 @@ def _describe_document(dataset: Dataset, report: Report, sources: Mapping[str, D
 
 
 def _private_schemes(report: Report) -> list[Dataset]:
-    """Declare the private coding schemes of the findings (PS3.3 C.12.1.1.1)."""
+    """Declare the private coding schemes of findings, sites and probabilities (PS3.3 C.12.1.1.1)."""
     codes = {code for film in report.read_films for one in film.findings for code in (one.code, one.site) if code}
+    schemes = {code.scheme for code in codes if code.scheme.startswith("99")}
+    if any(words.reported(film) for film in report.read_films):
+        schemes.add(sr_findings.PRIVATE_SCHEME)
     items = []
-    for scheme in sorted({code.scheme for code in codes if code.scheme.startswith("99")}):
+    for scheme in sorted(schemes):
         item = Dataset()
         item.CodingSchemeDesignator = scheme
         item.CodingSchemeName = f"Private codes {scheme} of {identity.PROGRAM}"

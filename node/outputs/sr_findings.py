@@ -25,7 +25,7 @@ from pydicom.sr.coding import Code as Concept
 
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
 from node.outputs import words
-from node.outputs.patient import long_text
+from node.outputs.patient import long_text, short_text
 from node.outputs.sr_items import code as code_answer
 from node.outputs.sr_items import concept, container, inferred_from, outline, region, source_object, text
 
@@ -39,7 +39,7 @@ SIDES: Mapping[Side, Concept] = {
     Side.LEFT: Concept("7771000", "SCT", "Left"),
     Side.BILATERAL: Concept("51440002", "SCT", "Bilateral"),
 }
-PROBABILITY = Concept("122157", "DCM", "Probability")
+PRIVATE_SCHEME = "99CHEX"
 NO_UNITS = Concept("1", "UCUM", "no units")
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 SELECTED_REGION = Concept("111099", "DCM", "Selected region")
@@ -81,6 +81,7 @@ def evaluations(report: Report, sources: Mapping[str, Dataset]) -> ContainerCont
 def _group(
     report: Report, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
 ) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    """Encode one box of a finding (TID 1410)."""
     side = box.side or finding.side
     sites = [FindingSite(concept(finding.site), SIDES[side] if side else None)] if finding.site else None
     group = PlanarROIMeasurementsAndQualitativeEvaluations(
@@ -90,13 +91,30 @@ def _group(
         algorithm_id=_algorithm(report),
         finding_sites=sites,
         # float(): highdicom refuses numpy's float32
-        measurements=[Measurement(name=PROBABILITY, value=round(float(finding.probability), 6), unit=NO_UNITS)],
+        measurements=[
+            Measurement(name=probability_name(finding), value=round(float(finding.probability), 6), unit=NO_UNITS)
+        ],
         qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
         geometric_purpose=BOUNDED_BY,
     )
     if finding.sentence is not None:
         group[0].ContentSequence.append(text(film.sentences[finding.sentence].text))
-    return group
+    return _separate(group)
+
+
+def probability_name(finding: Finding) -> Concept:
+    """Name the number of a reported finding: our own code per finding, P for present and R for review.
+
+    OHIF 3.13.2 labels a box with its number's name, value and site and shows nothing else of the group: under the
+    common name Probability (122157, DCM) no two findings could be told apart. A finding code of 16 characters makes a
+    Long Code Value.
+    """
+    is_review = finding.state is FindingState.INDETERMINATE
+    letter, start, end = "R" if is_review else "P", "AI probability of ", " (review)" if is_review else ""
+    meaning = short_text(finding.code.meaning, 64 - len(start) - len(end))
+    if meaning[1:2].islower():  # not an acronym
+        meaning = meaning[0].lower() + meaning[1:]
+    return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, f"{start}{meaning}{end}")
 
 
 def _square(report: Report, film: Film, source: Dataset) -> PlanarROIMeasurementsAndQualitativeEvaluations:
@@ -111,6 +129,14 @@ def _square(report: Report, film: Film, source: Dataset) -> PlanarROIMeasurement
         geometric_purpose=BOUNDED_BY,
     )
     group[0].ContentSequence.append(text(words.NOTHING_NEAR))
+    return _separate(group)
+
+
+def _separate(
+    group: PlanarROIMeasurementsAndQualitativeEvaluations,
+) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    """Let renderers set each item of a group on its own; highdicom 0.28.2 says they are one text (PS3.3 C.18.8)."""
+    group[0].ContinuityOfContent = "SEPARATE"
     return group
 
 

@@ -5,6 +5,7 @@ Never "normal" as a conclusion: what the network did not report, it may also hav
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 
 from node import identity
@@ -31,6 +32,8 @@ NOTHING_NEAR = (
     "No prompted finding came near its threshold in the analyzed square. "
     "This is not a report of a normal film: what was not asked for was not looked for."
 )
+NOTHING_NEAR_LINES = ("No prompted finding near its threshold.", "Not a report of a normal film.")
+"""The same in few words, to stand on the film."""
 
 
 def check(report: Report) -> None:
@@ -74,6 +77,12 @@ def analyzed(film: Film) -> Box:
     if film.analyzed is None:
         raise ValueError("a film that was not read has no analyzed square")
     return film.analyzed
+
+
+def wrapped(*paragraphs: str, width: int = 90) -> str:
+    """Break paragraphs into lines for viewers that do not (OHIF 3.13.2); CR LF parts them (PS3.5 6.1.3)."""
+    lines = (textwrap.wrap(one, width, break_long_words=False, break_on_hyphens=False) for one in paragraphs)
+    return "\r\n".join(line for paragraph in lines for line in paragraph)
 
 
 def size(film: Film) -> tuple[int, int]:
