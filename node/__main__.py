@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from node import config, log
@@ -51,6 +52,8 @@ def _check(options: argparse.Namespace) -> int:
 
     settings = config.load(options.settings)
     prompts.load(settings.model.prompts)
+    if not (settings.model.directory / "manifest.toml").is_file():
+        raise ConfigError([f"model.directory: {settings.model.directory} is no model directory; correct the path"])
     print(config.render(settings), end="")
     return 0
 
@@ -112,13 +115,15 @@ def _demo(options: argparse.Namespace) -> int:
     from node import demo
 
     log.configure(level="warning")
-    model = ModelSettings(directory=options.model, engine=options.engine, threads=options.threads)
+    model = ModelSettings(
+        directory=options.model, engine=options.engine, threads=options.threads, prompts=options.prompts
+    )
     demo.run(options.out, model=model, say=lambda line: print(line, flush=True))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m node", description="Chest X-rays in, SR and GSPS out.")
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m node", description="Chest X-rays in, SR and GSPS out.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     for name, run, text in (
@@ -144,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
     ask = commands.add_parser("ask", help="ask about one film: by a prompt, by a box, by both")
     ask.add_argument("film", type=Path, metavar="FILE")
+    ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
     ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
     ask.add_argument("--box", action="append", default=[], type=_box, metavar="L,T,R,B", help="pixels of the film")
     _add_model(ask, run=_ask, required=True)
@@ -158,9 +164,22 @@ def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) 
     defaults = ModelSettings()
     parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
     parser.add_argument("--engine", choices=ENGINES, default=defaults.engine)
-    parser.add_argument("--threads", type=int, default=defaults.threads, help="0: all cores")
+    parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
     parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
     parser.set_defaults(run=run)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of threads; 0 means all cores")
+    return int(text)
 
 
 def _box(text: str) -> Box:

@@ -1,27 +1,32 @@
 """The settings: one TOML file, read once, into frozen dataclasses. Every mistake is listed at once.
 
-A key that is unknown, or whose feature this version does not have, is refused. A default stands on its field and
-nowhere else. Nothing else in the program reads a settings file or the environment.
+A key that is unknown, or whose feature this version does not have, is refused. A default and the rule for a value
+stand on its field and nowhere else. Nothing else in the program reads a settings file or the environment.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
+import json
+import re
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from node.errors import ConfigError
+from node.rules import ADDRESS, AE_TITLE, NOT_BLANK, TIME_ZONE, between, later, one_of, ruled, setting
 
 _T = TypeVar("_T")
 
 OUTPUT_KINDS = ("sr", "gsps")
 ENGINES = ("onnx", "torch")
+
+_ANY_PORT, _PEER_PORT = between(0, 65535), between(1, 65535)
+_SECONDS = between(0.05, 86400.0)
 
 _LATER = {
     "listener.tls": "DICOM TLS is not in this version; remove the table",
@@ -31,20 +36,20 @@ _LATER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who may associate: a calling AE title from one of these hosts."""
+    """Who may associate: a calling AE title from one of these IP addresses."""
 
-    ae_title: str
-    hosts: tuple[str, ...]
+    ae_title: str = setting(AE_TITLE)
+    hosts: tuple[str, ...] = setting(ADDRESS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings:
     """The Storage and Verification SCP. Port 0 takes any free port."""
 
-    ae_title: str = "CHEX"
-    host: str = "127.0.0.1"
-    port: int = 11112
-    max_associations: int = 20
+    ae_title: str = setting(AE_TITLE, default="CHEX")
+    host: str = setting(NOT_BLANK, default="127.0.0.1")
+    port: int = setting(_ANY_PORT, default=11112)
+    max_associations: int = setting(between(1, 1000), default=20)
     callers: tuple[Caller, ...] = ()
 
 
@@ -53,24 +58,24 @@ class StorageSettings:
     """Where films, outputs and the embedded database lie. Local disk only."""
 
     directory: Path
-    database_url: str = ""
-    min_free_mib: int = 2048
-    keep_days: float = 30.0
+    database_url: str = setting(later("", "PostgreSQL is not in this version; leave it empty for SQLite"), default="")
+    min_free_mib: int = setting(between(0, 10**9), default=2048)
+    keep_days: float = setting(between(0.001, 36500.0), default=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
     """When a study counts as complete: after silence, or at the latest after `max_seconds`."""
 
-    quiet_seconds: float = 5.0
-    max_seconds: float = 300.0
+    quiet_seconds: float = setting(_SECONDS, default=5.0)
+    max_seconds: float = setting(_SECONDS, default=300.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings:
     """The hospital: DICOM times are local time."""
 
-    timezone: str = "UTC"
+    timezone: str = setting(TIME_ZONE, default="UTC")
 
     @property
     def zone(self) -> ZoneInfo:
@@ -83,31 +88,31 @@ class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set."""
 
     directory: Path = Path("models/weights/phantom")
-    engine: str = "onnx"
-    threads: int = 0
-    prompts: str = "chexpert14"
+    engine: str = setting(one_of(*ENGINES, later=("tensorrt",)), default="onnx")
+    threads: int = setting(between(0, 1024), default=0)
+    prompts: str = setting(NOT_BLANK, default="chexpert14")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     """Metrics and probes. Port 0 takes any free port."""
 
-    host: str = "127.0.0.1"
-    port: int = 8080
+    host: str = setting(NOT_BLANK, default="127.0.0.1")
+    port: int = setting(_ANY_PORT, default=8080)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationSettings:
     """One archive that gets results by C-STORE."""
 
-    name: str
-    ae_title: str
-    host: str
-    port: int
-    type: str = "dicom"
-    outputs: tuple[str, ...] = OUTPUT_KINDS
-    storage_commitment: bool = False
-    give_up_hours: float = 72.0
+    name: str = setting(NOT_BLANK)
+    ae_title: str = setting(AE_TITLE)
+    host: str = setting(NOT_BLANK)
+    port: int = setting(_PEER_PORT)
+    type: str = setting(one_of("dicom", later=("hl7", "dicomweb")), default="dicom")
+    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS, later=("sr3d", "sc", "text")), default=OUTPUT_KINDS)
+    storage_commitment: bool = setting(later(False, "is not in this version; set it to false"), default=False)
+    give_up_hours: float = setting(between(0.001, 8760.0), default=72.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +147,10 @@ def parse(table: Mapping[str, object]) -> Settings:
 
     Raises ConfigError with one line per mistake.
     """
-    mistakes: list[str] = []
+    mistakes = list(_needed(table))
     settings = _build(Settings, table, where="", mistakes=mistakes)
     if settings is not None:
-        _check(settings, mistakes)
+        mistakes += _contradictions(settings)
     if settings is None or mistakes:
         raise ConfigError(mistakes)
     return settings
@@ -156,37 +161,62 @@ def render(settings: Settings) -> str:
     return "\n".join(_lines(settings, "")).strip() + "\n"
 
 
+def _needed(table: Mapping[str, object]) -> Iterator[str]:
+    """Name what no default can stand for: who may send, and where results go."""
+    listener = table.get("listener")
+    if not (isinstance(listener, Mapping) and listener.get("callers")):
+        yield "listener.callers: nobody may associate; add a [[listener.callers]] table per sender"
+    if not table.get("destinations"):
+        yield "destinations: results would go nowhere; add a [[destinations]] table"
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Name values that are good each, but not together."""
+    if settings.study.max_seconds < settings.study.quiet_seconds:
+        yield "study.max_seconds: must not be below study.quiet_seconds"
+    listener, http = settings.listener, settings.http
+    if listener.port and (listener.host, listener.port) == (http.host, http.port):
+        yield "http.port: must not be listener.port as well; choose another one"
+    names = [destination.name for destination in settings.destinations]
+    if len(set(names)) < len(names):
+        yield "destinations.name: every destination needs a name of its own"
+
+
 def _build(kind: type[_T], table: object, *, where: str, mistakes: list[str]) -> _T | None:
-    """Make one dataclass from one table, noting every mistake; None when it cannot be made."""
+    """Make one dataclass from one table, noting every mistake; None when a value is missing or of the wrong type."""
     if not isinstance(table, Mapping):
-        mistakes.append(f"[{where}]: must be a table, write [{where}] and its keys below")
+        mistakes.append(f"{where}: must be a table, write [{where}] and its keys below")
         return None
     hints = typing.get_type_hints(kind)
     fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
-    for key in table.keys() - fields.keys():
+    for key in sorted(table.keys() - fields.keys()):
         name = f"{where}.{key}".lstrip(".")
-        mistakes.append(f"{name}: {_LATER.get(name, 'unknown key; remove it or correct its spelling')}")
+        known = _LATER.get(re.sub(r"\[\d+\]", "", name))
+        mistakes.append(f"{name}: {known or 'unknown key; remove it or correct its spelling'}")
     values: dict[str, object] = {}
-    before = len(mistakes)
     for key, item in fields.items():
         name = f"{where}.{key}".lstrip(".")
         if key in table:
             values[key] = _convert(hints[key], table[key], where=name, mistakes=mistakes)
+            mistakes += [f"{name}: {complaint}" for complaint in ruled(item, values[key])]
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             mistakes.append(f"{name}: is missing; add it")
-    return kind(**values) if len(mistakes) == before else None
+            values[key] = None
+    return None if None in values.values() else kind(**values)
 
 
 def _convert(hint: object, value: object, *, where: str, mistakes: list[str]) -> object:
-    """Convert one TOML value to a field's type, noting a mistake when it does not fit."""
+    """Convert one TOML value to a field's type; None, with a mistake noted, when it does not fit."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _build(hint, value, where=where, mistakes=mistakes)
     if typing.get_origin(hint) is tuple:
-        item = typing.get_args(hint)[0]
-        if not isinstance(value, list):
-            mistakes.append(f"{where}: must be a list")
-            return ()
-        return tuple(_convert(item, one, where=where, mistakes=mistakes) for one in value)
+        if not isinstance(value, list) or not value:
+            mistakes.append(f"{where}: must be a list with something in it")
+            return None
+        places = [f"{where}[{number}]" if len(value) > 1 else where for number in range(1, len(value) + 1)]
+        kind = typing.get_args(hint)[0]
+        items = [_convert(kind, one, where=at, mistakes=mistakes) for at, one in zip(places, value, strict=True)]
+        return None if None in items else tuple(items)
     if hint is Path and isinstance(value, str) and value:
         return Path(value)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -196,84 +226,6 @@ def _convert(hint: object, value: object, *, where: str, mistakes: list[str]) ->
     wanted = {Path: "a path in quotes", float: "a number", int: "a whole number", str: "a text in quotes"}
     mistakes.append(f"{where}: must be {wanted.get(hint, 'true or false')}, got {value!r}")  # type: ignore[call-overload]  # hint is a type
     return None
-
-
-def _check(settings: Settings, mistakes: list[str]) -> None:
-    """Note every value that has the right type and is still wrong, or whose feature comes in a later version."""
-
-    def require(condition: bool, message: str) -> None:
-        if not condition:
-            mistakes.append(message)
-
-    listener, storage, study, model = settings.listener, settings.storage, settings.study, settings.model
-    _check_ae_title("listener.ae_title", listener.ae_title, require)
-    _check_port("listener.port", listener.port, require, lowest=0)
-    _check_port("http.port", settings.http.port, require, lowest=0)
-    require(listener.max_associations >= 1, "listener.max_associations: must be at least 1")
-    require(
-        bool(listener.callers), "listener.callers: nobody may associate; add a [[listener.callers]] table per sender"
-    )
-    for caller in listener.callers:
-        _check_ae_title("listener.callers.ae_title", caller.ae_title, require)
-        require(bool(caller.hosts), f"listener.callers: {caller.ae_title} needs at least one address in hosts")
-        for host in caller.hosts:
-            require(_is_address(host), f"listener.callers.hosts: {host!r} is no IP address; names are not looked up")
-    require(
-        not storage.database_url, "storage.database_url: PostgreSQL is not in this version; leave it empty for SQLite"
-    )
-    require(storage.min_free_mib >= 0, "storage.min_free_mib: must not be negative")
-    require(storage.keep_days > 0, "storage.keep_days: must be above 0")
-    require(study.quiet_seconds > 0, "study.quiet_seconds: must be above 0")
-    require(study.max_seconds >= study.quiet_seconds, "study.max_seconds: must not be below study.quiet_seconds")
-    try:
-        ZoneInfo(settings.site.timezone)
-    except (ZoneInfoNotFoundError, ValueError):
-        mistakes.append(f"site.timezone: {settings.site.timezone!r} is unknown; use a name such as Europe/Berlin")
-    if model.engine == "tensorrt":
-        mistakes.append("model.engine: tensorrt is not in this version; use onnx")
-    else:
-        require(model.engine in ENGINES, f"model.engine: {model.engine!r} is unknown; use one of {', '.join(ENGINES)}")
-    require(model.threads >= 0, "model.threads: must not be negative; 0 means all cores")
-    names = [destination.name for destination in settings.destinations]
-    require(len(set(names)) == len(names), "destinations.name: every destination needs a name of its own")
-    require(bool(names), "destinations: results would go nowhere; add a [[destinations]] table")
-    for destination in settings.destinations:
-        _check_destination(destination, require)
-
-
-def _check_destination(destination: DestinationSettings, require: Callable[[bool, str], None]) -> None:
-    where = f"destinations.{destination.name}"
-    require(bool(destination.name.strip()), "destinations.name: must not be blank")
-    require(bool(destination.host.strip()), f"{where}.host: must not be blank")
-    _check_ae_title(f"{where}.ae_title", destination.ae_title, require)
-    _check_port(f"{where}.port", destination.port, require, lowest=1)
-    require(destination.type == "dicom", f"{where}.type: {destination.type!r} is not in this version; use dicom")
-    require(bool(destination.outputs), f"{where}.outputs: must not be empty; use {list(OUTPUT_KINDS)}")
-    for kind in destination.outputs:
-        require(kind in OUTPUT_KINDS, f"{where}.outputs: {kind!r} is not in this version; use {list(OUTPUT_KINDS)}")
-    require(
-        not destination.storage_commitment,
-        f"{where}.storage_commitment: is not in this version; set it to false",
-    )
-    require(destination.give_up_hours > 0, f"{where}.give_up_hours: must be above 0")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_ae_title(where: str, title: str, require: Callable[[bool, str], None]) -> None:
-    """PS3.5 6.2, AE: 1 to 16 characters, printable ASCII without a backslash, not only blanks."""
-    good = 1 <= len(title.strip()) <= 16 and title.isascii() and title.isprintable() and "\\" not in title
-    require(good, f"{where}: {title!r} is no AE title; use 1 to 16 printable ASCII characters without a backslash")
-
-
-def _check_port(where: str, port: int, require: Callable[[bool, str], None], *, lowest: int) -> None:
-    require(lowest <= port <= 65535, f"{where}: must be between {lowest} and 65535")
 
 
 def _lines(value: object, where: str) -> list[str]:
@@ -300,4 +252,4 @@ def _toml(value: object) -> str:
         case tuple():
             return "[" + ", ".join(_toml(one) for one in value) + "]"
         case _:
-            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+            return json.dumps(str(value))  # a JSON string is a TOML basic string

@@ -32,7 +32,7 @@ from node.config import (
     StudySettings,
 )
 from node.destinations import dicom
-from node.errors import InputError
+from node.errors import InputError, NodeError
 from node.folder import write_folder
 from node.inference import Reader, open_reader
 from node.listener import Listener
@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 def run(out: Path, *, model: ModelSettings, say: Say) -> None:
     """Send the films, wait for SR and GSPS at the archive, write the results below `out`; one line per stage.
 
-    Raises InputError when the films are not installed, and when nothing came back in time.
+    Raises InputError when the films are not installed, NodeError when not everything came back in time.
     """
     films = [_film(name) for name in FILMS]
     with ExitStack() as parts:
@@ -113,7 +113,7 @@ def _await(arrived: threading.Semaphore, *, count: int) -> None:
     deadline = time.monotonic() + _LIMIT_SECONDS
     for number in range(count):
         if not arrived.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise InputError(f"only {number} of {count} results came back in {_LIMIT_SECONDS:g} s; see the log above")
+            raise NodeError(f"only {number} of {count} results came back in {_LIMIT_SECONDS:g} s; see the log above")
 
 
 def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> None:

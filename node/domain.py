@@ -237,12 +237,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """Which network answered; printed in every output."""
+    """Which network answered; printed in every output. The manifest holds its thresholds."""
 
     name: str
     version: str
     weights_sha256: str
     engine: str
+    manifest_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

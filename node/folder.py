@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from pydicom import dcmread
 from pydicom.dataset import Dataset
+from pydicom.errors import InvalidDicomError
 
 from node.domain import Film, JsonObject, Report
 from node.outputs import document, overlay, record, text
+
+_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "sr.dcm")
 
 
 def write_folder(
@@ -38,8 +43,9 @@ def write_folder(
     for film in report.read_films:
         names.append(f"{film.source}.overlay.png")
         overlay.draw(pictures[film.source], film).save(folder / names[-1])
-    content = record.report_to_json(report, names)
-    content["films"] = [record.film_to_json(film) for film in (*report.films, *left_alone)]
+    for stale in {path.name for pattern in _RESULTS for path in folder.glob(pattern)} - set(names):
+        (folder / stale).unlink()
+    content = record.report_to_json(report, names, left_alone=left_alone)
     (folder / "report.json").write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     (folder / "report.txt").write_text(text.render(report), encoding="utf-8")
     return content
@@ -51,7 +57,11 @@ def _referenced_film(state: Dataset) -> str:
 
 
 def _keep(path: Path, dataset: Dataset) -> None:
-    """Write an object unless it is there: the same UID never gets other bytes."""
-    if path.exists() and dcmread(path, stop_before_pixels=True).SOPInstanceUID == dataset.SOPInstanceUID:
-        return
-    path.write_bytes(document.save_bytes(dataset))
+    """Write an object unless it lies there whole: the same UID never gets other bytes."""
+    with suppress(FileNotFoundError, InvalidDicomError, EOFError):
+        lying = dcmread(path)
+        if lying.SOPInstanceUID == dataset.SOPInstanceUID and document.save_bytes(lying) == path.read_bytes():
+            return
+    aside = path.with_name(path.name + ".part")
+    aside.write_bytes(document.save_bytes(dataset))
+    aside.replace(path)

@@ -6,6 +6,7 @@ Boxes cross from the network's unit square to pixels of the stored film here, th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +87,13 @@ def open_reader(directory: Path, *, engine: str, threads: int = 0) -> Reader:
     Raises InputError when the directory is not whole, its hashes do not fit, or its graphs lack their proof.
     """
     from models.errors import ModelError
+    from models.manifest import MANIFEST
     from models.reader import open_reader as open_model
 
     try:
-        return _NetworkReader(open_model(directory, engine=engine, threads=threads))
+        network = open_model(directory, engine=engine, threads=threads)
+        manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+        return _NetworkReader(network, manifest_sha256)
     except ModelError as error:
         raise InputError(str(error)) from error
 
@@ -97,7 +101,7 @@ def open_reader(directory: Path, *, engine: str, threads: int = 0) -> Reader:
 class _NetworkReader:
     """A `Reader` on top of `models.reader`."""
 
-    def __init__(self, network: ChexReader) -> None:
+    def __init__(self, network: ChexReader, manifest_sha256: str) -> None:
         self._network = network
         manifest = network.manifest
         self.gray = str(manifest.gray)
@@ -106,6 +110,7 @@ class _NetworkReader:
             version=manifest.version,
             weights_sha256=network.weights_sha256,
             engine=network.engine_name,
+            manifest_sha256=manifest_sha256,
         )
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:

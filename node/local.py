@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from node import imaging, routing
+from node import imaging, pixel_format, routing
 from node.domain import Box, Film, JsonObject, PromptSet, is_uid
 from node.errors import InputError, Undecodable
 from node.folder import write_folder
@@ -34,8 +35,12 @@ def read(
     """Read files and folders; write `out/<StudyInstanceUID>/` for every study and return each report.json.
 
     on_film: hears each file and its outcome
-    Raises InputError when a path does not exist or holds no DICOM object.
+    Raises InputError when a path does not exist or holds no DICOM object, or `out` cannot be a folder.
     """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be used for results ({error.strerror}); name a folder") from error
     studies: dict[str, dict[str, Answered]] = {}
     for path, is_named in _files(paths):
         try:
@@ -47,7 +52,10 @@ def read(
             on_film(path, "no DICOM object")
             continue
         if not (is_uid(study_uid) and is_uid(source)):
-            raise InputError(f"{path}: its Study or SOP Instance UID is not a valid UID; correct the file")
+            if is_named:
+                raise InputError(f"{path}: its Study or SOP Instance UID is not a valid UID; correct the file")
+            on_film(path, "no valid UIDs")
+            continue
         if source in studies.setdefault(study_uid, {}):
             on_film(path, "the same object again")
             continue
@@ -152,11 +160,14 @@ def _load(path: Path, reader: Reader) -> Radiograph:
 def _load_picture(path: Path, reader: Reader) -> Radiograph:
     """Take the gray values of an ordinary picture as they are (SPEC.md 1.1)."""
     try:
-        with Image.open(path) as picture:
-            gray = np.asarray(picture.convert("L"))
-    except (UnidentifiedImageError, OSError) as error:
-        raise InputError(f"{path}: is no readable picture; name a DICOM, PNG or JPEG file") from error
+        with warnings.catch_warnings(), Image.open(path) as picture:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            gray = np.asarray(ImageOps.exif_transpose(picture).convert("L"))
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(f"{path}: is no readable picture of usual size; name a DICOM, PNG or JPEG file") from error
     rows, columns = gray.shape
+    if min(rows, columns) < pixel_format.MIN_SIDE or gray.min() == gray.max():
+        raise InputError(f"{path}: is blank or under {pixel_format.MIN_SIDE} pixels; name a film")
     left, top, right, bottom = reader.square(columns, rows)
     framing = Framing(columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom))
     return Radiograph(gray=gray.astype(np.float32) / np.float32(255), picture=gray, framing=framing)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Final, TextIO, cast
 
 import structlog
+
+from node.errors import where
 
 EVENTS: Final = {
     "service.started": "settings are read, parts are being built",
@@ -53,6 +56,7 @@ def configure(*, level: str = "info") -> None:
     """Send JSON lines to standard output, libraries included; call once, at start."""
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
     mute()
+    threading.excepthook = _on_lost_thread
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -88,6 +92,12 @@ def get() -> structlog.typing.FilteringBoundLogger:
 def _keep_listed(_logger: object, _method: str, event_dict: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """Drop every field that FIELDS does not list."""
     return {key: value for key, value in event_dict.items() if key in FIELDS}
+
+
+def _on_lost_thread(lost: threading.ExceptHookArgs) -> None:
+    """Say where a library's thread ended, without the text of its error."""
+    place = where(lost.exc_value) if lost.exc_value is not None else lost.exc_type.__name__
+    get().error("library.warned", library=lost.thread.name if lost.thread else "thread", where=place)
 
 
 class _Steadfast:

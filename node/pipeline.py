@@ -35,7 +35,7 @@ from node.errors import Undecodable
 from node.identity import VERSION
 from node.inference import Reader
 from node.outputs import document, gsps, record, sr
-from node.spool import RoundMark, Spool
+from node.spool import RoundMark, Spool, sop_instance_uid_of
 
 _ATTEMPTS: Final = 4
 
@@ -204,7 +204,7 @@ class Pipeline:
 
     def _answer(self, study_uid: str, file: str, key: str) -> tuple[Film | None, Reason | None]:
         """Read a received object. One that ended the process several times, in a decoder say, is not tried again."""
-        unreadable = Film(source=_sop_instance_uid(file), reason=Reason.UNDECODABLE)
+        unreadable = Film(source=sop_instance_uid_of(file), reason=Reason.UNDECODABLE)
         if self.spool.begin_reading(study_uid, key) > _ATTEMPTS:
             return unreadable, None
         try:
@@ -221,14 +221,15 @@ class Pipeline:
         except Undecodable:
             header = Dataset()
             header.SOPClassUID = read_file_meta_info(path).MediaStorageSOPClassUID
-            header.SOPInstanceUID = _sop_instance_uid(file)
+            header.SOPInstanceUID = sop_instance_uid_of(file)
             header.StudyInstanceUID = study_uid
             return header
 
     def _key(self, file: str) -> str:
         """Name what was said about a file's bytes by this program with this model and these prompts."""
         model = self.reader.identity
-        return derive_uid("reading", file, VERSION, model.weights_sha256, model.engine, self.prompts.sha256)
+        weights = (model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine)
+        return derive_uid("reading", file, VERSION, *weights, self.prompts.sha256)
 
     def _keep(self, kind: str, dataset: Dataset, study_uid: str) -> OutputObject:
         output = OutputObject(
@@ -255,10 +256,6 @@ class Pipeline:
         return tuple(reports[-1:])
 
 
-def _sop_instance_uid(file: str) -> str:
-    return file.split("~")[0]
-
-
 def make_report(
     study_uid: str,
     films: Iterable[Film],
@@ -268,10 +265,10 @@ def make_report(
     created_at: datetime,
     predecessors: tuple[ObjectReference, ...] = (),
 ) -> Report:
-    """Put films, model and prompt set together."""
+    """Put films, model and prompt set together; the order in which films came does not matter to what is said."""
     return Report(
         study_uid=study_uid,
-        films=tuple(films),
+        films=tuple(sorted(films, key=lambda film: film.source)),
         model=model,
         prompts_name=prompts.name,
         prompts_version=prompts.version,

@@ -213,6 +213,11 @@ class Spool:
         return self._studies / study_uid
 
 
+def sop_instance_uid_of(file: str) -> str:
+    """The SOP Instance UID of a received object, from its file name."""
+    return file.split("~")[0]
+
+
 def _round_mark(content: JsonObject) -> RoundMark:
     return RoundMark(
         number=int(str(content["number"])),

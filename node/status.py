@@ -100,7 +100,9 @@ def _is_ready(settings: Settings) -> bool:
     """Ask the running service; one that does not answer is not ready."""
     try:
         port = json.loads(running_path(settings).read_text(encoding="utf-8"))["http_port"]
-        with urllib.request.urlopen(f"http://{settings.http.host}:{port}/ready", timeout=5) as answer:
+        host = f"[{settings.http.host}]" if ":" in settings.http.host else settings.http.host
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy of the environment
+        with direct.open(f"http://{host}:{port}/ready", timeout=5) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError, KeyError, urllib.error.URLError):
         return False

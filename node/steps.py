@@ -20,6 +20,7 @@ from node.errors import DestinationDown, GiveUp, NodeError, RetryLater, where
 from node.ledger import Ledger
 from node.metrics import Metrics
 from node.pipeline import Pipeline, Round
+from node.spool import sop_instance_uid_of
 
 _FIRST_WAIT_SECONDS: Final = 1.0
 _LONGEST_WAIT_SECONDS: Final = 60.0
@@ -57,7 +58,7 @@ class Steps:
         def work() -> str:
             outcome = self.pipeline.read(study_uid, file)
             self.metrics.films.labels(outcome).inc()
-            log.get().info("film.decided", study=study_uid, sop_instance_uid=file.split("~")[0], reason=outcome)
+            log.get().info("film.decided", study=study_uid, sop_instance_uid=sop_instance_uid_of(file), reason=outcome)
             return outcome
 
         return self._guarded("read", study_uid, work, otherwise=None)

@@ -34,6 +34,7 @@ LAYERS = (
     {"imaging", "ledger", "prompts", "routing", "spool"},
     {"grayscale", "pixel_format"},
     {"attributes", "config", "log", "metrics"},
+    {"rules"},
     {"framing", "identity"},
     {"domain"},
     {"errors"},

@@ -79,7 +79,9 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path) -> None:
     assert shown.returncode == 0
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
     assert refused.returncode == 2
-    assert len(refused.stderr.splitlines()) == 2
+    assert [line.split(":")[1].strip() for line in refused.stderr.splitlines()] == [
+        "listener.callers", "destinations", "storage.directory", "listener.color", "listener.port"
+    ]  # fmt: skip
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> None:
@@ -97,7 +99,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> N
         done = run("serve", path)
 
     assert done.returncode == 2
-    assert f"listener.port {port}: cannot be opened" in done.stderr
+    assert f"listener: 127.0.0.1:{port} cannot be opened" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,8 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> N
         ("read", "README.md", "--model", "nowhere", "--out", "out"),
         ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--prompt", "Edema"),
         ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--box", "1,2,3"),
+        ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--prompt", "Edema", "--threads", "-3"),
+        ("read", "README.md", "--model", "models/weights/phantom", "--out", "README.md"),
         ("check", "nothing.toml"),
         ("serve", "nothing.toml"),
         ("status", "nothing.toml"),
@@ -119,8 +123,8 @@ def test_wrong_input_ends_with_2_and_one_clear_line(tmp_path: Path, arguments: t
 
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert done.stderr.strip()
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
 
 
 def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) -> None:

@@ -54,14 +54,19 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
         + '[study]\nquiet_seconds = 10\nmax_seconds = "long"\n[site]\ntimezone = 7\n',
     )
 
-    assert [line.split(":")[0] for line in found] == ["storage.kepe_days", "study.max_seconds", "site.timezone"]
+    assert {line.split(":")[0] for line in found} == {
+        "storage.kepe_days",
+        "storage.min_free_mib",
+        "study.max_seconds",
+        "site.timezone",
+    }
 
 
 def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
     found = mistakes_in(
         tmp_path,
         GOOD.replace("port = 4242", "port = 70000").replace('directory = "spool"', 'directory = "s"\nkeep_days = 0')
-        + '[study]\nquiet_seconds = 10\nmax_seconds = 5\n[site]\ntimezone = "Mars/Base"\n[model]\nengine = "magic"\n',
+        + '[study]\nmax_seconds = inf\n[site]\ntimezone = "Mars/Base"\n[model]\nengine = "magic"\n',
     )
 
     assert {line.split(":")[0] for line in found} == {
@@ -69,7 +74,7 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         "study.max_seconds",
         "site.timezone",
         "model.engine",
-        "destinations.pacs.port",
+        "destinations.port",
     }
 
 
@@ -78,9 +83,9 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
     [
         ("[storage]", "[listener.tls]\nport = 2762\n[storage]", "listener.tls"),
         ('directory = "spool"', 'directory = "spool"\ndatabase_url = "postgresql://db"', "storage.database_url"),
-        ("port = 4242", "port = 4242\nstorage_commitment = true", "destinations.pacs.storage_commitment"),
-        ("port = 4242", 'port = 4242\ntype = "hl7"', "destinations.pacs.type"),
-        ("port = 4242", 'port = 4242\noutputs = ["sr", "sc"]', "destinations.pacs.outputs"),
+        ("port = 4242", "port = 4242\nstorage_commitment = true", "destinations.storage_commitment"),
+        ("port = 4242", 'port = 4242\ntype = "hl7"', "destinations.type"),
+        ("port = 4242", 'port = 4242\noutputs = ["sr", "sc"]', "destinations.outputs"),
         ("[storage]", '[model]\nengine = "tensorrt"\n[storage]', "model.engine"),
         ('hosts = ["127.0.0.1"]', 'hosts = ["localhost"]', "listener.callers.hosts"),
         ("[storage]", "[audit]\n[storage]", "audit"),
@@ -91,6 +96,32 @@ def test_what_this_version_does_not_have_is_refused(tmp_path: Path, before: str,
 
     assert len(found) == 1
     assert found[0].startswith(f"{key}:")
+
+
+def test_a_mistake_in_one_of_several_tables_tells_which(tmp_path: Path) -> None:
+    second = '[[destinations]]\nname = "b"\nae_title = "B"\nhost = "127.0.0.1"\nport = 0\n[destinations.tls]\n'
+
+    found = mistakes_in(tmp_path, GOOD + second)
+
+    assert {line.split(":")[0] for line in found} == {"destinations[2].port", "destinations[2].tls"}
+    assert "TLS" in "".join(found)
+
+
+def test_values_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    found = mistakes_in(
+        tmp_path,
+        GOOD.replace("[storage]", "[listener]\nport = 8080\n[storage]")
+        + "[study]\nquiet_seconds = 10\nmax_seconds = 5\n",
+    )
+
+    assert {line.split(":")[0] for line in found} == {"study.max_seconds", "http.port"}
+
+
+@pytest.mark.parametrize(
+    "text", ["storage = 1", '[[listener.callers]]\nae_title = "A"\nhosts = []', "destinations = [3]"]
+)
+def test_a_table_of_the_wrong_kind_is_named(tmp_path: Path, text: str) -> None:
+    assert mistakes_in(tmp_path, text)
 
 
 def test_a_node_that_lets_nobody_in_or_nothing_out_is_refused(tmp_path: Path) -> None:

@@ -145,7 +145,50 @@ def test_a_uid_with_a_path_in_it_never_becomes_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a valid UID"):
         read(tmp_path / "out", path)
 
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "escaped").exists()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [(300, 200), (1, 1)])
+def test_a_blank_or_tiny_picture_cannot_be_asked_about(tmp_path: Path, size: tuple[int, int]) -> None:
+    path = tmp_path / "film.png"
+    Image.new("L", size).save(path)
+
+    with pytest.raises(InputError, match="name a film"):
+        local.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+
+
+def test_results_of_a_film_that_is_no_longer_read_do_not_stay(tmp_path: Path) -> None:
+    read(tmp_path / "out", saved(tmp_path / "in", "film", films.thumbnail()))
+
+    (report,) = read(tmp_path / "out", saved(tmp_path / "in", "film", films.constant()))
+
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    assert sorted(path.name for path in folder.iterdir()) == ["report.json", "report.txt", "sr.dcm"]
+    assert report["outputs"] == ["sr.dcm"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_half_written_object_is_written_again(tmp_path: Path, share: float) -> None:
+    film = saved(tmp_path / "in", "film", films.thumbnail())
+    read(tmp_path / "out", film)
+    (report,) = (tmp_path / "out").rglob("sr.dcm")
+    whole = report.read_bytes()
+    report.write_bytes(whole[: int(len(whole) * share)])
+
+    read(tmp_path / "out", film)
+
+    assert len(report.read_bytes()) == len(whole)
+
+
+def test_the_order_of_films_does_not_matter(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    read(tmp_path / "one", *paths)
+    read(tmp_path / "two", *reversed(paths))
+
+    uids = [{dcmread(path).SOPInstanceUID for path in (tmp_path / name).rglob("*.dcm")} for name in ("one", "two")]
+
+    assert uids[0] == uids[1]
 
 
 def test_a_picture_can_be_asked_about_in_its_own_pixels(tmp_path: Path) -> None:

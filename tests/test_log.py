@@ -1,6 +1,9 @@
+import io
 import json
 import logging
 import re
+import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ def _as_found() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     with warnings.catch_warnings():
         yield
+    threading.excepthook = threading.__excepthook__
     root.handlers[:] = handlers
     root.setLevel(level)
     for library in ("pydicom", "pynetdicom"):
@@ -61,6 +65,34 @@ def test_what_a_library_says_is_named_but_not_quoted(capsys: pytest.CaptureFixtu
     assert first["library"] == "PIL"
     assert "message" not in first
     assert second["message"] == "a queue is late"
+
+
+def test_a_thread_that_is_lost_says_where_and_not_what(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    def lose() -> None:
+        raise ValueError("Doe^Jane")
+
+    thread = threading.Thread(target=lose, name="a thread")
+    thread.start()
+    thread.join()
+
+    (line,) = lines(capsys)
+    assert (line["event"], line["library"]) == ("library.warned", "a thread")
+    assert str(line["where"]).startswith("ValueError at test_log.py")
+    assert "Doe" not in json.dumps(line)
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError("no space left")
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    log.configure()
+
+    log.get().info("study.finished", study="1.2.3")
 
 
 def test_every_event_that_is_logged_is_listed_and_every_listed_one_is_logged() -> None:

@@ -1,11 +1,12 @@
-"""A film's answer as JSON and back, exactly, and the whole report for programs: `report.json` (DESIGN.md 8).
+"""The whole report for programs, `report.json` (DESIGN.md 8), and a film's answer as JSON and back, exactly.
 
-Films are kept in this form between the durable steps, so what is read back must equal what was written.
+Between the durable steps films are kept in a form that says more than `report.json` does: what is read back must equal
+what was written, while the keys of `report.json` are a contract.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from node.domain import (
@@ -28,8 +29,12 @@ from node.domain import (
 VERSION = 1
 
 
-def report_to_json(report: Report, outputs: Sequence[str]) -> JsonObject:
-    """Return the content of report.json; outputs: names of the files written beside it."""
+def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterable[Film] = ()) -> JsonObject:
+    """Return the content of report.json.
+
+    outputs: names of the files written beside it
+    left_alone: objects that are listed with their reason although no output answers them
+    """
     model = report.model
     return {
         "version": VERSION,
@@ -42,24 +47,14 @@ def report_to_json(report: Report, outputs: Sequence[str]) -> JsonObject:
             "prompts": report.prompts_name,
             "prompts_sha256": report.prompts_sha256,
         },
-        "films": [film_to_json(film) for film in report.films],
+        "films": [_film_to_json(film, _finding_to_json) for film in (*report.films, *left_alone)],
         "outputs": list(outputs),
     }
 
 
 def film_to_json(film: Film) -> JsonObject:
-    """Return a film as JSON values."""
-    return {
-        "source": film.source,
-        "status": "read" if film.is_read else "not_processed",
-        "reason": film.reason,
-        "notes": list(film.notes),
-        "columns": film.columns,
-        "rows": film.rows,
-        "analyzed": None if film.analyzed is None else list(film.analyzed.edges),
-        "sentences": [_sentence_to_json(sentence) for sentence in film.sentences],
-        "findings": [_finding_to_json(finding) for finding in film.findings],
-    }
+    """Return a film as JSON values, with everything that `film_from_json` needs."""
+    return _film_to_json(film, _whole_finding_to_json)
 
 
 def film_from_json(document: Mapping[str, Json]) -> Film:
@@ -75,6 +70,20 @@ def film_from_json(document: Mapping[str, Json]) -> Film:
         sentences=tuple(_sentence_from_json(sentence) for sentence in _objects(document["sentences"])),
         findings=tuple(_finding_from_json(finding) for finding in _objects(document["findings"])),
     )
+
+
+def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) -> JsonObject:
+    return {
+        "source": film.source,
+        "status": "read" if film.is_read else "not_processed",
+        "reason": film.reason,
+        "notes": list(film.notes),
+        "columns": film.columns,
+        "rows": film.rows,
+        "analyzed": None if film.analyzed is None else list(film.analyzed.edges),
+        "sentences": [_sentence_to_json(sentence) for sentence in film.sentences],
+        "findings": [finding_to_json(finding) for finding in film.findings],
+    }
 
 
 def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
@@ -102,16 +111,24 @@ def _finding_to_json(finding: Finding) -> JsonObject:
     return {
         "prompt": finding.prompt,
         "code": _code_to_json(finding.code),
-        "site": None if finding.site is None else _code_to_json(finding.site),
         "laterality": finding.side,
         "probability": finding.probability,
         "state": finding.state,
         "sentence": finding.sentence,
-        "boxes": [
-            {"box": list(one.box.edges), "score": one.score, "tracking_uid": one.tracking_uid, "laterality": one.side}
-            for one in finding.boxes
-        ],
+        "boxes": [_box_to_json(one) for one in finding.boxes],
     }
+
+
+def _whole_finding_to_json(finding: Finding) -> JsonObject:
+    """Add what report.json leaves out: the site, and the side of each box."""
+    return _finding_to_json(finding) | {
+        "site": None if finding.site is None else _code_to_json(finding.site),
+        "boxes": [_box_to_json(one) | {"laterality": one.side} for one in finding.boxes],
+    }
+
+
+def _box_to_json(one: FindingBox) -> JsonObject:
+    return {"box": list(one.box.edges), "score": one.score, "tracking_uid": one.tracking_uid}
 
 
 def _finding_from_json(document: Mapping[str, Json]) -> Finding:
