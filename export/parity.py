@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -44,13 +45,26 @@ def main(arguments: list[str]) -> int:
     except ModelError as error:
         print(error, file=sys.stderr)
         return 2
-    passed = all(stage.passed for stage in stages.values())
     if options.json:
-        print(json.dumps({"stages": {name: asdict(stage) for name, stage in stages.items()}, "passed": passed}))
+        print(json.dumps(document(stages)))
     else:
         for line in lines(stages):
             print(line)
-    return 0 if passed else 1
+    return 0 if agree(stages) else 1
+
+
+def agree(stages: dict[str, Stage]) -> bool:
+    """Say whether every stage passed."""
+    return all(stage.passed for stage in stages.values())
+
+
+def document(stages: dict[str, Stage]) -> dict[str, object]:
+    """Say each stage's result as JSON has it, which knows no NaN: such a difference is null."""
+    results = {
+        name: asdict(stage) if math.isfinite(stage.max_abs) else asdict(stage) | {"max_abs": None}
+        for name, stage in stages.items()
+    }
+    return {"stages": results, "passed": agree(stages)}
 
 
 def lines(stages: dict[str, Stage]) -> list[str]:

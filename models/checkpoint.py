@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import torch
 from safetensors import SafetensorError
@@ -14,6 +14,11 @@ from torch import Tensor
 from models.chex import Chex
 from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest, read_manifest
+from models.tokenizers import PROMPT_VOCABULARY, SENTENCE_MERGES, SENTENCE_VOCABULARY
+
+CARD = "MODEL_CARD.md"
+REQUIRED = (WEIGHTS, CARD, *(f"vocab/{name}" for name in (PROMPT_VOCABULARY, SENTENCE_VOCABULARY, SENTENCE_MERGES)))
+"""What every manifest must have a hash of: all that an answer depends on, and what people are told about it."""
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor], *, half: Collection[str] = ()) -> None:
@@ -41,9 +46,18 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
-    """Compare every file with the manifest's hash. Raises ModelError that names the first file that differs."""
-    if WEIGHTS not in manifest.files:
-        raise ModelError(f"{directory}: the manifest has no hash of {WEIGHTS}; build the model directory again")
+    """Compare every file with the manifest's hash.
+
+    Raises ModelError that names the first file that differs, has no hash though it is required, or lies elsewhere.
+    """
+    for name in REQUIRED:
+        if name not in manifest.files:
+            raise ModelError(f"{directory}: the manifest has no hash of {name}; restore the model directory")
+    for name in manifest.files:
+        # Read as Windows does, a name is split at both slashes, and may start with a drive too.
+        place = PureWindowsPath(name)
+        if place.anchor or ".." in place.parts:
+            raise ModelError(f"{directory}: the manifest names {name}, outside the model directory; remove that line")
     for name, expected in manifest.files.items():
         path = directory / name
         try:

@@ -15,7 +15,8 @@ import numpy as np
 from models.answers import FloatArray, Question, ReaderPrompt
 from models.deduplicate import unit_length
 from models.engines import Engine
-from models.tokenizers import PromptTokenizer
+from models.errors import ModelError
+from models.tokenizers import PROMPT_LIMIT, PromptTokenizer
 
 _NONE: FloatArray = np.zeros((0, 0), dtype=np.float32)
 
@@ -47,16 +48,31 @@ class Phrasebook:
         """Embed at least one phrase or sentence: [text, dim]."""
         return self._engine.encode_prompts(self._tokenizer.encode(texts))
 
+    def check(self, prompts: Sequence[ReaderPrompt]) -> None:
+        """Raise ModelError for a prompt with a phrase that would be cut off."""
+        for prompt in prompts:
+            for phrase in (*prompt.phrases, *prompt.negatives):
+                if (count := self._tokenizer.count(phrase)) > PROMPT_LIMIT:
+                    raise ModelError(
+                        f'prompt {prompt.key}: the phrase "{phrase[:40]}..." has {count} tokens, '
+                        f"the network reads {PROMPT_LIMIT}; shorten it"
+                    )
+
     def pairs(
         self, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]
     ) -> tuple[FloatArray, FloatArray]:
         """Embed what each question asks for and its opposite: two arrays [question, dim].
 
         A box alone is compared with what the judged prompts of the reference have in common (SPEC.md 9.1.3); raises
-        ValueError when there are none.
+        ValueError when there are none, and for a prompt that would be cut off.
         """
         phrases = [question.prompt.strip() for question in questions if question.prompt is not None]
-        embeddings = self.embed(phrases + [opposite(phrase, reference) for phrase in phrases]) if phrases else _NONE
+        texts = phrases + [opposite(phrase, reference) for phrase in phrases]
+        if any(self._tokenizer.count(text) > PROMPT_LIMIT for text in texts):
+            raise ValueError(
+                f"the prompt is longer than the network reads ({PROMPT_LIMIT} tokens, also when negated); shorten it"
+            )
+        embeddings = self.embed(texts) if texts else _NONE
         worded = iter(zip(embeddings[: len(phrases)], embeddings[len(phrases) :], strict=True))
         pairs = [next(worded) if question.prompt is not None else self._common(reference) for question in questions]
         return np.stack([positive for positive, _ in pairs]), np.stack([negative for _, negative in pairs])

@@ -160,49 +160,65 @@ def sizes_of(
 
     heads: of detector and post decoder; generator_heads: of GPT-2. No shape tells either (SPEC.md 12).
     """
+    return NetworkSizes(
+        image_encoder=_image_encoder(state),
+        prompt_encoder=_prompt_encoder(state),
+        detector=_detector(state, heads=heads, beta=beta),
+        post_decoder=PostDecoderSizes(layers=_layers(state, "post_decoder")),
+        generator=_generator(state, heads=generator_heads, max_length=max_length),
+    )
+
+
+def _image_encoder(state: Mapping[str, Tensor]) -> ImageEncoderSizes:
     width, _, patch, _ = state["image_encoder.stem.weight"].shape
     places = state["image_encoder.positions"].shape[0]
-    vocabulary, prompt_width = state["prompt_encoder.tokens.weight"].shape
-    words, generator_width = state["generator.tokens.weight"].shape
-    layers = _layers(state, "generator")
+    return ImageEncoderSizes(
+        patch_size=patch,
+        image_size=patch * math.isqrt(places - 1),
+        width=width,
+        layers=_layers(state, "image_encoder"),
+        heads=width // _CLIP_HEAD_WIDTH,
+        output=state["image_encoder.projection"].shape[1],
+    )
+
+
+def _prompt_encoder(state: Mapping[str, Tensor]) -> PromptEncoderSizes:
+    vocabulary, width = state["prompt_encoder.tokens.weight"].shape
+    return PromptEncoderSizes(
+        vocabulary=vocabulary,
+        context=state["prompt_encoder.positions"].shape[0],
+        width=width,
+        layers=_layers(state, "prompt_encoder"),
+        heads=width // _CLIP_HEAD_WIDTH,
+        output=state["prompt_encoder.projection"].shape[1],
+    )
+
+
+def _detector(state: Mapping[str, Tensor], *, heads: int, beta: float) -> DetectorSizes:
     boxes, dim = state["detector.box_tokens"].shape
+    return DetectorSizes(
+        dim=dim,
+        heads=heads,
+        layers=_layers(state, "detector"),
+        boxes_per_prompt=boxes,
+        feedforward=state["detector.region.expand.weight"].shape[0],
+        beta=beta,
+    )
+
+
+def _generator(state: Mapping[str, Tensor], *, heads: int, max_length: int) -> GeneratorSizes:
+    vocabulary, width = state["generator.tokens.weight"].shape
     prefix = state["generator.prefix.contract.weight"]
-    return NetworkSizes(
-        image_encoder=ImageEncoderSizes(
-            patch_size=patch,
-            image_size=patch * math.isqrt(places - 1),
-            width=width,
-            layers=_layers(state, "image_encoder"),
-            heads=width // _CLIP_HEAD_WIDTH,
-            output=state["image_encoder.projection"].shape[1],
-        ),
-        prompt_encoder=PromptEncoderSizes(
-            vocabulary=vocabulary,
-            context=state["prompt_encoder.positions"].shape[0],
-            width=prompt_width,
-            layers=_layers(state, "prompt_encoder"),
-            heads=prompt_width // _CLIP_HEAD_WIDTH,
-            output=state["prompt_encoder.projection"].shape[1],
-        ),
-        detector=DetectorSizes(
-            dim=dim,
-            heads=heads,
-            layers=_layers(state, "detector"),
-            boxes_per_prompt=boxes,
-            feedforward=state["detector.region.expand.weight"].shape[0],
-            beta=beta,
-        ),
-        post_decoder=PostDecoderSizes(layers=_layers(state, "post_decoder")),
-        generator=GeneratorSizes(
-            vocabulary=words,
-            positions=state["generator.positions.weight"].shape[0],
-            width=generator_width,
-            layers=layers,
-            heads=generator_heads,
-            prefix_length=prefix.shape[0] // (layers * 2 * generator_width),
-            prefix_hidden=prefix.shape[1],
-            max_length=max_length,
-        ),
+    layers = _layers(state, "generator")
+    return GeneratorSizes(
+        vocabulary=vocabulary,
+        positions=state["generator.positions.weight"].shape[0],
+        width=width,
+        layers=layers,
+        heads=heads,
+        prefix_length=prefix.shape[0] // (layers * 2 * width),
+        prefix_hidden=prefix.shape[1],
+        max_length=max_length,
     )
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.checkpoint import file_sha256
+from models.checkpoint import CARD, file_sha256
 from models.chex import Chex
 from models.manifest import (
     PUBLISHED_SIZES,
@@ -47,7 +47,6 @@ from models.tokenizers import SENTENCE_END, SENTENCE_MERGES, SENTENCE_VOCABULARY
 Size = Literal["phantom", "full"]
 FloatArray = NDArray[np.float32]
 
-CARD = "MODEL_CARD.md"
 PHANTOM_SEED = 36
 
 PHANTOM_SIZES = NetworkSizes(

@@ -7,7 +7,7 @@ generated for. A sentence removed as a duplicate never removes its prompt's read
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from models.answers import Answer, FilmReading, FloatArray, Look, PromptReading, Question, ReaderPrompt, Sentence, State
 from models.deduplicate import deduplicate, similarity_of
 from models.engines import Engine, Regions, open_engine
-from models.manifest import WEIGHTS, Manifest, read_manifest
+from models.errors import ModelError
+from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from models.phrasebook import Phrasebook, PromptVectors, contrast
 from models.preprocess import Square, prepare, square
 from models.tokenizers import (
@@ -71,6 +72,20 @@ class ChexReader:
         pixels = prepare(gray, self.manifest.input)
         return Look(patches=self._engine.encode_image(pixels[np.newaxis]))
 
+    def check(self, prompts: Iterable[ReaderPrompt]) -> None:
+        """Raise ModelError where the manifest or the network does not fit the prompts, which a report would not tell.
+
+        prompts: those of every set that films are read with, for a threshold may be meant for any of them
+        """
+        prompts = tuple(prompts)
+        judged = {prompt.key for prompt in prompts if prompt.kind != "region"}
+        for key in self.manifest.decisions.thresholds:
+            if key not in judged:
+                raise ModelError(
+                    f"{MANIFEST}: decisions.thresholds.{key} fits no prompt that is judged; correct or remove it"
+                )
+        self._phrasebook.check(prompts)
+
     def report(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
         """Read a film: locate every prompt, judge it, put it into words, and drop what was said twice (SPEC.md 9.1)."""
         prompts = tuple(prompts)
@@ -95,7 +110,8 @@ class ChexReader:
         """Answer each question on its own, whatever else is asked.
 
         reference: a prompt set; what its judged prompts have in common tells what a box alone holds, and a question
-        that uses their words uses their negatives. Raises ValueError for a box alone without any judged prompt.
+        that uses their words uses their negatives. Raises ValueError for a box alone without any judged prompt, and for
+        a prompt of more tokens than the network reads.
         """
         if not questions:
             return []

@@ -23,6 +23,9 @@ SENTENCE_VOCABULARY = "gpt2_encoder.json"
 SENTENCE_MERGES = "gpt2_vocab.bpe"
 
 CONTEXT = 77
+PROMPT_LIMIT = CONTEXT - 2
+"""Tokens of a prompt that the network reads, beside the marks around them."""
+
 SENTENCE_END = 50256
 """Begins, ends and pads every sentence."""
 
@@ -56,9 +59,13 @@ class PromptTokenizer:
         """Encode texts into ids [P, 77], zero padded; what does not fit is cut off before the end token."""
         rows = np.zeros((len(texts), CONTEXT), dtype=np.int64)
         for row, text in zip(rows, texts, strict=True):
-            ids = [self._start, *self._pieces(text)[: CONTEXT - 2], self._end]
+            ids = [self._start, *self._pieces(text)[:PROMPT_LIMIT], self._end]
             row[: len(ids)] = ids
         return rows
+
+    def count(self, text: str) -> int:
+        """Count the tokens of a text without the marks around it; those above PROMPT_LIMIT are cut off."""
+        return len(self._pieces(text))
 
     def _pieces(self, text: str) -> list[int]:
         """Encode one text. The two marks written out in it are whole words, which byte pairs alone would cut up."""

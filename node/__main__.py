@@ -62,12 +62,13 @@ def _read(options: argparse.Namespace) -> int:
     from node import local, prompts
     from node.inference import open_reader
 
-    reader = open_reader(options.model, engine=options.engine, threads=options.threads)
+    prompt_set = prompts.load(options.prompts)
+    reader = open_reader(options.model, prompts=prompt_set, engine=options.engine, threads=options.threads)
     reports = local.read(
         options.paths,
         options.out,
         reader=reader,
-        prompts=prompts.load(options.prompts),
+        prompts=prompt_set,
         zone=_zone(options.timezone),
         on_film=lambda path, outcome: print(f"{path}: {outcome}", file=sys.stderr),
     )
@@ -84,8 +85,9 @@ def _ask(options: argparse.Namespace) -> int:
     from node.inference import open_reader
 
     questions = local.questions_of(options.prompt, options.box)
-    reader = open_reader(options.model, engine=options.engine, threads=options.threads)
-    answers = local.ask(options.film, questions, reader=reader, prompts=prompts.load(options.prompts))
+    prompt_set = prompts.load(options.prompts)
+    reader = open_reader(options.model, prompts=prompt_set, engine=options.engine, threads=options.threads)
+    answers = local.ask(options.film, questions, reader=reader, prompts=prompt_set)
     content = {"film": str(options.film), "questions": [local.answer_to_json(answer) for answer in answers]}
     print(json.dumps(content, ensure_ascii=False, indent=2))
     return 0

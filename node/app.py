@@ -53,7 +53,7 @@ def run(
     log.get().info("service.started", version=VERSION)
     prompt_set = prompts.load(settings.model.prompts)
     reader = reader or open_reader(
-        settings.model.directory, engine=settings.model.engine, threads=settings.model.threads
+        settings.model.directory, prompts=prompt_set, engine=settings.model.engine, threads=settings.model.threads
     )
     metrics = _metrics(reader, prompt_set)
     with ExitStack() as parts:

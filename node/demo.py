@@ -58,7 +58,8 @@ def run(out: Path, *, model: ModelSettings, say: Say) -> None:
     with ExitStack() as parts:
         work = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="chex-demo-")))
         with _stage("open model", say):
-            reader = open_reader(model.directory, engine=model.engine, threads=model.threads)
+            prompt_set = prompts.load(model.prompts)
+            reader = open_reader(model.directory, prompts=prompt_set, engine=model.engine, threads=model.threads)
         arrived = threading.Semaphore(0)
         archive = Spool(work / "archive")
         listener = Listener(

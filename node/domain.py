@@ -222,7 +222,7 @@ class Finding:
     """What is said about one pathology prompt; made from the prompt's key, never from generated text.
 
     sentence: index into the film's sentences, or None when none was generated for it
-    side: where all boxes agree on it; None when the film does not say which side is which
+    side: where all boxes agree on it; None when the film does not say which side is which, nor the prompt itself
     """
 
     prompt: str

@@ -1,11 +1,13 @@
-"""From what the network said to findings: codes from the prompt set, sides from the film, a tracking UID per box.
+"""From what the network said to findings: codes from the prompt set, a side and a tracking UID per box.
 
-Pure. A finding is made from a pathology prompt's key, never from generated text.
+Pure. A finding is made from a pathology prompt's key, never from generated text and never from a region prompt.
+A side is the prompt's own where its phrase names one, on any film; else it follows from where the box lies, for a
+paired site on a film that tells its sides.
 """
 
 from __future__ import annotations
 
-from node.domain import Box, Finding, FindingBox, ModelIdentity, Prompt, PromptSet, Side, derive_uid
+from node.domain import Box, Finding, FindingBox, ModelIdentity, Prompt, PromptKind, PromptSet, Side, derive_uid
 from node.framing import Framing
 from node.imaging import side_of
 from node.inference import PathologyAnswer, Reading
@@ -14,7 +16,12 @@ from node.inference import PathologyAnswer, Reading
 def find(
     reading: Reading, prompts: PromptSet, *, source: str, framing: Framing, model: ModelIdentity, sides_known: bool
 ) -> tuple[Finding, ...]:
-    """Code the answers to the pathology prompts of one film; source: its SOP Instance UID."""
+    """Code the answers to the pathology prompts of one film.
+
+    source: its SOP Instance UID
+    sides_known: whether the film tells its sides (`imaging.sides_known`)
+    Raises ValueError for an answer to any other prompt.
+    """
     return tuple(
         _finding(answer, prompts[answer.prompt], source, framing if sides_known else None, model)
         for answer in reading.pathologies
@@ -24,8 +31,8 @@ def find(
 def _finding(
     answer: PathologyAnswer, prompt: Prompt, source: str, framing: Framing | None, model: ModelIdentity
 ) -> Finding:
-    if prompt.finding is None:
-        raise ValueError(f"prompt {prompt.key} has no finding code")
+    if prompt.kind is not PromptKind.PATHOLOGY or prompt.finding is None:
+        raise ValueError(f"prompt {prompt.key} asks for no pathology with a code")
     boxes = tuple(
         FindingBox(
             box=one.box,

@@ -20,6 +20,7 @@ from pydicom.dataset import Dataset
 from node import attributes
 
 FloatTable = npt.NDArray[np.float64]
+WordTable = npt.NDArray[np.uint16]
 
 _TAIL = 0.005
 """Share of pixels cut at each end where a film names no window: markers and collimation must not set the contrast."""
@@ -44,6 +45,51 @@ class Levels:
         return (self.counts > 0) & ~self.padding
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpTable:
+    """A modality or VOI LUT (PS3.3 C.11.1.1, C.11.2.1.1).
+
+    entries: [entry], at least one
+    first: the value that the first entry is for, as the descriptor says it
+    bits: how many an entry is said to have; whether that makes sense is not checked
+    """
+
+    entries: WordTable
+    first: int
+    bits: int
+
+    @property
+    def top(self) -> float:
+        """The highest value an entry can have; where one exceeds the bits, the highest that it has."""
+        return max(2.0**self.bits - 1, float(self.entries.max()))
+
+
+def read_table(film: Dataset, item: Dataset) -> LookUpTable:
+    """Read one item of a film's LUT sequence.
+
+    film: the whole object; its encoding tells the order of the bytes in words (PS3.5 7.3)
+    Raises ValueError for a LUT without a descriptor or with fewer entries than that says.
+    """
+    descriptor = [int(str(part)) for part in attributes.values(item, "LUTDescriptor")]
+    if len(descriptor) != 3:
+        raise ValueError("a LUT needs a descriptor of three values")
+    count = descriptor[0] & 0xFFFF or 0x10000  # of a signed film, 65535 is read as -1
+    data = attributes.values(item, "LUTData")
+    if data and isinstance(data[0], bytes):
+        table = _unpacked(data[0], count, order=">" if film.original_encoding[1] is False else "<")
+    else:
+        table = np.array([int(str(entry)) & 0xFFFF for entry in data], dtype=np.uint16)
+    if table.size < count:
+        raise ValueError("a LUT has fewer entries than its descriptor says")
+    return LookUpTable(entries=table[:count], first=descriptor[1], bits=descriptor[2])
+
+
+def _unpacked(data: bytes, count: int, *, order: str) -> WordTable:
+    """Take the entries out of OW: 16-bit words, or two entries of 8 bits in each, low byte first (C.11.1.1.1)."""
+    words = np.frombuffer(data + b"\0" * (len(data) % 2), f"{order}u2").astype("<u2")
+    return words if len(data) >= 2 * count else words.view("u1").astype(np.uint16)
+
+
 def count_levels(dataset: Dataset, indices: npt.NDArray[np.uint16], *, lowest: int, bits: int) -> Levels:
     """Count stored values; `indices` are stored values less `lowest`, the smallest value that `bits` can hold."""
     values = np.arange(lowest, lowest + 2**bits)
@@ -63,8 +109,8 @@ def displayed(dataset: Dataset, levels: Levels) -> FloatTable:
     modality = _modality(dataset, levels.values)
     tables = attributes.items(dataset, "VOILUTSequence")
     if tables:
-        entries, top = _look_up(tables[0], modality)
-        gray = entries / top
+        table = read_table(dataset, tables[0])
+        gray = _look_up(table, modality) / table.top
     elif (windowed := _window(dataset, modality)) is not None:
         gray = windowed
     else:
@@ -109,32 +155,19 @@ def _modality(dataset: Dataset, values: npt.NDArray[np.int64]) -> FloatTable:
     """Apply the modality LUT or rescale (PS3.3 C.11.1); a slope of 0 or NaN is none."""
     tables = attributes.items(dataset, "ModalityLUTSequence")
     if tables:
-        return _look_up(tables[0], values)[0]
+        return _look_up(read_table(dataset, tables[0]), values)
     slope, intercept = attributes.number(dataset, "RescaleSlope"), attributes.number(dataset, "RescaleIntercept")
     return values.astype(np.float64) * (slope or 1.0) + (intercept or 0.0)
 
 
-def _look_up(item: Dataset, inputs: npt.NDArray[np.int64] | FloatTable) -> tuple[FloatTable, float]:
-    """Map values through a LUT (PS3.3 C.11.1.1); also return the highest value its bits can hold.
-
-    Raises ValueError for a LUT without a descriptor or with fewer entries than that says.
-    """
-    descriptor = [int(str(part)) for part in attributes.values(item, "LUTDescriptor")]
-    if len(descriptor) != 3:
-        raise ValueError("a LUT needs a descriptor of three values")
-    entries, first, bits = descriptor[0] or 2**16, descriptor[1], descriptor[2]
+def _look_up(table: LookUpTable, inputs: npt.NDArray[np.int64] | FloatTable) -> FloatTable:
+    """Map values through a LUT (PS3.3 C.11.1.1); those outside it take its first or last entry."""
+    first = table.first
     if first >= 2**15 and inputs.min() < 0:
         first -= 2**16  # written as US although the input is signed
-    data = attributes.values(item, "LUTData")
-    if data and isinstance(data[0], bytes):
-        # OW: 16-bit words, or two entries of 8 bits in each (PS3.3 C.11.1.1.1)
-        table = np.frombuffer(data[0], dtype="<u2" if len(data[0]) >= 2 * entries else "u1")
-    else:
-        table = np.array([int(str(entry)) for entry in data])
-    if table.size < entries:
-        raise ValueError("a LUT has fewer entries than its descriptor says")
-    indices = np.clip(np.rint(inputs) - first, 0, entries - 1).astype(np.int64)
-    return table[indices].astype(np.float64), max(2.0**bits - 1, float(table.max()))
+    indices = np.clip(np.rint(inputs) - first, 0, table.entries.size - 1).astype(np.int64)
+    found: FloatTable = table.entries[indices].astype(np.float64)
+    return found
 
 
 def _window(dataset: Dataset, values: FloatTable) -> FloatTable | None:

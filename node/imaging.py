@@ -2,24 +2,28 @@
 
 Every film that cannot become gray values raises `Undecodable` with its reason: a decoder that fails silently must not
 let the node say "nothing found", so a picture that is constant, or that shows nothing in the analyzed square, is
-refused too. Boxes never need the pixels: the way back is in `domain.Framing`.
+refused too. Boxes never need the pixels: the way back is in `framing.Framing`.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from pydicom import dcmread
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import generate_frames
+from pydicom.filereader import read_dataset, read_preamble
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.utils import pixel_array
 from pydicom.uid import (
     UID,
+    DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
@@ -35,6 +39,9 @@ GrayPicture = npt.NDArray[np.float32]
 BytePicture = npt.NDArray[np.uint8]
 
 _LONG_BYTES = 4096
+_CHUNK_BYTES = 2**20
+_MOST_INFLATED_BYTES = 512 * 2**20
+"""Four times the largest film that is decoded (`pixel_format.MAX_PIXELS`, 16 bits); pydicom inflates all at once."""
 _PLUGINS = ("pylibjpeg", "pyjpegls", "pydicom", "pillow", "gdcm")
 _SIDE_TOLERANCE = 0.05
 _LEAST_CONTRAST = 1 / 255
@@ -150,13 +157,14 @@ def _turn(dataset: Dataset) -> Turn | None:
 def _read(path: Path, *, longest_bytes: int | None) -> Dataset:
     try:
         with attributes.quiet():
+            _refuse_bomb(path)
             dataset = dcmread(path, force=True, defer_size=longest_bytes)
             if not dataset:
                 # pydicom 3.0.2 drops everything it read when an encapsulated value never ends.
                 dataset = dcmread(path, force=True, stop_before_pixels=True)
                 if dataset:
                     dataset.add_new("PixelData", "OB", b"")
-    except OSError:
+    except (OSError, Undecodable):
         raise
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         raise Undecodable(Reason.UNDECODABLE, f"not readable as DICOM ({type(error).__name__})") from error
@@ -164,6 +172,32 @@ def _read(path: Path, *, longest_bytes: int | None) -> Dataset:
         raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class")
     _complete_meta(dataset)
     return dataset
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Refuse a deflated file (PS3.5 A.5) that is too large once inflated: 0.5 MB may become gigabytes."""
+    with path.open("rb") as file:
+        if not _is_deflated(file):
+            return
+        inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+        while not inflater.eof and (waiting := inflater.unconsumed_tail or file.read(_CHUNK_BYTES)):
+            size += len(inflater.decompress(waiting, _CHUNK_BYTES))
+            if size > _MOST_INFLATED_BYTES:
+                raise Undecodable(Reason.UNDECODABLE, f"inflates to more than {_MOST_INFLATED_BYTES} bytes")
+
+
+def _is_deflated(file: BinaryIO) -> bool:
+    """Read the file meta information as pydicom 3.0.2 does, and leave the file at what follows it."""
+    read_preamble(file, force=True)
+    start = file.tell()
+    for is_implicit in (False, True):  # the second is wrong (PS3.10 7.1), but read all the same
+        file.seek(start)
+        meta = read_dataset(
+            file, is_implicit, is_little_endian=True, stop_when=lambda tag, _vr, _length: tag >> 16 != 2
+        )
+        if syntax := attributes.text(meta, "TransferSyntaxUID"):
+            return syntax == DeflatedExplicitVRLittleEndian
+    return False
 
 
 def _complete_meta(dataset: Dataset) -> None:

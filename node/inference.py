@@ -81,10 +81,11 @@ class Reader(Protocol):
         """Answer questions about one film, each on its own."""
 
 
-def open_reader(directory: Path, *, engine: str, threads: int = 0) -> Reader:
-    """Open a model directory.
+def open_reader(directory: Path, *, prompts: PromptSet, engine: str, threads: int = 0) -> Reader:
+    """Open a model directory for one prompt set.
 
-    Raises InputError when the directory is not whole, its hashes do not fit, or its graphs lack their proof.
+    Raises InputError when the directory is not whole, its hashes do not fit, its graphs lack their proof, or prompts
+    and thresholds do not go together.
     """
     from models.errors import ModelError
     from models.manifest import MANIFEST
@@ -92,6 +93,7 @@ def open_reader(directory: Path, *, engine: str, threads: int = 0) -> Reader:
 
     try:
         network = open_model(directory, engine=engine, threads=threads)
+        network.check(_to_network(prompts))
         manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         return _NetworkReader(network, manifest_sha256)
     except ModelError as error:

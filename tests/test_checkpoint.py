@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models import published
-from models.checkpoint import file_sha256, load_network, load_weights, save_weights, verify
+from models.checkpoint import CARD, REQUIRED, file_sha256, load_network, load_weights, save_weights, verify
 from models.chex import Chex
 from models.errors import ModelError
 from models.manifest import (
@@ -51,6 +51,10 @@ def network() -> Chex:
 @pytest.fixture
 def directory(tmp_path: Path, network: Chex) -> Path:
     save_weights(tmp_path / WEIGHTS, network.state_dict())
+    (tmp_path / "vocab").mkdir()
+    for name in REQUIRED:
+        if name != WEIGHTS:
+            (tmp_path / name).write_text("there to be hashed")
     write_manifest(tmp_path, manifest(tmp_path))
     return tmp_path
 
@@ -68,7 +72,7 @@ def manifest(directory: Path) -> Manifest:
         decisions=Decisions(
             temperature=0.5, default_threshold=0.5, review_band=0.1, box_threshold=0.3, region_threshold=0.5
         ),
-        files={WEIGHTS: file_sha256(directory / WEIGHTS)},
+        files={name: file_sha256(directory / name) for name in REQUIRED},
     )
 
 
@@ -132,9 +136,30 @@ def test_an_absent_file_is_named(directory: Path) -> None:
         verify(directory, claims)
 
 
-def test_a_manifest_without_the_hash_of_its_weights_is_refused(directory: Path) -> None:
-    with pytest.raises(ModelError, match=f"no hash of {WEIGHTS}"):
-        verify(directory, dataclasses.replace(manifest(directory), files={}))
+def test_weights_card_and_vocabularies_must_have_a_hash() -> None:
+    assert set(REQUIRED) == {
+        WEIGHTS,
+        CARD,
+        "vocab/bpe_simple_vocab_16e6.txt.gz",
+        "vocab/gpt2_encoder.json",
+        "vocab/gpt2_vocab.bpe",
+    }
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_manifest_without_the_hash_of_a_file_that_answers_depend_on_is_refused(directory: Path, name: str) -> None:
+    files = {listed: sha256 for listed, sha256 in manifest(directory).files.items() if listed != name}
+
+    with pytest.raises(ModelError, match=f"no hash of {name}"):
+        verify(directory, dataclasses.replace(manifest(directory), files=files))
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../outside", "vocab/../../outside", "C:\\outside", "..\\outside"])
+def test_a_manifest_that_names_a_file_outside_its_directory_is_refused(directory: Path, name: str) -> None:
+    files = {**manifest(directory).files, name: "0" * 64}
+
+    with pytest.raises(ModelError, match="outside the model directory"):
+        verify(directory, dataclasses.replace(manifest(directory), files=files))
 
 
 def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:

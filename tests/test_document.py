@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
+from zoneinfo import ZoneInfo
 
+import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
@@ -49,6 +51,29 @@ def test_a_later_round_that_says_the_same_has_the_same_uid() -> None:
     [study] = dataset.PredecessorDocumentsSequence
     assert study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == "1.2.3"
     assert validators.dciodvfy(dataset) == []
+
+
+def test_the_same_reading_in_summer_and_in_winter_is_one_object() -> None:
+    summer = written(replace(ONE, created_at=datetime(2024, 7, 1, tzinfo=UTC)))
+
+    assert summer.TimezoneOffsetFromUTC == "+0200"
+    assert summer.SOPInstanceUID == written(ONE).SOPInstanceUID
+
+
+def test_another_time_zone_is_another_object() -> None:
+    uids = {sr.write(ONE, sources(cr(1)), zone)[0].SOPInstanceUID for zone in (BERLIN, ZoneInfo("UTC"))}
+
+    assert len(uids) == 2
+
+
+@pytest.mark.parametrize("numbers", [(1, 3), (3, 1)])
+def test_of_equally_described_films_the_order_does_not_decide_whose_patient_is_copied(numbers: tuple[int, int]) -> None:
+    headers = sources(bare(2), cr(1), cr(3))
+    headers[samples.film_uid(3)].PatientName = "Other^Spelling"
+
+    [dataset] = sr.write(report(unread(2), *(film(number) for number in numbers)), headers, BERLIN)
+
+    assert dataset.PatientName == "Müller^Jörg"
 
 
 def test_a_document_never_names_itself_as_its_predecessor() -> None:

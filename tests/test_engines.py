@@ -16,7 +16,7 @@ import torch
 from models.engines import ENGINES, Engine, open_engine
 from models.engines.proof import PROOF, STAGES, Stage, check_proof, read_proof
 from models.errors import ModelError
-from models.manifest import read_manifest
+from models.manifest import MANIFEST, read_manifest
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -105,6 +105,22 @@ def test_a_directory_with_one_changed_byte_is_refused(phantom_model: Path, tmp_p
 
     with pytest.raises(ModelError, match=r"weights\.safetensors"):
         open_engine(model, engine=name)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_directory_whose_vocabularies_have_no_hash_is_refused(phantom_model: Path, tmp_path: Path, name: str) -> None:
+    model = _copy(phantom_model, tmp_path)
+    lines = (phantom_model / MANIFEST).read_text().splitlines()
+    _replace(model / MANIFEST, "\n".join(line for line in lines if not line.startswith('"vocab/')).encode())
+
+    with pytest.raises(ModelError, match="no hash of vocab/"):
+        open_engine(model, engine=name)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_negative_number_of_threads_is_refused(phantom_model: Path, name: str) -> None:
+    with pytest.raises(ModelError, match="threads is -1; 0 lets the program choose"):
+        open_engine(phantom_model, engine=name, threads=-1)
 
 
 def _without_graph(model: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 from onnx import numpy_helper
 
 from export import build, parity
-from models.engines.proof import STAGES, graph_path
+from models.checkpoint import file_sha256
+from models.engines.proof import STAGES, Stage, graph_path
 
 
 def _copy(model: Path, folder: Path) -> Path:
@@ -76,6 +77,25 @@ def test_a_build_leaves_proven_graphs_alone(phantom_model: Path, capsys: pytest.
     assert build.main(["--model", str(phantom_model)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert written == {stage: graph_path(phantom_model, stage).stat().st_mtime_ns for stage in STAGES}
+
+
+def test_a_build_answers_a_program_with_one_json_document(
+    phantom_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build.main(["--model", str(phantom_model), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+
+    assert set(result) == {"stages", "passed", "files"}
+    assert result["passed"] is True
+    assert {name.partition(".")[0] for name in result["stages"]} == set(STAGES)
+    assert all(stage["max_abs"] <= stage["tolerance"] for stage in result["stages"].values())
+    assert result["files"] == {f"onnx/{stage}.onnx": file_sha256(graph_path(phantom_model, stage)) for stage in STAGES}
+
+
+def test_a_difference_that_is_not_a_number_is_still_json() -> None:
+    text = json.dumps(parity.document({"find.boxes": Stage(max_abs=float("nan"), tolerance=1e-4)}), allow_nan=False)
+
+    assert json.loads(text) == {"stages": {"find.boxes": {"max_abs": None, "tolerance": 1e-4}}, "passed": False}
 
 
 def test_the_exporter_says_nothing_of_its_own(phantom_model: Path, tmp_path: Path, repository: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydicom import dcmwrite
 from pydicom.dataset import Dataset
+from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
 
 from node.domain import Reason
 from node.errors import Undecodable
-from node.imaging import GrayPicture, load
+from node.imaging import GrayPicture, load, read_file
 from tests import films
 
 
@@ -30,6 +34,11 @@ def lut(first: int, entries: list[int], *, bits: int) -> list[Dataset]:
     item.add_new("LUTDescriptor", "US", [len(entries), first, bits])
     item.add_new("LUTData", "US", entries)
     return [item]
+
+
+def swapped(data: bytes) -> bytes:
+    """Turn the bytes of each word round."""
+    return np.frombuffer(data, "<u2").astype(">u2").tobytes()
 
 
 def shown(film: Dataset) -> GrayPicture:
@@ -89,6 +98,31 @@ def test_a_voi_lut_may_hold_two_entries_of_8_bits_in_a_word() -> None:
     table[0].add_new("LUTData", "OW", (np.arange(4096) >> 4).astype(np.uint8).tobytes())
 
     assert shown(films.ramp({"VOILUTSequence": table})) == pytest.approx((np.arange(4096) >> 4) / 255)
+
+
+@pytest.mark.parametrize("keyword", ["VOILUTSequence", "ModalityLUTSequence"])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_big_endian_film_has_the_gray_of_its_little_endian_twin(tmp_path: Path, keyword: str, bits: int) -> None:
+    entries = (np.arange(4096) ** 2 // 256).astype("<u2")
+    data = entries.tobytes() if bits == 16 else (entries >> 8).astype(np.uint8).tobytes()
+    grays = []
+    for syntax in (ExplicitVRLittleEndian, ExplicitVRBigEndian):
+        film = films.ramp()
+        is_big = syntax == ExplicitVRBigEndian
+        item = Dataset()
+        item.add_new("LUTDescriptor", "US", [4096, 0, bits])
+        item.add_new("LUTData", "OW", swapped(data) if is_big else data)
+        film.add_new(keyword, "SQ", [item])
+        if is_big:
+            film.PixelData = swapped(film.PixelData)
+        film.file_meta.TransferSyntaxUID = syntax
+        path = tmp_path / f"{syntax}.dcm"
+        dcmwrite(path, film, implicit_vr=False, little_endian=not is_big)
+        grays.append(shown(read_file(path)))
+
+    assert np.array_equal(grays[0], grays[1])
+    assert len(np.unique(grays[0])) > 200
+    assert np.all(np.diff(grays[0]) >= 0)
 
 
 def test_a_modality_lut_comes_before_the_window() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
 import pytest
 from pydicom import dcmread
-from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset
 
 from node import identity
@@ -75,14 +72,15 @@ def test_report_and_state_have_the_same_tracking_uids_and_rectangles(findings: t
         assert outline == pytest.approx(reported[uid], abs=1e-3)
 
 
-def test_a_state_beside_a_film_with_findings_tracks_only_what_the_report_has() -> None:
+def test_a_state_beside_a_film_with_findings_tracks_no_finding_that_the_report_has_not() -> None:
     of = report(several(), film(3, findings=(absent(),)))
     headers = sources(cr(1), cr(3))
 
     states = gsps.write(of, headers, BERLIN)
 
+    squares = {words.analyzed_tracking_uid(of, one) for one in of.films}
     drawn = {uid for state in states for uid in regions(state)}
-    assert drawn == reported_regions(sr.write(of, headers, BERLIN)[0]).keys()
+    assert drawn - squares == reported_regions(sr.write(of, headers, BERLIN)[0]).keys()
     assert [len(label(state)) for state in states] == [1, 3]  # the film without findings says so
 
 
@@ -202,10 +200,29 @@ def test_one_state_for_each_film_that_was_read() -> None:
 
     images = [one.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for one in (first, second)]
     assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
-    assert (first.InstanceNumber, second.InstanceNumber) == (1, 3)
     assert first.SeriesInstanceUID == second.SeriesInstanceUID
     assert first.SOPInstanceUID != second.SOPInstanceUID
     assert identity.is_own(first)
+
+
+@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
+def test_a_state_is_the_same_whatever_other_films_the_study_has(of: Film) -> None:
+    headers = sources(cr(1), bare(2), cr(3), cr(4))
+    neighbors = (unread(2), replace(several(), source=samples.film_uid(3)), film(4))
+
+    alone = gsps.write(report(of), headers, BERLIN)[0]
+    first = gsps.write(report(of, *neighbors), headers, BERLIN)[0]
+    last = gsps.write(report(*neighbors, of), headers, BERLIN)[-1]
+
+    assert save_bytes(alone) == save_bytes(first) == save_bytes(last)
+
+
+@pytest.mark.parametrize(("number", "expected"), [("7", 7), (None, 1), ("0", 1), ("-3", 1), ("99999999999", 1)])
+def test_a_state_has_the_number_of_its_film(number: str | None, expected: int) -> None:
+    header = cr()
+    header.add_new("InstanceNumber", "LO", number)  # whatever was sent; as IS pydicom would refuse the last
+
+    assert written(several(), header).InstanceNumber == expected
 
 
 def test_the_whole_film_is_displayed() -> None:
@@ -214,152 +231,6 @@ def test_the_whole_film_is_displayed() -> None:
     assert list(area.DisplayedAreaTopLeftHandCorner) == [1, 1]
     assert list(area.DisplayedAreaBottomRightHandCorner) == [samples.COLUMNS, samples.ROWS]
     assert list(area.PresentationPixelAspectRatio) == [1, 1]
-
-
-def test_pixels_that_are_not_square_stay_so() -> None:
-    header = cr()
-    header.PixelSpacing = [0.2, 0.1]
-
-    [area] = written(several(), header).DisplayedAreaSelectionSequence
-
-    assert list(area.PresentationPixelAspectRatio) == [200, 100]
-
-
-def test_a_real_negative_film_is_inverted_and_keeps_its_window() -> None:
-    path = get_testdata_file("RG1_UNCR.dcm")
-    assert path is not None
-    header = dcmread(path, stop_before_pixels=True)  # MONOCHROME1, PixelSpacing 0\0
-    box = Box(left=10, top=10, right=500, bottom=400)
-    of = Film(
-        source=header.SOPInstanceUID,
-        columns=header.Columns,
-        rows=header.Rows,
-        analyzed=Box(left=0, top=0, right=header.Columns, bottom=header.Columns),
-        findings=(finding(boxes=(box,)),),
-    )
-
-    dataset = written(of, header)
-
-    assert dataset.PresentationLUTShape == "INVERSE"
-    [voi] = dataset.SoftcopyVOILUTSequence
-    assert (voi.WindowCenter, voi.WindowWidth) == (header.WindowCenter, header.WindowWidth)
-    assert list(dataset.DisplayedAreaSelectionSequence[0].PresentationPixelAspectRatio) == [1, 1]
-    assert validators.dciodvfy(dataset) == []
-    assert validators.dcmpschk(dataset) == []
-
-
-def test_the_first_of_several_windows_is_carried_with_its_explanation() -> None:
-    header = cr()
-    header.WindowCenter, header.WindowWidth = [600, 40], [1200.5, 80]
-    header.WindowCenterWidthExplanation = ["LUNG", "BONE"]
-    header.VOILUTFunction = "SIGMOID"
-
-    [voi] = written(several(), header).SoftcopyVOILUTSequence
-
-    assert (voi.WindowCenter, voi.WindowWidth, voi.WindowCenterWidthExplanation) == (600, 1200.5, "LUNG")
-    assert voi.VOILUTFunction == "SIGMOID"
-
-
-def test_a_scalar_window_with_a_text_explanation_stays_whole() -> None:
-    [voi] = written(several()).SoftcopyVOILUTSequence
-
-    assert (voi.WindowCenter, voi.WindowWidth, voi.WindowCenterWidthExplanation) == (2048, 4096, "WINDOW1")
-
-
-@pytest.mark.parametrize(("center", "width"), [(math.nan, 100), (100, math.nan), (100, 0), (None, 50), (100, -3)])
-def test_a_window_that_cannot_be_used_is_left_out(center: float | None, width: float) -> None:
-    header = cr()
-    header.WindowCenter, header.WindowWidth = center, width
-
-    dataset = written(several(), header)
-
-    assert "SoftcopyVOILUTSequence" not in dataset
-    assert validators.dciodvfy(dataset) == []
-
-
-def _table(descriptor: list[int], data: bytes, *, vr: str) -> Dataset:
-    item = Dataset()
-    item.add_new("LUTDescriptor", vr, descriptor)
-    item.LUTExplanation = "curve"
-    item.add_new("LUTData", "OW", data)
-    return item
-
-
-@pytest.mark.parametrize(("vr", "first"), [("US", 0), ("SS", -512)])
-def test_lookup_tables_are_carried_and_come_before_a_window(vr: str, first: int) -> None:
-    header = cr()
-    entries = struct.pack("<1024H", *range(63, 65536, 64))
-    header.VOILUTSequence = [_table([1024, first, 16], entries, vr=vr)]
-    header.ModalityLUTSequence = [_table([1024, first, 16], entries, vr=vr)]
-    header.ModalityLUTSequence[0].ModalityLUTType = "OD"
-
-    dataset = written(several(), header)
-
-    [voi] = dataset.SoftcopyVOILUTSequence
-    [table] = voi.VOILUTSequence
-    assert (list(table.LUTDescriptor), table.LUTData) == ([1024, first, 16], entries)
-    assert "WindowCenter" not in voi
-    assert dataset.ModalityLUTSequence[0].ModalityLUTType == "OD"
-    assert "RescaleSlope" not in dataset
-    assert validators.dciodvfy(dataset) == []
-    assert validators.dcmpschk(dataset) == []
-
-
-def test_a_display_table_of_12_bits_is_spread_over_16() -> None:
-    header = cr()
-    header.VOILUTSequence = [_table([4, 0, 12], struct.pack("<4H", 0, 1, 2048, 4095), vr="US")]
-
-    dataset = written(several(), header)
-
-    [voi] = dataset.SoftcopyVOILUTSequence
-    assert list(voi.VOILUTSequence[0].LUTDescriptor) == [4, 0, 16]
-    assert struct.unpack("<4H", voi.VOILUTSequence[0].LUTData) == (0, 16, 32776, 65535)
-    assert validators.dciodvfy(dataset) == []
-
-
-def test_a_modality_table_of_packed_bytes_keeps_its_values() -> None:
-    header = cr()
-    header.ModalityLUTSequence = [_table([4, 0, 8], bytes((0, 3, 100, 255)), vr="US")]
-
-    [table] = written(several(), header).ModalityLUTSequence
-
-    assert (list(table.LUTDescriptor), table.LUTData) == ([4, 0, 8], bytes((0, 3, 100, 255)))
-
-
-def test_a_lookup_table_read_from_an_implicit_file_is_carried() -> None:
-    header = cr()
-    header.VOILUTSequence = [_table([4, 0, 16], struct.pack("<4H", 0, 9, 90, 900), vr="US")]
-    buffer = BytesIO()
-    header.save_as(buffer, implicit_vr=True, little_endian=True)
-    read = dcmread(BytesIO(buffer.getvalue()), force=True)
-
-    [voi] = written(several(), read).SoftcopyVOILUTSequence
-
-    assert voi.VOILUTSequence[0].LUTData == struct.pack("<4H", 0, 9, 90, 900)
-
-
-def test_a_lookup_table_of_a_big_endian_file_is_turned_round() -> None:
-    header = cr()
-    header.VOILUTSequence = [_table([4, 0, 16], struct.pack(">4H", 0, 9, 90, 900), vr="US")]
-    buffer = BytesIO()
-    header.save_as(buffer, implicit_vr=False, little_endian=False)
-    big = dcmread(BytesIO(buffer.getvalue()), force=True)
-    big.set_original_encoding(False, False)
-
-    [voi] = written(several(), big).SoftcopyVOILUTSequence
-
-    assert voi.VOILUTSequence[0].LUTData == struct.pack("<4H", 0, 9, 90, 900)
-
-
-@pytest.mark.parametrize("descriptor", [[1024, 0, 12], [2, 0, 40], [4, 0]])
-def test_a_lookup_table_that_contradicts_itself_gives_way_to_the_window(descriptor: list[int]) -> None:
-    header = cr()
-    header.VOILUTSequence = [_table(descriptor, struct.pack("<4H", 0, 9, 90, 900), vr="US")]
-
-    [voi] = written(several(), header).SoftcopyVOILUTSequence
-
-    assert "VOILUTSequence" not in voi
-    assert voi.WindowWidth == 4096
 
 
 def test_modules_that_validators_complain_about_are_right() -> None:

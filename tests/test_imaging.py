@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -291,3 +294,43 @@ def test_bent_bytes_end_in_a_film_or_a_refusal(
         decode(read_file(path))
     except Undecodable as refused:
         assert refused.reason in tuple(Reason)
+
+
+def deflated(path: Path, content: bytes, *, has_preamble: bool = True) -> Path:
+    """Write a file whose meta information says that `content`, raw deflate, is its data set."""
+    film = films.ramp()
+    film.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    whole = films.file_bytes(film)
+    syntax = whole.index(DeflatedExplicitVRLittleEndian.encode())
+    meta_end = 144 + int.from_bytes(whole[140:144], "little")
+    assert syntax < meta_end
+    path.write_bytes(whole[0 if has_preamble else 132 : meta_end] + content)
+    return path
+
+
+@pytest.mark.parametrize("has_preamble", [True, False])
+@pytest.mark.parametrize("read", [read_header, read_file])
+def test_a_deflate_bomb_is_refused_before_it_is_inflated(
+    tmp_path: Path, read: Callable[[Path], Dataset], has_preamble: bool
+) -> None:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    mebibyte = deflater.compress(bytes(2**20)) + deflater.flush(zlib.Z_FULL_FLUSH)  # stands for itself, any number
+    path = deflated(tmp_path / "bomb.dcm", mebibyte * 600 + deflater.flush(), has_preamble=has_preamble)
+    assert path.stat().st_size < 2**20
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(Undecodable, match="inflates to more than") as refused:
+            read(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert refused.value.reason == Reason.UNDECODABLE
+    assert most < 64 * 2**20
+
+
+def test_a_broken_deflated_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Undecodable) as refused:
+        read_file(deflated(tmp_path / "broken.dcm", b"\xff" * 100))
+    assert refused.value.reason == Reason.UNDECODABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from models.answers import FilmReading, FloatArray, Look, Question, ReaderPrompt
 from models.engines import IntArray, Patches, Regions
+from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, Decisions, InputRule, Manifest, ReportRule
 from models.phrasebook import Phrasebook, contrast, opposite
 from models.reader import ChexReader, open_reader, printable
@@ -95,7 +96,7 @@ class ScriptedEngine:
         return rows
 
 
-def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | None = None) -> FilmReading:
+def _reader(engine: ScriptedEngine, rule: ReportRule | None = None) -> ChexReader:
     manifest = Manifest(
         name="scripted",
         version="1",
@@ -116,7 +117,11 @@ def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | Non
         report=rule or ReportRule(),
         files={"weights.safetensors": "0" * 64},
     )
-    reader = ChexReader(manifest, engine, PROMPTS, SENTENCES)
+    return ChexReader(manifest, engine, PROMPTS, SENTENCES)
+
+
+def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | None = None) -> FilmReading:
+    reader = _reader(engine, rule)
     return reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), prompts)
 
 
@@ -136,6 +141,29 @@ def test_a_threshold_of_its_own_replaces_the_default() -> None:
     edema, fracture = _read(ScriptedEngine([0.65, 0.65], ["One", "Two"]), EDEMA, FRACTURE).prompts
 
     assert (edema.state, fracture.state) == ("present", "indeterminate")
+
+
+def test_a_threshold_that_no_judged_prompt_has_is_told_by_its_key() -> None:
+    reader = _reader(ScriptedEngine([], []))
+    region = ReaderPrompt(key="fracture", kind="region", phrases=("Site of the fracture",))
+
+    reader.check([EDEMA, FRACTURE])
+    for prompts in ([EDEMA], [EDEMA, region]):
+        with pytest.raises(ModelError, match=r"decisions\.thresholds\.fracture .* correct or remove it"):
+            reader.check(prompts)
+
+
+@pytest.mark.parametrize("words, fits", [(75, True), (76, False)])
+@pytest.mark.parametrize("place", ["phrases", "negatives"])
+def test_a_prompt_that_the_network_cannot_read_whole_is_told_by_its_key(words: int, fits: bool, place: str) -> None:
+    reader = _reader(ScriptedEngine([], []))
+    prompt = replace(EDEMA, key="long", **{place: ("Fine", "heart " * words)})
+
+    if fits:
+        reader.check([FRACTURE, prompt])
+    else:
+        with pytest.raises(ModelError, match=r"prompt long: .* 76 tokens, the network reads 75"):
+            reader.check([FRACTURE, prompt])
 
 
 def test_a_region_is_neither_present_nor_absent() -> None:
@@ -270,6 +298,26 @@ def test_a_question_that_has_no_answer_is_refused(
 ) -> None:
     with pytest.raises(ValueError):
         Question(prompt=prompt, box=box)
+
+
+@pytest.mark.parametrize("box", [None, (0.5, 0.5, 0.2, 0.2)])
+def test_a_question_that_the_network_cannot_read_whole_is_refused(
+    box: tuple[float, float, float, float] | None,
+) -> None:
+    reader = _reader(ScriptedEngine([0.5], ["Words"]))
+    film = reader.look(np.zeros((300, 300), dtype=np.float32))
+
+    with pytest.raises(ValueError, match=r"longer than the network reads \(75 tokens"):
+        reader.ask(film, [Question(prompt="heart " * 76, box=box)])
+
+
+def test_a_question_is_refused_when_only_its_opposite_would_be_cut() -> None:
+    reader = _reader(ScriptedEngine([0.5], ["Words"]))
+    film = reader.look(np.zeros((300, 300), dtype=np.float32))
+
+    assert len(reader.ask(film, [Question(prompt="heart " * 74)])) == 1
+    with pytest.raises(ValueError, match="longer than the network reads"):
+        reader.ask(film, [Question(prompt="heart " * 75)])
 
 
 def test_the_reader_runs_without_torch() -> None:

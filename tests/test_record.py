@@ -125,6 +125,36 @@ def test_the_report_keeps_its_contract() -> None:
     assert (second["status"], second["reason"], second["analyzed"]) == ("not_processed", "undecodable", None)
 
 
+def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
+    document = json.loads(
+        json.dumps(record.report_to_json(report(several()), [], left_alone=[unread(2, Reason.OWN_OBJECT)]))
+    )
+
+    assert document.keys() == {"version", "study", "model", "films", "outputs"}
+    read, left = document["films"]
+    assert (left["source"], left["reason"]) == (samples.film_uid(2), "own_object")
+    for film_ in (read, left):
+        assert film_.keys() == {
+            *("source", "status", "reason", "notes", "columns", "rows", "analyzed", "sentences", "findings")
+        }
+    assert read["findings"]
+    for one in read["findings"]:
+        assert one.keys() == {"prompt", "code", "laterality", "probability", "state", "sentence", "boxes"}
+        assert all(box.keys() == {"box", "score", "tracking_uid"} for box in one["boxes"])
+    for one in read["sentences"]:
+        assert one.keys() == {"text", "prompt", "score", "boxes"}
+        assert all(box.keys() == {"box", "score"} for box in one["boxes"])
+
+
+def test_the_text_gives_no_side_to_what_was_not_seen() -> None:
+    lesion = finding(state=FindingState.ABSENT, side=Side.LEFT, probability=0.04)
+
+    rendered = text.render(report(film(findings=(lesion,), sentences=False)))
+
+    assert "Pleural effusion: probability 0.04" in rendered
+    assert "left" not in rendered
+
+
 def test_the_text_says_first_what_it_is() -> None:
     rendered = text.render(report(several()))
 

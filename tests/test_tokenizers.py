@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from models.errors import ModelError
 from models.tokenizers import (
     CONTEXT,
+    PROMPT_LIMIT,
     PROMPT_VOCABULARY,
     SENTENCE_END,
     SENTENCE_MERGES,
@@ -112,6 +113,14 @@ def test_a_text_that_is_too_long_keeps_its_end_token(prompts: PromptTokenizer) -
     ids = prompts.encode(["heart " * 100])[0]
 
     assert ids[-1] == END and (ids != 0).all()
+
+
+@given(st.lists(st.sampled_from(["heart", "4", "no", "<|endoftext|>", "?"]), max_size=90))
+def test_a_text_is_cut_exactly_when_it_counts_more_tokens_than_fit(prompts: PromptTokenizer, words: list[str]) -> None:
+    text = " ".join(words)
+
+    assert prompts.count(text) == len(words)
+    assert int((prompts.encode([text]) != 0).sum()) == 2 + min(len(words), PROMPT_LIMIT)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,11 @@ is left out: the viewer then chooses its own, as it would for the film itself.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from pydicom.dataset import Dataset
 
 from node import attributes
+from node.grayscale import LookUpTable, WordTable, read_table
 from node.outputs.patient import read_text, short_text
-
-Entries = npt.NDArray[np.uint16]
 
 
 def describe_grayscale(source: Dataset, state: Dataset) -> None:
@@ -76,46 +74,30 @@ def _voi_table(source: Dataset, item: Dataset) -> Dataset | None:
     """Copy a VOI table with its entries spread over 16 bits: what is displayed is their share of the range."""
     if (table := _table(source, item)) is None:
         return None
-    entries, first, bits = table
-    top = max(2**bits - 1, int(entries.max()))
-    return _encoded(np.rint(entries * (0xFFFF / top)).astype("<u2"), first, bits=16, explanation=item)
+    entries = np.rint(table.entries * (0xFFFF / table.top)).astype("<u2")
+    return _encoded(entries, table.first, bits=16, explanation=item)
 
 
 def _modality_table(source: Dataset, item: Dataset) -> Dataset | None:
     """Copy a modality table; its entries are values of a unit and stay, in 8 or 16 bits (PS3.3 C.11.1.1.1)."""
     if (table := _table(source, item)) is None:
         return None
-    entries, first, bits = table
-    is_short = bits == 8 and entries.max() <= 0xFF
-    copied = _encoded(entries, first, bits=8 if is_short else 16, explanation=item)
+    is_short = table.bits == 8 and table.entries.max() <= 0xFF
+    copied = _encoded(table.entries, table.first, bits=8 if is_short else 16, explanation=item)
     copied.ModalityLUTType = short_text(attributes.text(item, "ModalityLUTType"), 16) or "US"
     return copied
 
 
-def _table(source: Dataset, item: Dataset) -> tuple[Entries, int, int] | None:
-    """Read a table: its entries, the value that the first is for, bits of an entry; None if it contradicts itself."""
+def _table(source: Dataset, item: Dataset) -> LookUpTable | None:
+    """Read a table; None if it contradicts itself."""
     try:
-        count, first, bits = (int(str(value)) for value in attributes.values(item, "LUTDescriptor"))
-        entries = _entries(source, item, count=count & 0xFFFF or 0x10000)  # of a signed film, 65535 is read as -1
+        table = read_table(source, item)
     except ValueError:
         return None
-    return (entries, first, bits) if 8 <= bits <= 16 and -0x8000 <= first <= 0xFFFF else None
+    return table if 8 <= table.bits <= 16 and -0x8000 <= table.first <= 0xFFFF else None
 
 
-def _entries(source: Dataset, item: Dataset, *, count: int) -> Entries:
-    """Read the entries: words, or bytes where two of 8 bits are packed into each. Raises ValueError for too few."""
-    values = attributes.values(item, "LUTData")
-    if values and isinstance(values[0], bytes):
-        order = ">" if source.original_encoding[1] is False else "<"
-        entries = np.frombuffer(values[0], f"{order}u2" if len(values[0]) >= 2 * count else "u1")
-    else:
-        entries = np.array([int(str(value)) & 0xFFFF for value in values])
-    if entries.size < count:
-        raise ValueError("a table has fewer entries than its descriptor says")
-    return entries[:count].astype("<u2")
-
-
-def _encoded(entries: Entries, first: int, *, bits: int, explanation: Dataset) -> Dataset:
+def _encoded(entries: WordTable, first: int, *, bits: int, explanation: Dataset) -> Dataset:
     """Encode a table (PS3.3 C.11.1.1); the sign of `first` decides how the descriptor is represented."""
     count = entries.size & 0xFFFF
     table = Dataset()
@@ -125,7 +107,7 @@ def _encoded(entries: Entries, first: int, *, bits: int, explanation: Dataset) -
         table.add_new("LUTDescriptor", "US", [count, first, bits])
     if words := read_text(explanation, "LUTExplanation"):
         table.LUTExplanation = words
-    data = entries.tobytes() if bits == 16 else entries.astype("u1").tobytes()
+    data = entries.astype("<u2").tobytes() if bits == 16 else entries.astype("u1").tobytes()
     table.add_new("LUTData", "OW", data + b"\0" * (len(data) % 2))
     return table
 

@@ -1,7 +1,8 @@
 """What every DICOM object that leaves the node shares: patient, study, series, equipment, identity.
 
 An object's SOP Instance UID is derived from everything the object says except its own times and predecessors
-(DESIGN.md 5): same input, same UID; another name, probability, program, model or prompt set, another UID.
+(DESIGN.md 5): same input, same UID; another name, probability, program, model, prompt set or time zone, another UID.
+The zone counts by its name, not by the offset in force: the same reading in summer and in winter is one object.
 Write an object as `begin`, its own modules, `seal`.
 """
 
@@ -75,6 +76,7 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
         str(dataset.SOPClassUID),
         hashlib.sha256(_encoded(said)).hexdigest(),
         identity.VERSION,
+        str(zone),
         *(model.name, model.version, model.weights_sha256, model.engine),
         *(report.prompts_name, report.prompts_version, report.prompts_sha256),
     )

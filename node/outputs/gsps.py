@@ -3,6 +3,9 @@
 The state replaces the image's own gray pipeline (PS3.3 C.11), so it carries the source's modality LUT and window, and
 inverts MONOCHROME1 films: without that they would show as negatives. Boxes, research label and analyzed square stand in
 a layer each, so that a viewer can switch the boxes off and the square is dimmer than the rest.
+
+A state speaks of its film alone: which other films the study has, and in which order, changes neither its UID nor its
+bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
-from node import identity
+from node import attributes, identity
 from node.domain import Box, Film, Report
 from node.outputs import document, words
 from node.outputs.display import describe_grayscale, pixel_shape
@@ -42,7 +45,7 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
         sop_class=GrayscaleSoftcopyPresentationStateStorage,
         modality="PR",
         series_number=SERIES_NUMBER,
-        instance_number=report.films.index(film) + 1,
+        instance_number=_instance_number(source),
     )
     dataset.BodyPartExamined = "CHEST"
     dataset.ContentLabel = "AI RESEARCH"
@@ -62,6 +65,12 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
     dataset.GraphicAnnotationSequence = list(_annotations(report, film))
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset
+
+
+def _instance_number(source: Dataset) -> int:
+    """Number a state as its film is numbered, or 1: a place among the films would change when another one arrives."""
+    number = attributes.whole(source, "InstanceNumber")
+    return number if number is not None and 0 < number < 2**31 else 1
 
 
 def _reference(source: Dataset) -> Dataset:
@@ -97,8 +106,8 @@ def _annotations(report: Report, film: Film) -> Iterator[Dataset]:
     """Draw square and label, then the boxes if there are any (PS3.3 C.10.5)."""
     line = max(words.size(film)[1] / 40, 1.0)
     square = _rectangle(words.analyzed(film))
-    if words.nothing_near(report):
-        # The same square stands in the report as a group, under the same tracking UID.
+    if not words.reported(film):
+        # Where no film has a finding, the same square stands in the report as a group, under the same tracking UID.
         square.TrackingID = words.ANALYZED_SQUARE
         square.TrackingUID = words.analyzed_tracking_uid(report, film)
     yield _annotation(SQUARE, graphics=[square])

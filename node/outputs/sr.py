@@ -36,7 +36,7 @@ def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> lis
     if not report.films:
         return []
     words.check(report)
-    about = [sources[film.source] for film in (*report.read_films, *report.films)]
+    about = [sources[film.source] for film in sorted(report.films, key=lambda film: (not film.is_read, film.source))]
     dataset = document.begin(
         report,
         best_described(about),

@@ -44,11 +44,16 @@ _HEADINGS = {
 
 
 def _finding(finding: Finding) -> Iterator[str]:
-    """Name a finding with its probability, and unless it is absent its sentence and boxes."""
-    side = f", {finding.side}" if finding.side else ""
-    yield f"{short_text(finding.code.meaning)}{side}: probability {finding.probability:.2f}"
+    """Name a finding with its probability, and unless it is absent its side, sentence and boxes.
+
+    The side of an absent one is only that of its best box: named, it would read as if the other side were excluded.
+    """
+    name, probability = short_text(finding.code.meaning), f"probability {finding.probability:.2f}"
     if finding.state is FindingState.ABSENT:
+        yield f"{name}: {probability}"
         return
+    side = f", {finding.side}" if finding.side else ""
+    yield f"{name}{side}: {probability}"
     if finding.sentence is not None:
         yield f"  sentence [{finding.sentence + 1}]"
     for name, one in words.named_boxes(finding):
