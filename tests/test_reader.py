@@ -157,7 +157,9 @@ def test_a_threshold_that_no_judged_prompt_has_is_told_by_its_key() -> None:
 @pytest.mark.parametrize("place", ["phrases", "negatives"])
 def test_a_prompt_that_the_network_cannot_read_whole_is_told_by_its_key(words: int, fits: bool, place: str) -> None:
     reader = _reader(ScriptedEngine([], []))
-    prompt = replace(EDEMA, key="long", **{place: ("Fine", "heart " * words)})
+    phrases = ("Fine", "heart " * words)
+    named = replace(EDEMA, key="long")
+    prompt = replace(named, phrases=phrases) if place == "phrases" else replace(named, negatives=phrases)
 
     if fits:
         reader.check([FRACTURE, prompt])
