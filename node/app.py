@@ -6,17 +6,18 @@ The model is opened before anybody may associate: a node that cannot read accept
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from node import log, prompts
-from node.config import DestinationSettings, Settings
+from node.config import Settings
 from node.domain import PromptSet
 from node.errors import InputError
 from node.identity import VERSION
@@ -58,20 +59,15 @@ def run(
     metrics = _metrics(reader, prompt_set)
     with ExitStack() as parts:
         parts.enter_context(_only_one(settings.storage.directory))
-        spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
-        swept = spool.sweep()
-        if swept:
-            log.get().info("spool.swept", files=swept)
-        lost_ledger, lost_engine = not ledger_path(settings).exists(), not engine_path(settings).exists()
-        ledger = Ledger(connect(ledger_path(settings)))
+        spool = _open_spool(settings)
+        is_complete = ledger_path(settings).exists() and engine_path(settings).exists()
+        ledger = _open_ledger(settings, spool)
         parts.callback(ledger.close)
-        if lost_ledger:
-            _rebuild(spool, ledger, settings.destinations)
         metrics.registry.register(SnapshotCollector(lambda: _snapshot(ledger, spool)))
         steps = _steps(settings, spool=spool, ledger=ledger, metrics=metrics, reader=reader, prompt_set=prompt_set)
         engine = Engine(engine_path(settings), steps, settings.study, on_step=on_step)
         parts.callback(engine.close)
-        if lost_ledger or lost_engine:  # better sent twice, byte for byte the same, than never
+        if not is_complete:  # a database was lost: better sent twice, byte for byte the same, than never
             engine.deliver(ledger.open_deliveries())
 
         def touch(study_uid: str) -> None:
@@ -104,7 +100,10 @@ def run(
 
 
 def serve(settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None) -> int:
-    """Run until SIGTERM or SIGINT. A second signal leaves at once; a step cut short is run again at the next start."""
+    """Run until SIGTERM or SIGINT, and return 0. A second signal leaves at once; a step cut short is run again.
+
+    Returns 1 when disk or database failed: the supervisor starts the node again, and it goes on where it was.
+    """
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -141,13 +140,39 @@ def _only_one(directory: Path) -> Iterator[None]:
     """Let no second node run on one directory: it would run the first one's work again."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (directory / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError as error:
-        raise InputError(f"storage.directory {directory}: another node runs here; stop it first") from error
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        lock = (directory / "lock").open("w")
+    except OSError as error:
         raise InputError(f"storage.directory {directory}: cannot be used ({error.strerror}); choose another") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"storage.directory {directory}: another node runs here; stop it first") from error
+        yield
+
+
+def _open_spool(settings: Settings) -> Spool:
+    spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
+    swept = spool.sweep()
+    if swept:
+        log.get().info("spool.swept", files=swept)
+    return spool
+
+
+def _open_ledger(settings: Settings, spool: Spool) -> Ledger:
+    """Open the ledger; one that is new is filled from the marks of finished rounds.
+
+    What was delivered of them nobody knows any more.
+    """
+    is_new = not ledger_path(settings).exists()
+    ledger = Ledger(connect(ledger_path(settings)))
+    for study_uid in spool.studies() if is_new else ():
+        for mark in spool.rounds(study_uid):
+            ledger.set_study(study_uid, "finished")
+            for output, receiver in itertools.product(mark.outputs, settings.destinations):
+                if output.kind in receiver.outputs and spool.output_path(output).exists():
+                    ledger.add_delivery(delivery_of(receiver.name, output))
+    return ledger
 
 
 @contextmanager
@@ -157,17 +182,6 @@ def _opening(table: str, host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another") from error
-
-
-def _rebuild(spool: Spool, ledger: Ledger, receivers: Iterable[DestinationSettings]) -> None:
-    """Fill a new ledger from the marks of finished rounds; what was delivered of them nobody knows any more."""
-    for study_uid in spool.studies():
-        for mark in spool.rounds(study_uid):
-            ledger.set_study(study_uid, "finished")
-            for output in mark.outputs:
-                for receiver in receivers:
-                    if output.kind in receiver.outputs and spool.output_path(output).exists():
-                        ledger.add_delivery(delivery_of(receiver.name, output))
 
 
 def _publish(settings: Settings, running: Running) -> None:

@@ -145,6 +145,22 @@ def test_an_archive_that_was_down_gets_everything_when_it_is_back(tmp_path: Path
     }  # fmt: skip
 
 
+def test_objects_that_an_archive_does_not_take_now_go_out_later_and_stop_nobody(tmp_path: Path) -> None:
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        archive.refuse(0xA700)
+        for name in ("a", "b", "c"):  # more studies than a destination has slots
+            peers.send(films.as_another(films.thumbnail(), name, study=name), port=service.dicom_port)
+        service.wait_for("delivery.delayed", count=6)
+        archive.accept()
+        received = archive.wait_for_kept(6)
+        assert service.stop() == 0
+
+    assert len({one.sop_instance_uid for one in received}) == 6
+
+
 def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
     film = films.thumbnail()
     with (
