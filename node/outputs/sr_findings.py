@@ -106,15 +106,14 @@ def probability_name(finding: Finding) -> Concept:
     """Name the number of a reported finding: our own code per finding, P for present and R for review.
 
     OHIF 3.13.2 labels a box with its number's name, value and site and shows nothing else of the group: under the
-    common name Probability (122157, DCM) no two findings could be told apart. A finding code of 16 characters makes a
+    common name Probability (122157, DCM) no two findings could be told apart. It cuts a label at the edge of the
+    viewport, so the finding comes first. A finding code of 16 characters makes a
     Long Code Value.
     """
     is_review = finding.state is FindingState.INDETERMINATE
-    letter, start, end = "R" if is_review else "P", "AI probability of ", " (review)" if is_review else ""
-    meaning = short_text(finding.code.meaning, 64 - len(start) - len(end))
-    if meaning[1:2].islower():  # not an acronym
-        meaning = meaning[0].lower() + meaning[1:]
-    return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, f"{start}{meaning}{end}")
+    letter, end = ("R", ", review, AI probability") if is_review else ("P", ", AI probability")
+    meaning = short_text(finding.code.meaning, 64 - len(end)) + end
+    return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, meaning)
 
 
 def _square(report: Report, film: Film, source: Dataset) -> PlanarROIMeasurementsAndQualitativeEvaluations:
