@@ -115,7 +115,7 @@ def load(dataset: Dataset, *, gray: str, square: Callable[[int, int], tuple[floa
     upright = turned(seen.astype(np.float32)[indices], turn)
     left, top, right, bottom = square(upright.shape[1], upright.shape[0])
     analyzed = Box(left=left, top=top, right=right, bottom=bottom)
-    _refuse_blank(upright, analyzed)
+    refuse_blank(upright, analyzed)
     return Radiograph(
         gray=upright,
         picture=np.rint(shown * 255).astype(np.uint8)[indices],
@@ -268,8 +268,11 @@ def _check_length(dataset: Dataset, syntax: UID, *, allocated: int) -> None:
         raise Undecodable(Reason.UNDECODABLE, f"{len(data)} bytes of pixel data, the header says {expected}")
 
 
-def _refuse_blank(upright: GrayPicture, analyzed: Box) -> None:
-    """Refuse a film whose analyzed square shows one gray, apart from the outermost 0.5 % of its pixels."""
+def refuse_blank(upright: GrayPicture, analyzed: Box) -> None:
+    """Refuse a film whose analyzed square shows one gray, apart from the outermost 0.5 % of its pixels.
+
+    Raises Undecodable (blank).
+    """
     left, top, right, bottom = (int(edge) for edge in analyzed.edges)
     inside = upright[max(top, 0) : bottom, max(left, 0) : right]
     stride = max(1, min(inside.shape) // 256)

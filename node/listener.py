@@ -150,10 +150,9 @@ class Listener:
         try:
             return self._keep(event)
         except Refused as error:
-            return self._refuse(error)
+            return self._refuse(error, reason=error.reason)
         except Exception as error:  # a boundary: whatever goes wrong with one object, the listener lives
-            log.get().error("instance.refused", reason=where(error))
-            return self._refuse(Failed("the object could not be processed; send it again"))
+            return self._refuse(Failed("the object could not be processed; send it again"), reason=where(error))
 
     def _keep(self, event: evt.Event) -> int:
         request, syntax = cast(C_STORE, event.request), UID(event.context.transfer_syntax)
@@ -169,9 +168,9 @@ class Listener:
         log.get().info(f"instance.{outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=len(body))
         return _SUCCESS
 
-    def _refuse(self, error: Refused) -> Dataset:
+    def _refuse(self, error: Refused, *, reason: str) -> Dataset:
         self._metrics.instances.labels("refused").inc()
-        log.get().warning("instance.refused", reason=error.reason)
+        log.get().warning("instance.refused", reason=reason)
         answer = Dataset()
         answer.Status = error.status
         answer.ErrorComment = str(error)[:64]  # PS3.7 C.4.2: LO

@@ -160,17 +160,22 @@ def _load(path: Path, reader: Reader) -> Radiograph:
 def _load_picture(path: Path, reader: Reader) -> Radiograph:
     """Take the gray values of an ordinary picture as they are (SPEC.md 1.1)."""
     try:
-        with warnings.catch_warnings(), Image.open(path) as picture:
+        with warnings.catch_warnings(), Image.open(path) as image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            gray = np.asarray(ImageOps.exif_transpose(picture).convert("L"))
+            picture = np.asarray(ImageOps.exif_transpose(image).convert("L"))
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InputError(f"{path}: is no readable picture of usual size; name a DICOM, PNG or JPEG file") from error
-    rows, columns = gray.shape
-    if min(rows, columns) < pixel_format.MIN_SIDE or gray.min() == gray.max():
-        raise InputError(f"{path}: is blank or under {pixel_format.MIN_SIDE} pixels; name a film")
+    rows, columns = picture.shape
+    if min(rows, columns) < pixel_format.MIN_SIDE:
+        raise InputError(f"{path}: has a side under {pixel_format.MIN_SIDE} pixels; name a film")
     left, top, right, bottom = reader.square(columns, rows)
     framing = Framing(columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom))
-    return Radiograph(gray=gray.astype(np.float32) / np.float32(255), picture=gray, framing=framing)
+    gray = picture.astype(np.float32) / np.float32(255)
+    try:
+        imaging.refuse_blank(gray, framing.square)
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a film") from error
+    return Radiograph(gray=gray, picture=picture, framing=framing)
 
 
 def _check_box(box: Box, framing: Framing) -> None:

@@ -97,9 +97,8 @@ class Spool:
 
     def study(self, study_uid: str) -> Study:
         """Everything received of one study, the newest version of each object, in order of arrival."""
-        received = [_instance(path) for path in (self._folder(study_uid) / "received").glob("*~*.dcm")]
-        newest = {one.sop_instance_uid: one for one in sorted(received, key=_version)}
-        ordered = sorted(newest.values(), key=lambda one: (one.received_at, one.sop_instance_uid))
+        newest = [_instance(path) for path in _newest(self._folder(study_uid))]
+        ordered = sorted(newest, key=lambda one: (one.received_at, one.sop_instance_uid))
         return Study(uid=study_uid, instances=tuple(ordered))
 
     def studies(self) -> Iterator[str]:
@@ -144,15 +143,13 @@ class Spool:
         content = {**asdict(mark), "created_at": mark.created_at.isoformat()}
         self._write(self._folder(study_uid) / "rounds" / f"{mark.number:06d}.json", _json(content))
 
-    def rounds(self, study_uid: str, *, folder: Path | None = None) -> list[RoundMark]:
-        """The marks of all finished rounds, oldest first; folder: where the study lies, when not in its place."""
-        paths = sorted(((folder or self._folder(study_uid)) / "rounds").glob("*.json"))
-        return [_round_mark(content) for path in paths if (content := _read_json(path)) is not None]
+    def rounds(self, study_uid: str) -> list[RoundMark]:
+        """The marks of all finished rounds, oldest first."""
+        return _marks(self._folder(study_uid))
 
     def has_unread(self, study_uid: str) -> bool:
         """Whether a study holds a file that no finished round covers."""
-        covered = {name for mark in self.rounds(study_uid) for name in mark.files}
-        return any(instance.path.name not in covered for instance in self.study(study_uid).instances)
+        return _has_unread(self._folder(study_uid))
 
     def sweep(self) -> int:
         """Remove files that were never acknowledged; only at start, while nobody writes. Returns how many."""
@@ -178,8 +175,7 @@ class Spool:
         folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
         with self._making_folders:
             folder.rename(aside)
-            covered = {name for mark in self.rounds(study_uid, folder=aside) for name in mark.files}
-            is_read = all(path.name in covered for path in (aside / "received").glob("*~*.dcm"))
+            is_read = not _has_unread(aside)
             if is_read:
                 _make_folder(folder)
                 (aside / "rounds").rename(folder / "rounds")
@@ -218,6 +214,23 @@ def sop_instance_uid_of(file: str) -> str:
     return file.split("~")[0]
 
 
+def _has_unread(folder: Path) -> bool:
+    """Whether a study's folder, wherever it lies, holds the newest version of an object that no round covers."""
+    covered = {name for mark in _marks(folder) for name in mark.files}
+    return any(path.name not in covered for path in _newest(folder))
+
+
+def _marks(folder: Path) -> list[RoundMark]:
+    paths = sorted((folder / "rounds").glob("*.json"))
+    return [_round_mark(content) for path in paths if (content := _read_json(path)) is not None]
+
+
+def _newest(folder: Path) -> list[Path]:
+    """The newest version of each object, by the numbers in the names: the clock may have been set back in between."""
+    paths = sorted((folder / "received").glob("*~*.dcm"), key=_version)
+    return list({sop_instance_uid_of(path.name): path for path in paths}.values())
+
+
 def _round_mark(content: JsonObject) -> RoundMark:
     return RoundMark(
         number=int(str(content["number"])),
@@ -240,14 +253,15 @@ def _instance(path: Path) -> Instance:
     )
 
 
-def _version(instance: Instance) -> tuple[int, str]:
-    """Order the versions of one object by arrival; the clock may have been set back in between."""
-    return (instance.number, instance.sha256)
+def _version(path: Path) -> tuple[int, str]:
+    """Order the versions of one object by arrival."""
+    _, number, sha256 = path.stem.split("~")
+    return (int(number), sha256)
 
 
 def _versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
     """Every version of one object, oldest first."""
-    return sorted((_instance(path) for path in folder.glob(f"{sop_instance_uid}~*.dcm")), key=_version)
+    return [_instance(path) for path in sorted(folder.glob(f"{sop_instance_uid}~*.dcm"), key=_version)]
 
 
 def _make_folder(folder: Path) -> None:

@@ -167,6 +167,15 @@ def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path) -> 
     assert not spool.has_unread(STUDY)
 
 
+def test_a_version_that_was_superseded_before_it_was_read_holds_no_study_back(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    keep(spool, b"first")
+    spool.mark_round(STUDY, mark(keep(spool, b"second").instance.path.name))
+
+    assert not spool.has_unread(STUDY)
+    assert spool.remove_study(STUDY)
+
+
 def test_a_study_with_something_unread_is_not_removed(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     kept = keep(spool).instance.path
