@@ -65,7 +65,8 @@ def configure(*, level: str = "info") -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _Steadfast(sys.stdout))),
+        # One stream for all loggers: the lock that keeps two threads' lines apart belongs to the stream.
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Steadfast(sys.stdout))),
         cache_logger_on_first_use=False,
     )
 

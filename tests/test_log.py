@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,3 +110,26 @@ def test_every_event_that_is_logged_is_listed_and_every_listed_one_is_logged() -
     said -= {"engine.sqlite"}  # a file
     formatted = {"instance.kept", "instance.repeated", "delivery.sent", "delivery.delayed", "delivery.parked"}
     assert said | formatted == set(log.EVENTS)
+
+
+def test_lines_of_two_threads_never_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            time.sleep(0.001)  # print() writes a line and its end apart: whoever comes between spoils both
+            return super().write(text)
+
+    said = Slow()
+    monkeypatch.setattr(sys, "stdout", said)
+    log.configure()
+
+    def speak() -> None:
+        for _ in range(20):
+            log.get().info("instance.kept")
+
+    speakers = [threading.Thread(target=speak) for _ in range(3)]
+    for speaker in speakers:
+        speaker.start()
+    for speaker in speakers:
+        speaker.join()
+
+    assert [json.loads(line)["event"] for line in said.getvalue().splitlines()] == ["instance.kept"] * 60
