@@ -38,10 +38,10 @@ def test_read_writes_the_study_and_answers_with_one_json_document(
 
 
 def test_ask_answers_each_question_and_a_prompt_with_a_box_together(phantom_model: Path, chest_film: Path) -> None:
-    common = ("ask", chest_film, "--model", phantom_model, "--engine", "torch")
+    common = ("ask", chest_film, "--model", phantom_model)
 
-    apart = run(*common, "--prompt", "Pleural effusion", "--prompt", "Edema")
-    together = run(*common, "--prompt", "Edema", "--box", "100,200,700,900")
+    apart = run(*common, "--engine", "torch", "--prompt", "Pleural effusion", "--prompt", "Edema")
+    together = run(*common, "--engine", "onnx", "--prompt", "Edema", "--box", "100,200,700,900")
     too_much = run(*common, "--prompt", "Edema", "--box", "1,2,3,4", "--box", "5,6,7,8")
 
     assert apart.returncode == 0, apart.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.answers import FilmReading, FloatArray, Look, Question, ReaderPrompt
-from models.engines import IntArray, Patches, Regions
+from models.engines import ENGINES, Engine, IntArray, Patches, Regions, open_engine
 from models.errors import ModelError
-from models.manifest import PUBLISHED_SIZES, Decisions, InputRule, Manifest, ReportRule
+from models.manifest import PUBLISHED_SIZES, Decisions, InputRule, Manifest, ReportRule, read_manifest
 from models.phrasebook import Phrasebook, contrast, opposite
 from models.reader import ChexReader, open_reader, printable
 from models.tokenizers import (
@@ -331,9 +332,9 @@ def test_the_reader_runs_without_torch() -> None:
 # ---- the small network itself
 
 
-@pytest.fixture(scope="module")
-def phantom() -> ChexReader:
-    return open_reader(VOCABULARIES.parent, engine="torch")
+@pytest.fixture(scope="module", params=ENGINES)
+def phantom(request: pytest.FixtureRequest, phantom_model: Path) -> ChexReader:
+    return open_reader(phantom_model, engine=request.param, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -358,6 +359,47 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(phantom: ChexReader, lo
         assert answer.score == pytest.approx(alone.score, abs=1e-5)
         assert answer.boxes == pytest.approx(alone.boxes, abs=1e-5)
     assert len({answer.score for answer in together}) == len(questions)
+
+
+class CountingEngine:
+    """Keeps the `Engine` protocol: another engine, and how often each of its functions was called."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.name
+        self.calls: Counter[str] = Counter()
+
+    def encode_image(self, pixels: FloatArray) -> Patches:
+        self.calls["encode_image"] += 1
+        return self._engine.encode_image(pixels)
+
+    def encode_prompts(self, tokens: IntArray) -> FloatArray:
+        return self._engine.encode_prompts(tokens)
+
+    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
+        self.calls["find"] += 1
+        return self._engine.find(patches, prompts)
+
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
+        self.calls["describe"] += 1
+        return self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
+
+    def write(self, features: FloatArray) -> IntArray:
+        return self._engine.write(features)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_film_is_encoded_once_and_questions_of_a_kind_are_one_call(phantom_model: Path, name: str) -> None:
+    engine = CountingEngine(open_engine(phantom_model, engine=name, threads=1))
+    reader = ChexReader(read_manifest(phantom_model), engine, PROMPTS, SENTENCES)
+    look = reader.look(np.random.default_rng(0).random((300, 260), dtype=np.float32))
+    box = (0.4, 0.6, 0.3, 0.2)
+
+    for _ in range(2):
+        reader.ask(look, [Question(prompt="Edema"), Question(prompt="Fracture")], reference=[EDEMA])
+        reader.ask(look, [Question(box=box), Question(prompt="Edema", box=box)], reference=[EDEMA])
+
+    assert engine.calls == {"encode_image": 1, "find": 2, "describe": 2}
 
 
 def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, look: Look) -> None:
