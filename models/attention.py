@@ -20,16 +20,22 @@ class Attention(nn.Module):
         self.packed = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, tokens: Tensor, memory: Tensor | None = None, *, causal: bool = False) -> Tensor:
-        """Let tokens [batch, T, width] attend to memory [batch, M, width], or to themselves without one."""
+    def forward(
+        self, tokens: Tensor, memory: Tensor | None = None, *, causal: bool = False, visible: Tensor | None = None
+    ) -> Tensor:
+        """Let tokens [batch, T, width] attend to memory [batch, M, width], or to themselves without one.
+
+        visible: [batch, T, M], False where a token does not see another
+        """
         if memory is None:
             query, key, value = self.packed(tokens).chunk(3, dim=-1)
         else:
             query = functional.linear(tokens, self.packed.weight[: self.width], self.packed.bias[: self.width])
             both = functional.linear(memory, self.packed.weight[self.width :], self.packed.bias[self.width :])
             key, value = both.chunk(2, dim=-1)
+        mask = None if visible is None else visible.unsqueeze(1)
         mixed = functional.scaled_dot_product_attention(
-            self._split(query), self._split(key), self._split(value), is_causal=causal
+            self._split(query), self._split(key), self._split(value), attn_mask=mask, is_causal=causal
         )
         joined: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return joined
@@ -89,18 +95,30 @@ class DecoderLayer(nn.Module):
         self.mlp = Mlp(dim, feedforward, dim)
         self.scale_mlp = _branch_scale(dim)
 
-    def forward(self, tokens: Tensor, memory: Tensor, *, group: int | None) -> Tensor:
+    def forward(self, tokens: Tensor, memory: Tensor, *, group: int | None, visible: Tensor | None = None) -> Tensor:
         """Update tokens [F, T, dim] by memory [F, M, dim].
 
         group: each run of this many tokens attends within itself only; None: every token of a film sees every other
+        visible: [F, T, T], what of that is not seen after all; only without group
         """
         among = self.norm_self(tokens)
         if group is not None:
             among = among.reshape(-1, group, among.shape[-1])
-        tokens = tokens + self.scale_self * self.self_attention(among).reshape(tokens.shape)
+        tokens = tokens + self.scale_self * self.self_attention(among, visible=visible).reshape(tokens.shape)
         tokens = tokens + self.scale_cross * self.cross_attention(self.norm_cross(tokens), self.norm_memory(memory))
         updated: Tensor = tokens + self.scale_mlp * self.mlp(self.norm_mlp(tokens))
         return updated
+
+
+def hide_from_own_group(hidden: Tensor, *, group: int) -> Tensor:
+    """Say who sees whom where a mask is given: hidden tokens [F, T] are unseen by their own group, and by no other.
+
+    The published code joins its two masks so (SPEC.md 4.2, BUG-2), and its weights were trained with it.
+    group: tokens of one prompt, which lie side by side
+    Returns [F, T, T], False where the first does not see the second.
+    """
+    groups = torch.arange(hidden.shape[1], device=hidden.device) // group
+    return ~(hidden.unsqueeze(1) & (groups.unsqueeze(1) == groups))
 
 
 def _branch_scale(dim: int) -> nn.Parameter:

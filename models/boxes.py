@@ -37,6 +37,14 @@ def clip(boxes: UnitBoxes) -> UnitBoxes:
     return to_center_size(to_corners(boxes).clip(0, 1))
 
 
+def scale(boxes: UnitBoxes, factor: float | UnitBoxes) -> UnitBoxes:
+    """Stretch center-size boxes [..., 4] about their centers; they may leave the square.
+
+    factor: one for all, or [..., 1] for each
+    """
+    return _join(boxes[..., :2], boxes[..., 2:] * factor)
+
+
 def enclosing(corners: UnitBoxes) -> UnitBoxes:
     """Give the smallest box around boxes [..., box, 4], as corners [..., 4]."""
     library = _library(corners)

@@ -52,7 +52,7 @@ class Chex(nn.Module):
         prompt and its feature [F, Q, dim] after the post decoder.
         """
         found = self.detector(patches, positions, prompts, group=self.detector.boxes_per_prompt)
-        memory = _whole_picture(patches, positions, cls)
+        memory = whole_picture(patches, positions, cls)
         tokens = self.post_decoder.of_prompts(found.aggregated, found.tokens, memory)
         return found.boxes, found.scores, found.aggregated_scores, tokens[:, :, 0]
 
@@ -69,7 +69,7 @@ class Chex(nn.Module):
         decoded = self.detector.decode(patches, positions, prompts, group=self.detector.boxes_per_prompt)
         asked = self.detector.per_prompt(decoded).mean(dim=2)
         pooled = torch.where(prompted.unsqueeze(-1) > 0, (asked + pooled) / 2, pooled)
-        memory = _whole_picture(patches, positions, cls)
+        memory = whole_picture(patches, positions, cls)
         features: Tensor = self.post_decoder(self.detector.gather(pooled), memory, group=1)
         return features
 
@@ -85,6 +85,6 @@ class Chex(nn.Module):
         return self.generator.write(features, max_length=max_length)
 
 
-def _whole_picture(patches: Tensor, positions: Tensor, cls: Tensor) -> Tensor:
+def whole_picture(patches: Tensor, positions: Tensor, cls: Tensor) -> Tensor:
     """Join what the post decoder looks at: [F, P + 1, dim], cls last and without a position (SPEC.md 6)."""
     return torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)

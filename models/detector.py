@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models import boxes as unit_boxes
-from models.attention import DecoderLayer, Mlp
+from models.attention import DecoderLayer, Mlp, hide_from_own_group
 from models.manifest import DetectorSizes
 from models.roi_pool import pool
 
@@ -52,34 +52,59 @@ class Detector(nn.Module):
         self.region = Mlp(dim, sizes.feedforward, dim)
         self.score = Mlp(dim, dim, 1)
 
-    def forward(self, patches: Tensor, positions: Tensor, prompts: Tensor, *, group: int | None) -> Detection:
-        """Find prompts [F, Q, dim] among patches [F, P, dim]; group: see `decode`."""
-        decoded = self.decode(patches, positions, prompts, group=group)
+    def forward(
+        self,
+        patches: Tensor,
+        positions: Tensor,
+        prompts: Tensor,
+        *,
+        group: int | None,
+        padding: Tensor | None = None,
+    ) -> Detection:
+        """Find prompts [F, Q, dim] among patches [F, P, dim]; group and padding: see `decode`. Padding finds zeros."""
+        decoded = self.decode(patches, positions, prompts, group=group, padding=padding)
         proposed = torch.sigmoid(self.box(self.norm_box(decoded)))
         # At evaluation the decoder's token always joins what its box pooled (SPEC.md 4.5).
-        regions = self.gather((decoded + self.pool(patches, proposed)) / 2)
-        tokens = self.per_prompt(regions)
+        tokens = self.per_prompt(self.gather((decoded + self.pool(patches, proposed)) / 2))
+        boxes = self.per_prompt(unit_boxes.clip(proposed))
+        if padding is not None:
+            boxes, tokens = (found.masked_fill(padding[..., None, None], 0) for found in (boxes, tokens))
         scores = torch.sigmoid(self.score(tokens)).squeeze(-1)
+        if padding is not None:
+            scores = scores * ~padding.unsqueeze(-1)
         # A prompt whose boxes are all unlikely is shrunk, not normalized (SPEC.md 4.5, DEP-7).
         total = scores.sum(dim=-1).clamp(min=1)
         return Detection(
-            boxes=self.per_prompt(unit_boxes.clip(proposed)),
+            boxes=boxes,
             scores=scores,
             tokens=tokens,
             aggregated_scores=scores.square().sum(dim=-1) / total,
             aggregated=(scores.unsqueeze(-1) * tokens).sum(dim=-2) / total.unsqueeze(-1),
         )
 
-    def decode(self, patches: Tensor, positions: Tensor, prompts: Tensor, *, group: int | None) -> Tensor:
+    def decode(
+        self,
+        patches: Tensor,
+        positions: Tensor,
+        prompts: Tensor,
+        *,
+        group: int | None,
+        padding: Tensor | None = None,
+    ) -> Tensor:
         """Decode prompts [F, Q, dim] into tokens [F, Q * R, dim].
 
         group: R where a prompt's tokens see each other only (reports); None where all prompts of a film see each other,
         as the published code does whenever it is given a query mask (SPEC.md 4.2)
+        padding: [F, Q], True for prompts that only fill up a film's row; without group
         """
         tokens = (prompts.unsqueeze(2) + self.box_tokens).flatten(1, 2)
         memory = patches + positions
+        visible = None
+        if padding is not None:
+            hidden = padding.repeat_interleave(self.boxes_per_prompt, dim=1)
+            visible = hide_from_own_group(hidden, group=self.boxes_per_prompt)
         for layer in self.layers:
-            tokens = layer(tokens, memory, group=group)
+            tokens = layer(tokens, memory, group=group, visible=visible)
         return tokens
 
     def pool(self, patches: Tensor, boxes: Tensor) -> Tensor:

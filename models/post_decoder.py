@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.attention import DecoderLayer
+from models.attention import DecoderLayer, hide_from_own_group
 from models.manifest import DetectorSizes, PostDecoderSizes
 
 
@@ -21,23 +21,37 @@ class PostDecoder(nn.Module):
         self.gate = nn.Parameter(torch.zeros(1))
         self.norm_gate = nn.LayerNorm(detector.dim)
 
-    def forward(self, tokens: Tensor, memory: Tensor, *, group: int | None) -> Tensor:
+    def forward(self, tokens: Tensor, memory: Tensor, *, group: int | None, visible: Tensor | None = None) -> Tensor:
         """Update tokens [F, T, dim] by memory [F, P + 1, dim]: patches with positions, then cls without.
 
         group: 1 where each box sees itself only; None where every token of a film sees every other, as the published
         code does for prompts (SPEC.md 6, BUG-5)
+        visible: [F, T, T], what of that is not seen after all; only without group
         """
         updated = tokens
         for layer in self.layers:
-            updated = layer(updated, memory, group=group)
+            updated = layer(updated, memory, group=group, visible=visible)
         gated: Tensor = self.norm_gate(tokens + self.gate * updated)
         return gated
 
-    def of_prompts(self, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
+    def of_prompts(self, aggregated: Tensor, boxes: Tensor, memory: Tensor, *, dropped: Tensor | None = None) -> Tensor:
         """Update each prompt's aggregated token [F, Q, dim], followed by its box tokens [F, Q, R, dim].
 
+        dropped: [F, Q, R], True for box tokens that their own prompt does not see: at random in training (SPEC.md 6)
         Returns [F, Q, 1 + R, dim], the aggregated token first.
         """
         tokens = torch.cat([aggregated.unsqueeze(2), boxes], dim=2)
-        updated: Tensor = self(tokens.flatten(1, 2), memory, group=None)
+        visible = None
+        if dropped is not None:
+            hidden = torch.nn.functional.pad(dropped, (1, 0)).flatten(1)
+            visible = hide_from_own_group(hidden, group=tokens.shape[2])
+        updated: Tensor = self(tokens.flatten(1, 2), memory, group=None, visible=visible)
         return updated.reshape(tokens.shape)
+
+    def of_boxes(self, tokens: Tensor, memory: Tensor, *, padding: Tensor) -> Tensor:
+        """Update box tokens [F, B, dim] that all see each other, as the paper's tasks do (SPEC.md 6 and 9.4).
+
+        padding: [F, B], True where a box only fills up a film's row; it is hidden from itself alone
+        """
+        updated: Tensor = self(tokens, memory, group=None, visible=hide_from_own_group(padding, group=1))
+        return updated

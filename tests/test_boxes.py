@@ -72,6 +72,14 @@ def test_clipped_boxes_lie_in_the_square(numbers: list[float]) -> None:
     assert (clipped >= -1e-6).all() and (clipped <= 1 + 1e-6).all()
 
 
+def test_boxes_are_stretched_about_their_center_by_one_factor_or_each_by_its_own() -> None:
+    boxes = np.array([[0.5, 0.4, 0.2, 0.1], [0.1, 0.9, 0.4, 0.2]])
+
+    np.testing.assert_allclose(unit_boxes.scale(boxes, 2.0), [[0.5, 0.4, 0.4, 0.2], [0.1, 0.9, 0.8, 0.4]])
+    each = unit_boxes.scale(torch.from_numpy(boxes), torch.tensor([[1.0], [0.5]]))
+    np.testing.assert_allclose(each, [[0.5, 0.4, 0.2, 0.1], [0.1, 0.9, 0.2, 0.1]])
+
+
 @given(several, st.integers(0, 2**32 - 1), st.floats(0.05, 0.95))
 def test_suppression_keeps_the_best_and_leaves_no_overlap(corners: FloatArray, seed: int, threshold: float) -> None:
     scores = np.random.default_rng(seed).random(len(corners)).astype(np.float32)

@@ -1,0 +1,68 @@
+"""The loss of the sentence generator, and what it is fed with while it is taught (SPEC.md 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.sentence_generator import SentenceGenerator
+from models.tokenizers import SENTENCE_END
+
+
+class Lesson(NamedTuple):
+    """Sentences to be learned.
+
+    ids: [S, T], int64, each sentence between two marks, filled up with the same mark
+    attended: [S, T], False where a row is only filled up
+    """
+
+    ids: Tensor
+    attended: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """Number the tokens of each sentence [S, T] from 0; what only fills up a row has position 1."""
+        return (self.attended.cumsum(dim=1) - 1).masked_fill(~self.attended, 1)
+
+
+def lesson(sentences: Sequence[Sequence[int]], *, max_length: int) -> Lesson:
+    """Put token ids of sentences, without marks, into rows of the longest one's length, on the CPU.
+
+    max_length: what is beyond is cut off, the mark at the end first; the mark at the start counts. Published: 128.
+    """
+    rows = [[SENTENCE_END, *sentence, SENTENCE_END][:max_length] for sentence in sentences]
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    longest = max(map(len, rows), default=0)
+    attended = torch.arange(longest) < lengths.unsqueeze(1)
+    ids = torch.full((len(rows), longest), SENTENCE_END, dtype=torch.int64)
+    ids[attended] = torch.tensor([token for row in rows for token in row], dtype=torch.int64)
+    return Lesson(ids=ids, attended=attended)
+
+
+def logits_of(generator: SentenceGenerator, features: Tensor, taught: Lesson) -> Tensor:
+    """Give the logits [S, T, vocabulary] of the token after each one of given sentences, in one pass.
+
+    features: [S, dim]; every token sees the whole prefix and the attended tokens up to itself (SPEC.md 7.2 and 10)
+    """
+    length = taught.ids.shape[1]
+    prefix = generator.sizes.prefix_length
+    earlier = torch.ones(length, prefix + length, dtype=torch.bool, device=taught.ids.device).tril(prefix)
+    attended = functional.pad(taught.attended, (prefix, 0), value=True)
+    visible = earlier & attended[:, None, None, :]
+    logits: Tensor = generator(taught.ids, taught.positions, generator.remember(features, room=length), visible)
+    return logits
+
+
+def sentence_loss(logits: Tensor, ids: Tensor) -> Tensor:
+    """Compare logits [S, T, vocabulary] with the tokens that follow, of ids [S, T]: "anat-gen" and "sent-gen".
+
+    Returns a scalar, the mean over all S (T - 1) tokens, those that only fill up a row included: the published training
+    teaches its network to go on with marks (SPEC.md 10, BUG-10). 0 where there is no sentence.
+    """
+    wanted = ids[:, 1:].flatten()
+    total = functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted, reduction="sum")
+    return total / max(wanted.numel(), 1)

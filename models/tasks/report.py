@@ -1,0 +1,73 @@
+"""The published selection of a report's sentences (SPEC.md 9.1), for the comparison with the published network.
+
+The node's reports are `models.reader`'s, which has no fault of the selection here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.answers import FloatArray
+from models.deduplicate import deduplicate
+from models.manifest import ReportRule
+from models.phrasebook import contrast
+from models.tasks.batch import as_array
+
+
+class Told(NamedTuple):
+    """A sentence of a report, by its number among those that were generated, and the prompt it is shown with."""
+
+    sentence: int
+    prompt: int
+
+
+def positiveness(features: Tensor, positive: Tensor, negative: Tensor) -> FloatArray:
+    """Say how much of note features [F, Q, dim] hold: [F, Q], compared with the means of K pairs [K, dim]."""
+    return contrast(
+        as_array(features), positive=as_array(positive.mean(dim=0)), negative=as_array(negative.mean(dim=0))
+    )
+
+
+def greatest_positiveness(features: Tensor, positive: Tensor, negative: Tensor) -> FloatArray:
+    """Say the same by the pair [K, dim] that finds most, the published option cls_prompt_average = false: [F, Q]."""
+    by_pair = contrast(as_array(features)[:, :, np.newaxis], positive=as_array(positive), negative=as_array(negative))
+    greatest: FloatArray = by_pair.max(axis=-1)
+    return greatest
+
+
+def gets_sentence(
+    noted: FloatArray, pathologies: Sequence[bool], *, ignore_negative_pathologies: bool = False
+) -> NDArray[np.bool_]:
+    """Choose the prompts that get a sentence, by their positiveness [F, Q]: [F, Q].
+
+    pathologies: whether each of the Q prompts asks for a pathology, which is told of in any case unless ignored
+    """
+    always = np.array(pathologies, dtype=bool) & (not ignore_negative_pathologies)
+    chosen: NDArray[np.bool_] = (noted > 0.5) | always
+    return chosen
+
+
+def selection(
+    similarity: FloatArray, preference: FloatArray, prompts: Sequence[int], *, rule: ReportRule
+) -> list[Told]:
+    """Choose the sentences that stay, each with its prompt.
+
+    similarity: [S, S], of the generated sentences; preference: [Q], of all prompts
+    prompts: the prompt of each sentence, S of them
+    """
+    kept, _ = deduplicate(similarity, preference[list(prompts)], rule)
+    return [Told(sentence=number, prompt=prompts[number]) for number in kept]
+
+
+def published_selection(similarity: FloatArray, preference: FloatArray, *, rule: ReportRule) -> list[Told]:
+    """Choose as the published code does, which looks a sentence's number up among all prompts (SPEC.md 9.1, BUG-8).
+
+    Behind the first prompt without a sentence, every sentence is preferred, named and located by another prompt's
+    numbers. Never for a person to read: it is here to show that nothing else differs.
+    """
+    return selection(similarity, preference, range(len(similarity)), rule=rule)

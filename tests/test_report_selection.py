@@ -1,0 +1,73 @@
+"""The published selection of a report: which prompts speak, which sentences stay, whose numbers they carry."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from models.manifest import ReportRule
+from models.tasks.report import (
+    Told,
+    gets_sentence,
+    greatest_positiveness,
+    positiveness,
+    published_selection,
+    selection,
+)
+
+# Two pairs: the first is about the first axis, the second about the second one.
+POSITIVE, NEGATIVE = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
+
+# Five prompts, of which the fourth speaks not: the last of four sentences is that of the fifth prompt.
+SPEAKING = [0, 1, 2, 4]
+PREFERENCE = np.array([0.9, 0.1, 0.4, 0.8, 0.2], dtype=np.float32)
+# The last two sentences say the same.
+SIMILARITY = np.zeros((4, 4), dtype=np.float32)
+SIMILARITY[2, 3] = SIMILARITY[3, 2] = 0.99
+
+
+def logistic(value: float) -> float:
+    return float(1 / (1 + np.exp(-value)))
+
+
+def test_what_is_of_note_is_judged_by_the_mean_of_all_pairs() -> None:
+    noted = positiveness(torch.tensor([[[5.0, 0.0], [-1.0, -1.0]]]), POSITIVE, NEGATIVE)
+
+    # The cosine to the mean is half the root of two, and the opposite of that to the mean of the negatives.
+    np.testing.assert_allclose(noted, [[logistic(np.sqrt(2)), logistic(-2)]], atol=1e-6)
+
+
+def test_or_by_the_pair_that_finds_most() -> None:
+    noted = greatest_positiveness(torch.tensor([[[5.0, 0.0], [-1.0, -1.0]]]), POSITIVE, NEGATIVE)
+
+    np.testing.assert_allclose(noted, [[logistic(2), logistic(-np.sqrt(2))]], atol=1e-6)
+
+
+def test_a_pathology_is_told_of_in_any_case_and_a_region_where_something_is_of_note() -> None:
+    noted = np.array([[0.4, 0.6, 0.5, 0.51]], dtype=np.float32)
+    pathologies = [True, True, False, False]
+
+    assert gets_sentence(noted, pathologies).tolist() == [[True, True, False, True]]
+    ignoring = gets_sentence(noted, pathologies, ignore_negative_pathologies=True)
+    assert ignoring.tolist() == [[False, True, False, True]]
+
+
+def test_a_sentence_is_preferred_by_the_prompt_it_was_made_for() -> None:
+    told = selection(SIMILARITY, PREFERENCE, SPEAKING, rule=ReportRule())
+
+    assert told == [Told(0, 0), Told(1, 1), Told(2, 2)]
+
+
+def test_the_published_code_gives_it_the_numbers_of_another_prompt() -> None:
+    told = published_selection(SIMILARITY, PREFERENCE, rule=ReportRule())
+
+    # The fourth sentence, made for the fifth prompt, stays and is shown as the fourth prompt's.
+    assert told == [Told(0, 0), Told(1, 1), Told(3, 3)]
+
+
+def test_without_a_silent_prompt_the_published_code_is_right() -> None:
+    everyone = range(len(SIMILARITY))
+
+    published = published_selection(SIMILARITY, PREFERENCE, rule=ReportRule())
+
+    assert published == selection(SIMILARITY, PREFERENCE, everyone, rule=ReportRule())
