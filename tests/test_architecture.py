@@ -56,6 +56,8 @@ HOMES = {
     "onnxscript": ("export/",),
     "prometheus_client": ("node/metrics.py",),
     "pynetdicom": ("node/listener.py", "node/destinations/dicom.py"),
+    "rich": ("models/progress.py",),
+    "scipy": ("models/losses/matching.py",),
     "sqlalchemy": ("node/ledger.py",),
     "sqlite3": ("node/ledger.py",),
     "structlog": ("node/log.py",),
@@ -66,9 +68,9 @@ HOMES = {
 # Files that a person runs, and that therefore speak on the terminal.
 COMMANDS = (
     "node/__main__.py",
-    "models/checkpoint.py",
+    "models/checkpoint/__main__.py",
     "models/evaluate.py",
-    "models/golden.py",
+    "models/golden/__main__.py",
     "models/random_weights.py",
     "models/train.py",
     "export/build.py",
@@ -77,6 +79,7 @@ COMMANDS = (
 
 # The boundaries to another world, where any failure is turned into one of ours, or parked and counted.
 BOUNDARIES = (
+    "models/checkpoint/unpickle.py",
     "models/engines/onnx_engine.py",
     "models/tokenizers.py",
     "node/__main__.py",

@@ -4,395 +4,253 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
 
-from models import boxes as unit_boxes
-from models import published
-from models.chex import Chex
-from models.manifest import InputRule
-from models.preprocess import prepare
-from models.roi_pool import soft_boxes
-from models.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_END,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from export import build
+from models.checkpoint import CARD, file_sha256, save_weights
+from models.engines import open_engine
+from models.errors import ModelError
+from models.golden import __main__ as golden
+from models.golden.comparison import Comparison, compare, difference, same, tolerance_of
+from models.golden.subject import Subject, open_subject
+from models.manifest import WEIGHTS, Decisions, InputRule, Manifest, write_manifest
+from models.tokenizers import VOCABULARIES
 
 GOLDEN = Path(os.environ.get("CHEX_GOLDEN", Path(__file__).parent / "golden"))
 
-# Float32 on a CPU; pooled values reach 70, the others about 5.
-FEATURES, POOLED, BOXES = 1e-4, 1e-3, 1e-5
+with np.load(GOLDEN / "golden.npz") as recorded:
+    ARRAYS = tuple(recorded.files)
+TEXTS = tuple(json.loads((GOLDEN / "golden_text.json").read_text(encoding="utf-8")))
 
-FloatArray = NDArray[np.float32]
-Arrays = dict[str, FloatArray]  # whatever the recorded type: ids and masks are only looked up and compared
-Resize = Literal["direct", "via_256"]
-Texts = dict[str, list[str]]
-Stage = tuple[Tensor | FloatArray, FloatArray, float]
-Stages = dict[str, Stage]
-
-
-@pytest.fixture(scope="module")
-def golden() -> Arrays:
-    with np.load(GOLDEN / "golden.npz") as arrays:
-        return dict(arrays)
-
-
-@pytest.fixture(scope="module")
-def texts() -> Texts:
-    recorded: Texts = json.loads((GOLDEN / "golden_text.json").read_text(encoding="utf-8"))
-    return recorded
+# What our network is fed with and makes nothing of by itself: random draws and random numbers, and what was asked.
+GIVEN = {
+    *(f"rg/{draw}/keep_tokens" for draw in ("drop10", "drop50")),
+    *(f"loss/{name}" for name in ("pred_boxes", "target_boxes", "target_mask", "probs", "z1", "z2", "z_sent", "z_reg")),
+    *(f"loss/patho_{name}" for name in ("features", "pos", "neg", "targets")),
+    *(f"loss/anat_{name}" for name in ("targets", "has")),
+    *(f"txt/{kind}/texts" for kind in ("rg_queries", "rg_neg", "odd")),
+    *(f"rg/prompt_{name}" for name in ("texts", "types")),
+    "sg/sentences",
+    "lm/train_targets",
+}
 
 
 @pytest.fixture(scope="module")
-def network() -> Chex:
-    config = json.loads((GOLDEN / "config.json").read_text(encoding="utf-8"))
-    with np.load(GOLDEN / "state_dict.npz") as arrays:
-        state = published.rename({key: torch.from_numpy(arrays[key]) for key in arrays.files})
-    sizes = published.sizes_of(
-        state,
-        heads=config["chex"]["n_head"],
-        generator_heads=config["gpt2"]["n_head"],
-        max_length=config["max_length_used"],
-    )
-    network = Chex(sizes).eval().requires_grad_(False)
-    network.load_state_dict(state)
-    return network
+def subject() -> Subject:
+    return open_subject(GOLDEN)
 
 
 @pytest.fixture(scope="module")
-def picture(network: Chex, golden: Arrays) -> tuple[Tensor, Tensor, Tensor]:
-    return network.encode_image(torch.from_numpy(golden["x"]))
+def comparison(subject: Subject) -> Comparison:
+    return compare(subject)
 
 
-@pytest.fixture(scope="module")
-def sentence_tokenizer() -> SentenceTokenizer:
-    return SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+@pytest.mark.parametrize("name", ARRAYS)
+def test_array_is_as_near_as_it_must_be(comparison: Comparison, name: str) -> None:
+    found = comparison.arrays[name]
 
+    assert found.max_abs <= found.tolerance
 
-@pytest.fixture
-def outputs(network: Chex) -> Iterator[dict[str, Tensor]]:
-    """What every part of the network last computed, by the part's name."""
-    seen: dict[str, Tensor] = {}
 
-    def keep(name: str) -> torch.utils.hooks.RemovableHandle:
-        def hook(_: nn.Module, __: object, output: Tensor) -> None:
-            seen[name] = output
+@pytest.mark.parametrize("name", [name for name in TEXTS if not name.startswith("stats/")])
+def test_text_is_the_recorded_one(comparison: Comparison, name: str) -> None:
+    assert name in comparison.given or comparison.texts[name]
 
-        return network.get_submodule(name).register_forward_hook(hook)
 
-    handles = [keep(name) for name, _ in network.named_modules() if name]
-    yield seen
-    for handle in handles:
-        handle.remove()
-
-
-def difference(got: Tensor | FloatArray, wanted: FloatArray) -> float:
-    """Largest absolute difference, after our [F, P, dim] took the recorded [F, row, column, dim] or vice versa."""
-    array = got.numpy() if isinstance(got, Tensor) else got
-    assert array.size == wanted.size, f"{array.shape} against {wanted.shape}"
-    return float(np.abs(array.reshape(wanted.shape).astype(np.float64) - wanted).max())
-
-
-@pytest.mark.parametrize(("recorded", "resize"), [("x", "via_256"), ("x_direct", "direct")])
-@pytest.mark.parametrize("number", [0, 1])
-def test_preprocessing_makes_the_recorded_input(golden: Arrays, number: int, recorded: str, resize: Resize) -> None:
-    rule = InputRule(size=224, mean=0.505, std=0.248, resize=resize)
-    raw = golden[f"image{number}/raw_uint8"]
-
-    pixels = prepare((raw / 255).astype(np.float32), rule)
-
-    assert difference(pixels, golden[f"image{number}/{recorded}"]) < FEATURES
-
-
-def check(**stages: Stage) -> None:
-    """Compare stages (got, wanted, tolerance) and name every one that differs."""
-    found = {stage: difference(got, wanted) for stage, (got, wanted, _) in stages.items()}
-    assert {stage: value for stage, value in found.items() if not value < stages[stage][2]} == {}
-
-
-def test_image_encoder_agrees_at_every_stage(network: Chex, golden: Arrays, outputs: dict[str, Tensor]) -> None:
-    patches, positions, cls = network.encode_image(torch.from_numpy(golden["x"]))
-
-    after = outputs["image_encoder.norm_after"]
-    layers = range(network.sizes.image_encoder.layers)
-    check(
-        norm_before=(outputs["image_encoder.norm_before"], golden["img/ln_pre"], FEATURES),
-        **{f"layer{i}": (outputs[f"image_encoder.layers.{i}"], golden[f"img/block{i}"], FEATURES) for i in layers},
-        cls_norm_after=(after[:, 0], golden["img/cls_ln_post"], FEATURES),
-        patch_norm_after=(after[:, 1:], golden["img/patch_ln_post"], FEATURES),
-        patches=(patches, golden["img/patch_features"], FEATURES),
-        positions=(positions, golden["img/pos_embeddings"], FEATURES),
-        cls=(cls, golden["img/cls_features"], FEATURES),
-    )
-
-
-@pytest.mark.parametrize("kind", ["rg_queries", "rg_neg", "odd"])
-def test_prompts_have_the_recorded_ids_and_embeddings(network: Chex, golden: Arrays, texts: Texts, kind: str) -> None:
-    tokens = PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY).encode(texts[f"txt/{kind}/texts"])
-
-    embeddings = network.encode_prompts(torch.from_numpy(tokens))
-
-    np.testing.assert_array_equal(tokens, golden[f"txt/{kind}/ids"])
-    check(embeddings=(embeddings, golden[f"txt/{kind}/emb"], FEATURES))
-
-
-def test_prompt_encoder_agrees_before_and_after_its_last_norm(
-    network: Chex, golden: Arrays, outputs: dict[str, Tensor]
-) -> None:
-    network.encode_prompts(torch.from_numpy(golden["txt/rg_queries/ids"][:3]).long())
-
-    last = f"prompt_encoder.layers.{network.sizes.prompt_encoder.layers - 1}"
-    check(
-        transformer=(outputs[last], golden["txt/rg_queries/transformer_out"], FEATURES),
-        norm_after=(outputs["prompt_encoder.norm_after"], golden["txt/rg_queries/ln_final"], FEATURES),
-    )
-
-
-def queries(golden: Arrays, name: str) -> Tensor:
-    """The same prompts for both recorded films."""
-    return torch.from_numpy(golden[name]).expand(2, -1, -1)
-
-
-def detector_stages(outputs: dict[str, Tensor], golden: Arrays, task: str, layers: int) -> Stages:
-    return {
-        "self_attention": (outputs["detector.layers.0.self_attention"], golden[f"{task}/det/layer0_sa"], FEATURES),
-        "cross_attention": (outputs["detector.layers.0.cross_attention"], golden[f"{task}/det/layer0_ca"], FEATURES),
-        **{
-            f"layer{i}": (outputs[f"detector.layers.{i}"], golden[f"{task}/det/layer{i}"], FEATURES)
-            for i in range(layers)
-        },
-        "box_logits": (outputs["detector.box"], golden[f"{task}/det/box_logits"], FEATURES),
-        "regions": (outputs["detector.region"], golden[f"{task}/det/roi_tokens"], FEATURES),
-        "score_logits": (outputs["detector.score"], golden[f"{task}/det/score_logits"], FEATURES),
-    }
-
-
-def test_detector_agrees_at_every_stage_of_report_generation(
-    network: Chex, golden: Arrays, picture: tuple[Tensor, Tensor, Tensor], outputs: dict[str, Tensor]
-) -> None:
-    patches, positions, _ = picture
-    detector = network.detector
-
-    found = detector(patches, positions, queries(golden, "rg/token_prompts"), group=detector.boxes_per_prompt)
-
-    unclipped = torch.sigmoid(outputs["detector.box"])
-    maps = soft_boxes(unclipped[:, :6], grid=detector.grid, beta=detector.beta)
-    check(
-        **detector_stages(outputs, golden, "rg", network.sizes.detector.layers),
-        patch_projected=(outputs["detector.patch"], golden["rg/det/patch_projected"], FEATURES),
-        unclipped=(unclipped, golden["rg/multiboxes_unclipped"], BOXES),
-        boxes=(found.boxes, golden["rg/multiboxes"], BOXES),
-        scores=(found.scores, golden["rg/multiboxes_weights"], BOXES),
-        maps=(maps, golden["rg/det/roi_maps"], FEATURES),
-        pooled=(detector.pool(patches, unclipped), golden["rg/det/roi_pooled"], POOLED),
-        aggregated_scores=(found.aggregated_scores, golden["rg/boxes_weights"], BOXES),
-        aggregated=(found.aggregated, golden["rg/box_features_aggregated"], FEATURES),
-    )
-
-
-def test_box_around_the_boxes_of_a_prompt_agrees(golden: Arrays) -> None:
-    around = unit_boxes.to_center_size(unit_boxes.enclosing(unit_boxes.to_corners(golden["rg/multiboxes_unclipped"])))
-    present = golden["rg/multiboxes_present"].any(axis=-1, keepdims=True)
-
-    check(
-        unclipped=(around * present, golden["rg/boxes_unclipped"], BOXES),
-        clipped=(unit_boxes.clip(around) * present, golden["rg/boxes"], BOXES),
-    )
-
-
-@pytest.mark.parametrize("task", ["od_vindrcxr", "od_nih8", "od_mscxr"])
-def test_detector_agrees_when_all_prompts_of_a_film_see_each_other(
-    network: Chex, golden: Arrays, picture: tuple[Tensor, Tensor, Tensor], outputs: dict[str, Tensor], task: str
-) -> None:
-    patches, positions, _ = picture
-
-    found = network.detector(patches, positions, queries(golden, f"od/{task}/box_prompt_emb"), group=None)
-
-    recorded = f"od/{task}"
-    stages = detector_stages(outputs, golden, recorded, network.sizes.detector.layers) if task == "od_mscxr" else {}
-    check(
-        **stages,
-        boxes=(found.boxes, golden[f"{recorded}/multiboxes"], BOXES),
-        scores=(found.scores, golden[f"{recorded}/multiboxes_weights"], BOXES),
-        tokens=(found.tokens, golden[f"{recorded}/multiboxes_features"], FEATURES),
-    )
-
-
-def test_find_gives_the_recorded_features_boxes_and_scores(
-    network: Chex, golden: Arrays, picture: tuple[Tensor, Tensor, Tensor], outputs: dict[str, Tensor]
-) -> None:
-    boxes, scores, aggregated_scores, features = network.find(*picture, queries(golden, "rg/token_prompts"))
-
-    films, prompts = features.shape[:2]
-    tokens = outputs["post_decoder"].reshape(films, prompts, -1, features.shape[-1])
-    layers = range(network.sizes.post_decoder.layers)
-    check(
-        **{f"layer{i}": (outputs[f"post_decoder.layers.{i}"], golden[f"rg/post/layer{i}"], FEATURES) for i in layers},
-        boxes=(boxes, golden["rg/multiboxes"], BOXES),
-        scores=(scores, golden["rg/multiboxes_weights"], BOXES),
-        aggregated_scores=(aggregated_scores, golden["rg/boxes_weights"], BOXES),
-        features=(features, golden["rg/box_features_post"], FEATURES),
-        box_features=(tokens[:, :, 1:], golden["rg/multiboxes_features_post"], FEATURES),
-    )
-
-
-def test_describe_agrees_where_each_box_sees_itself_only(
-    network: Chex, golden: Arrays, picture: tuple[Tensor, Tensor, Tensor], outputs: dict[str, Tensor]
-) -> None:
-    boxes = torch.from_numpy(golden["region/boxes"])
-    prompts = torch.zeros(*boxes.shape[:2], network.sizes.dim)
-    mask = golden["region/mask"][..., np.newaxis]
-
-    features = network.describe(*picture, boxes, prompts, torch.zeros(boxes.shape[:2]))
-
-    check(
-        maps=(
-            soft_boxes(boxes, grid=network.detector.grid, beta=network.detector.beta),
-            golden["region/roi_maps"],
-            FEATURES,
-        ),
-        pooled=(network.detector.pool(picture[0], boxes), golden["region/roi_pooled"], POOLED),
-        tokens=(outputs["detector.region"].numpy() * mask, golden["region/features_nopost"], FEATURES),
-        features=(features[:1], golden["region/features_nomask0"], FEATURES),
-    )
-
-
-def test_post_decoder_agrees_where_all_boxes_of_a_film_see_each_other(
-    network: Chex, golden: Arrays, picture: tuple[Tensor, Tensor, Tensor]
-) -> None:
-    patches, positions, cls = picture
-    memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
-
-    features = network.post_decoder(torch.from_numpy(golden["region/features_nopost"]), memory, group=None)
-
-    check(features=(features[:1], golden["region/features_masked"][:1], FEATURES))
-
-
-def chosen_features(golden: Arrays, film: int) -> Tensor:
-    return torch.from_numpy(golden["rg/box_features_post"][film][golden["rg/region_mask"][film]])
-
-
-def test_prefix_and_first_logits_agree(network: Chex, golden: Arrays) -> None:
-    generator = network.generator
-    features = chosen_features(golden, 0)
-
-    prefix = generator.prefix_key_values(features)
-    start = torch.full((3, 1), SENTENCE_END)
-    logits = generator(start, torch.zeros_like(start), generator.remember(features[:3], room=1))
-
-    check(
-        flat=(generator.prefix(features), golden["rg/gen0/prefix_flat"], FEATURES),
-        prefix=(prefix, golden["rg/gen0/prefix_key_values"], FEATURES),
-        logits=(logits, golden["rg/gen0/first_step_logits"], FEATURES),
-    )
-
-
-@pytest.mark.parametrize("film", [0, 1])
-def test_sentences_of_a_report_are_the_recorded_ones(
-    network: Chex,
-    golden: Arrays,
-    texts: Texts,
-    picture: tuple[Tensor, Tensor, Tensor],
-    sentence_tokenizer: SentenceTokenizer,
-    film: int,
-) -> None:
-    *_, features = network.find(*picture, queries(golden, "rg/token_prompts"))
-
-    ids = network.write(features[film][torch.from_numpy(golden["rg/region_mask"][film])])
-
-    np.testing.assert_array_equal(ids.numpy(), golden[f"rg/gen{film}/token_ids"])
-    recorded: object = texts["rg/pred_sentences_before_dedup"][film]
-    assert [sentence_tokenizer.decode(row) for row in ids.tolist()] == recorded
-
-
-@pytest.mark.parametrize("film", [0, 1])
-def test_every_step_prefers_its_token_by_the_recorded_margin(network: Chex, golden: Arrays, film: int) -> None:
-    ids = torch.from_numpy(golden[f"rg/gen{film}/token_ids"]).long()
-
-    best = logits_of_all(network, chosen_features(golden, film), ids[:, :-1]).topk(2, dim=-1).values
-
-    check(margins=(best[..., 0] - best[..., 1], golden[f"rg/gen{film}/margins"], FEATURES))
-
-
-def test_sentences_of_boxes_are_the_recorded_ones(
-    network: Chex, golden: Arrays, texts: Texts, sentence_tokenizer: SentenceTokenizer
-) -> None:
-    ids = network.write(torch.from_numpy(golden["region/features_masked"][golden["region/mask"]]))
-
-    np.testing.assert_array_equal(ids.numpy(), golden["region/token_ids"])
-    recorded = [sentence for film in texts["region/sentences"] for sentence in film]
-    assert [sentence_tokenizer.decode(row) for row in ids.tolist()] == recorded
-
-
-def test_generated_sentences_have_the_recorded_embeddings(network: Chex, golden: Arrays, texts: Texts) -> None:
-    tokenizer = PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
-    sentences = [text for film in texts["rg/pred_sentences_before_dedup"] for text in film]
-
-    embeddings = network.encode_prompts(torch.from_numpy(tokenizer.encode(sentences)))
-
-    check(embeddings=(embeddings, golden["rg/sentence_features"][golden["rg/sentence_mask"]], FEATURES))
-
-
-def logits_of_all(
-    network: Chex, features: Tensor, ids: Tensor, *, positions: Tensor | None = None, attended: Tensor | None = None
-) -> Tensor:
-    """Logits of given sentences in one pass; attended: [S, T], False at padding."""
-    count, length = ids.shape
-    prefix = network.sizes.generator.prefix_length
-    visible = torch.ones(length, prefix + length, dtype=torch.bool).tril(prefix).expand(count, 1, -1, -1)
-    if attended is not None:
-        visible = visible & functional.pad(attended, (prefix, 0), value=True)[:, None, None, :]
-    positions = torch.arange(length).expand(count, -1) if positions is None else positions
-    logits: Tensor = network.generator(ids, positions, network.generator.remember(features, room=length), visible)
-    return logits
-
-
-def test_language_model_has_the_recorded_training_loss(
-    network: Chex, golden: Arrays, texts: Texts, sentence_tokenizer: SentenceTokenizer
-) -> None:
-    ids = torch.from_numpy(golden["lm/train_input_ids"]).long()
-    attended = torch.from_numpy(golden["lm/train_attention_mask"]).bool()
-    positions = (attended.cumsum(dim=1) - 1).masked_fill(~attended, 1)
-    features = torch.from_numpy(golden["region/features_masked"][golden["region/mask"]])
-
-    logits = logits_of_all(network, features, ids, positions=positions, attended=attended)
-
-    # SPEC.md 10: padding is trained on, BUG-10.
-    loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    check(loss=(loss, golden["lm/train_loss"], 1e-5))
-    for row, mask, text in zip(ids, attended, texts["lm/train_targets"], strict=True):
-        assert row[mask].tolist() == [SENTENCE_END, *sentence_tokenizer.encode(text), SENTENCE_END]
+def test_nothing_is_left_out_and_nothing_but_inputs_is_taken_as_it_is(comparison: Comparison) -> None:
+    assert comparison.missing == ()
+    assert comparison.given <= GIVEN
+    assert comparison.passed
 
 
 @pytest.mark.parametrize("name", ["image_encoder.layers.0.contract.weight", "post_decoder.layers.0.mlp.expand.weight"])
-def test_one_wrong_number_in_a_weight_is_noticed(network: Chex, golden: Arrays, name: str) -> None:
-    prompts = queries(golden, "rg/token_prompts")
-    weight = network.get_parameter(name)
+def test_one_wrong_number_in_a_weight_is_noticed(subject: Subject, name: str) -> None:
+    weight = subject.network.get_parameter(name)
     kept = weight.view(-1)[0].item()
     weight.view(-1)[0] = kept + 1e-2
     try:
-        picture = network.encode_image(torch.from_numpy(golden["x"]))
-        boxes, scores, _, features = network.find(*picture, prompts)
+        found = compare(subject)
     finally:
         weight.view(-1)[0] = kept
 
-    worst = max(
-        difference(boxes, golden["rg/multiboxes"]) / BOXES,
-        difference(scores, golden["rg/multiboxes_weights"]) / BOXES,
-        difference(features, golden["rg/box_features_post"]) / FEATURES,
+    assert not found.passed
+    assert not found.arrays["rg/box_features_post"].passed
+
+
+@pytest.mark.parametrize(
+    ("given", "computed"),
+    [
+        ("rg/drop10/keep_tokens", "rg/drop10/box_features_post"),
+        ("loss/probs", "loss/focal_auto"),
+        ("loss/target_boxes", "loss/l1_cost"),
+        ("loss/z1", "loss/global_contrastive"),
+        ("loss/z_sent", "loss/sentence_mse"),
+        ("loss/z_reg", "loss/sentence_contrastive"),
+        ("loss/patho_features", "loss/pathology_contrastive"),
+        ("loss/anat_targets", "loss/anat_contrastive"),
+    ],
+)
+def test_another_input_is_noticed_in_what_is_computed_from_it(subject: Subject, given: str, computed: str) -> None:
+    array = np.asarray(subject.recording.arrays[given])
+    other = np.logical_not(array) if array.dtype == bool else np.roll(array, 1)
+    bent = replace(subject.recording, arrays={**subject.recording.arrays, given: other}, taken=set())
+
+    assert not compare(replace(subject, recording=bent)).arrays[computed].passed
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        ("image0/x", 1e-4),
+        ("rg/det/roi_pooled", 1e-3),
+        ("region/roi_pooled", 1e-3),
+        ("rg/multiboxes", 1e-5),
+        ("rg/multiboxes_weights", 1e-5),
+        ("rg/boxes_weights", 1e-5),
+        ("od/od_nih8/scaled/pred_boxes1", 1e-5),
+        ("sg/official/pred_boxes0_1", 1e-5),
+        ("rg/multiboxes_features_post", 1e-4),
+        ("rg/box_features_aggregated", 1e-4),
+        ("rg/gen0/first_step_logits", 1e-4),
+        ("rg/sentence_similarity01", 1e-5),
+        ("lm/train_loss", 1e-5),
+    ],
+)
+def test_tolerances_are_those_of_the_recording(name: str, tolerance: float) -> None:
+    assert tolerance_of(name) == tolerance
+
+
+def test_ids_and_masks_have_no_tolerance_and_other_shapes_never_pass() -> None:
+    ids = np.array([1, 2], dtype=np.int32)
+
+    assert not difference("rg/gen0/token_ids", np.array([1, 3]), ids).passed
+    assert difference("rg/gen0/token_ids", np.array([1, 2]), ids).passed
+    assert not difference("rg/multiboxes", torch.zeros(3), np.zeros(2, dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.full((2,), float("nan")), np.zeros(2, dtype=np.float32)).passed
+
+
+def test_texts_are_equal_to_the_letter_and_scores_among_them_nearly() -> None:
+    assert same({"a": [["x"], 0.5]}, {"a": [["x"], 0.500001]})
+    assert not same({"a": [["x"], 0.5]}, {"a": [["x"], 0.51]})
+    assert not same({"a": ["x "]}, {"a": ["x"]})
+    assert not same(["x"], ["x", "y"])
+
+
+# --- the engine of a model directory ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory of the recorded weights, with its graphs."""
+    folder = tmp_path_factory.mktemp("recorded")
+    shutil.copytree(VOCABULARIES, folder / "vocab")
+    (folder / CARD).write_text("The weights of a recording.\n", encoding="utf-8")
+    save_weights(folder / WEIGHTS, subject.network.state_dict())
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    side = subject.network.sizes.image_encoder.image_size
+    manifest = Manifest(
+        name="recorded",
+        version="1",
+        licence="MIT",
+        trained_on="nothing",
+        intended_use="tests",
+        gray="mimic_jpg",
+        input=InputRule(size=side, mean=0.505, std=0.248, resize="via_256"),
+        sizes=subject.network.sizes,
+        decisions=Decisions(
+            temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5
+        ),
+        files={name: file_sha256(folder / name) for name in files},
     )
-    print("DIFF planted", name, worst)
-    assert worst > 1
+    write_manifest(folder, manifest)
+    assert build.main(["--model", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_an_engine_computes_what_is_recorded(subject: Subject, model: Path, engine: str) -> None:
+    found = compare(subject, engine=open_engine(model, engine=engine, threads=1))
+
+    assert {name for name, value in found.arrays.items() if not value.passed} == set()
+    assert found.passed
+    assert {"img/patch_features", "txt/odd/emb", "rg/multiboxes", "rg/box_features_post"} <= found.arrays.keys()
+    assert {"rg/gen0/token_ids", "region/features_nomask0"} <= found.arrays.keys() - found.given
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the recording that may be damaged."""
+    copy = tmp_path / "recording"
+    shutil.copytree(GOLDEN, copy)
+    yield copy
+    shutil.rmtree(copy)
+
+
+def test_the_command_says_the_largest_difference_of_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main([str(GOLDEN)]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert next(line for line in said if line.startswith("detector ")).endswith(")")
+    assert said[-1].endswith("ids equal, texts equal, passed")
+
+
+def test_the_command_answers_with_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main([str(GOLDEN), "--json"]) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    assert set(answer["arrays"]) == set(ARRAYS)
+    assert {key: answer[key] for key in ("missing", "ids_equal", "texts_equal", "passed")} == {
+        "missing": [],
+        "ids_equal": True,
+        "texts_equal": True,
+        "passed": True,
+    }
+
+
+def test_what_is_recorded_and_unknown_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(folder / "golden.npz") as arrays:
+        more = {**arrays, "rg/another": np.zeros(1)}
+    np.savez(folder / "golden.npz", **more)
+
+    assert golden.main([str(folder), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["missing"], answer["passed"]) == (["rg/another"], False)
+
+
+def test_another_number_of_weights_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(folder / "state_dict.npz") as state:
+        fewer = {key: state[key] for key in state.files if key != "post_decoder.gate"}
+    np.savez(folder / "state_dict.npz", **fewer)
+
+    assert golden.main([str(folder)]) == 2
+    assert "post_decoder.gate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["golden.npz", "golden_text.json", "config.json", "state_dict.npz"])
+def test_a_damaged_recording_is_wrong_input(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes()[:100])
+
+    assert golden.main([str(folder)]) == 2
+    assert name in capsys.readouterr().err
+
+
+def test_a_folder_without_a_recording_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_input_that_is_absent_is_named(subject: Subject) -> None:
+    arrays = {name: array for name, array in subject.recording.arrays.items() if name != "rg/token_prompts"}
+
+    with pytest.raises(ModelError, match="rg/token_prompts"):
+        compare(replace(subject, recording=replace(subject.recording, arrays=arrays, taken=set())))

@@ -1,0 +1,85 @@
+"""Runnable: does our network compute what the published one was recorded to compute?
+
+    python -m models.golden FOLDER [--json]
+    python -m models.golden FOLDER --model DIR [--engine NAME] [--json]
+
+FOLDER holds a recording; see `models.golden.subject`. The second form compares what an engine computes in a model
+directory that was made of the recorded weights. Exit status 0: everything recorded is as near as it must be;
+1: something differs or was not compared; 2: the folder cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from models.engines import ENGINES, open_engine
+from models.errors import ModelError
+from models.golden.comparison import Comparison, compare
+from models.golden.subject import open_subject
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.golden", description="Prove that this network is ChEX.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a recording of the published network")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="compare an engine of this model directory instead")
+    parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args(arguments)
+    try:
+        engine = open_engine(options.model, engine=options.engine) if options.model else None
+        comparison = compare(open_subject(options.folder), engine=engine)
+    except ModelError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(document(comparison)))
+    else:
+        for line in lines(comparison):
+            print(line)
+    return 0 if comparison.passed else 1
+
+
+def document(comparison: Comparison) -> dict[str, object]:
+    """Say everything as JSON has it, which knows no infinity: such a difference is null."""
+    return {
+        "arrays": {
+            name: difference.max_abs if math.isfinite(difference.max_abs) else None
+            for name, difference in sorted(comparison.arrays.items())
+        },
+        "given": sorted(comparison.given),
+        "missing": list(comparison.missing),
+        "ids_equal": comparison.ids_equal,
+        "texts_equal": comparison.texts_equal,
+        "passed": comparison.passed,
+    }
+
+
+def lines(comparison: Comparison) -> Iterator[str]:
+    """Say the largest difference of every part, then everything that is wrong, then the verdict."""
+    for part, name in comparison.parts.items():
+        worst = comparison.arrays[name]
+        yield f"{part:28} largest difference {worst.max_abs:.1e}, allowed {worst.tolerance:.0e}  ({name})"
+    for name, difference in comparison.arrays.items():
+        if not difference.passed:
+            yield f"DIFFERS  {name}: {difference.max_abs:.1e}, allowed {difference.tolerance:.0e}"
+    for name, equal in comparison.texts.items():
+        if not equal:
+            yield f"DIFFERS  {name}"
+    for name in comparison.missing:
+        yield f"MISSING  {name} is recorded and was not compared"
+    yield (
+        f"{len(comparison.arrays)} arrays and {len(comparison.texts)} texts: "
+        f"ids {'equal' if comparison.ids_equal else 'differ'}, "
+        f"texts {'equal' if comparison.texts_equal else 'differ'}, "
+        f"{'passed' if comparison.passed else 'NOT PASSED'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""Every recorded array and text against what our network makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.engines import Engine
+from models.golden import detector, encoders, losses, sentences, tasks
+from models.golden.engine import engine_part
+from models.golden.subject import Array, Computed, Recording, Subject
+
+PARTS: Mapping[str, Callable[[Subject], Computed]] = {
+    "preprocessing": encoders.pictures,
+    "image encoder": encoders.image_encoder,
+    "prompt encoder": encoders.prompt_encoder,
+    "report queries": detector.report_queries,
+    "detector": detector.report_detector,
+    "detector, prompts together": detector.open_detector,
+    "post decoder": detector.report_post_decoder,
+    "box queries": detector.region_pooling,
+    "sentences": sentences.report_sentences,
+    "sentences, other selection": sentences.other_sentences,
+    "sentences of regions": sentences.region_margins,
+    "tasks": tasks.tasks,
+    "losses": losses.losses,
+}
+
+# The first that fits (README of the recording). Ids, masks and texts are equal or not.
+_TOLERANCES = (
+    (r".*/roi_pooled", 1e-3),  # values reach 70
+    (r"lm/.*|loss/.*|.*similarity01", 1e-5),
+    (r".*(boxes\d?(_\d)?|boxes_unclipped|boxes_weights|roi_maps|cls_probs)", 1e-5),
+    (r".*", 1e-4),
+)
+_NAMED = "stats/"
+"""Texts that describe the recording and are no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How far one array is off; infinite where shapes differ or a number is none."""
+
+    max_abs: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Say whether this is as near as it must be."""
+        return self.max_abs <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was compared.
+
+    arrays: by name; given: those of them, and texts, that our network was fed with: what it made of them is compared
+    parts: by part, the name of the array that came nearest to its tolerance
+    texts: whether each is equal; exact: arrays of ids and masks; missing: what is recorded and was not compared
+    """
+
+    arrays: Mapping[str, Difference]
+    given: frozenset[str]
+    parts: Mapping[str, str]
+    texts: Mapping[str, bool]
+    exact: frozenset[str]
+    missing: tuple[str, ...]
+
+    @property
+    def ids_equal(self) -> bool:
+        """Say whether all ids and masks are the recorded ones."""
+        return all(self.arrays[name].passed for name in self.exact)
+
+    @property
+    def texts_equal(self) -> bool:
+        """Say whether all texts are the recorded ones."""
+        return all(self.texts.values())
+
+    @property
+    def passed(self) -> bool:
+        """Say whether everything that is recorded was compared and is as near as it must be."""
+        near = all(difference.passed for difference in self.arrays.values())
+        return near and self.texts_equal and not self.missing
+
+
+def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
+    """Compute everything again and hold it against the recording. Raises ModelError where an input is absent.
+
+    engine: compare what this one computes instead, with the same weights; it offers few of the stages, so that nothing
+    is called missing
+    """
+    parts = PARTS if engine is None else {f"engine {engine.name}": engine_part(engine)}
+    recording = subject.recording
+    arrays: dict[str, Difference] = {}
+    texts: dict[str, bool] = {}
+    worst: dict[str, str] = {}
+    for part, compute in parts.items():
+        with torch.inference_mode():
+            computed = list(compute(subject))
+        for name, value in computed:
+            if isinstance(value, Tensor | np.ndarray):
+                if name in recording.arrays:
+                    arrays[name] = difference(name, value, recording.arrays[name])
+            elif name in recording.texts:
+                texts[name] = same(value, recording.texts[name])
+        worst |= _worst(part, [name for name, _ in computed if name in arrays], arrays)
+    given = frozenset(recording.taken - arrays.keys() - texts.keys())
+    fed = given & recording.arrays.keys()
+    arrays |= {name: difference(name, recording.take(name), recording.arrays[name]) for name in fed}
+    return Comparison(
+        arrays=arrays,
+        given=given,
+        parts=worst,
+        texts=texts,
+        exact=frozenset(name for name in arrays if recording.arrays[name].dtype.kind in "biu"),
+        missing=() if engine else _missing(recording, {*arrays, *texts, *given}),
+    )
+
+
+def difference(name: str, ours: Tensor | Array, recorded: Array) -> Difference:
+    """Measure one array; patches lie in a row or in a grid, which is the same."""
+    array = np.asarray(ours)
+    tolerance = 0.0 if recorded.dtype.kind in "biu" else tolerance_of(name)
+    if array.size != recorded.size:
+        return Difference(max_abs=float("inf"), tolerance=tolerance)
+    apart = np.abs(array.reshape(recorded.shape).astype(np.float64) - recorded.astype(np.float64))
+    largest = float(apart.max(initial=0.0))
+    return Difference(max_abs=largest if np.isfinite(largest) else float("inf"), tolerance=tolerance)
+
+
+def tolerance_of(name: str) -> float:
+    """Say how far an array of numbers may be off."""
+    return next(tolerance for pattern, tolerance in _TOLERANCES if re.fullmatch(pattern, name))
+
+
+def same(ours: object, recorded: object, *, tolerance: float = 1e-5) -> bool:
+    """Compare nested texts; numbers among them are scores, and may be off a little."""
+    if isinstance(ours, Mapping) and isinstance(recorded, Mapping):
+        return ours.keys() == recorded.keys() and all(same(ours[key], recorded[key]) for key in ours)
+    if isinstance(ours, list | tuple) and isinstance(recorded, list | tuple):
+        return len(ours) == len(recorded) and all(same(*pair) for pair in zip(ours, recorded, strict=True))
+    if isinstance(ours, float) or isinstance(recorded, float):
+        return isinstance(ours, int | float) and isinstance(recorded, int | float) and abs(ours - recorded) <= tolerance
+    return ours == recorded
+
+
+def _worst(part: str, names: Iterable[str], arrays: Mapping[str, Difference]) -> dict[str, str]:
+    """Name the array of a part that is nearest to its tolerance; none where all are exact."""
+    measured = [name for name in names if arrays[name].tolerance > 0]
+    return {part: max(measured, key=lambda name: arrays[name].max_abs / arrays[name].tolerance)} if measured else {}
+
+
+def _missing(recording: Recording, compared: set[str]) -> tuple[str, ...]:
+    """List what is recorded and was not compared."""
+    texts = [name for name in recording.texts if not name.startswith(_NAMED)]
+    return tuple(name for name in (*recording.arrays, *texts) if name not in compared)

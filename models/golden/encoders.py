@@ -1,0 +1,68 @@
+"""Films into the network's input, films and phrases into features (SPEC.md 1 to 3)."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import torch
+
+from models.errors import ModelError
+from models.golden.subject import Computed, Subject, watched
+from models.manifest import InputRule
+from models.preprocess import prepare
+
+_MEAN, _STD = 0.505, 0.248
+_STAGE_SIDE = 256
+_PHRASES = ("rg_queries", "rg_neg", "odd")
+
+
+def pictures(subject: Subject) -> Computed:
+    """Prepare every recorded film on both paths, and the batch of them all."""
+    side = subject.network.sizes.image_encoder.image_size
+    ready = InputRule(size=side, mean=_MEAN, std=_STD, resize="via_256")
+    # Cut out and not yet resized or normalized, the film is what the published training kept.
+    stage = InputRule(size=_STAGE_SIDE, mean=0, std=1, resize="via_256")
+    direct = InputRule(size=side, mean=_MEAN, std=_STD, resize="direct")
+    batch = []
+    count = sum(name.endswith("/raw_uint8") for name in subject.recording.arrays)
+    for name in (f"image{number}" for number in range(count)):
+        path = subject.recording.folder / f"{name}.png"
+        raw = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+        if raw is None:
+            raise ModelError(f"{path} cannot be read; restore the folder")
+        gray = (raw / 255).astype(np.float32)
+        batch.append(prepare(gray, ready))
+        yield f"{name}/raw_uint8", raw
+        yield f"{name}/stage1_256", prepare(gray, stage)
+        yield f"{name}/x", batch[-1]
+        yield f"{name}/x_direct", prepare(gray, direct)
+    yield "x", np.stack(batch)
+
+
+def image_encoder(subject: Subject) -> Computed:
+    """Encode the films; every layer on the way."""
+    with watched(subject.network) as seen:
+        patches, positions, cls = subject.look()
+    after = seen["image_encoder.norm_after"]
+    yield "img/ln_pre", seen["image_encoder.norm_before"]
+    for layer in range(subject.network.sizes.image_encoder.layers):
+        yield f"img/block{layer}", seen[f"image_encoder.layers.{layer}"]
+    yield "img/cls_ln_post", after[:, 0]
+    yield "img/patch_ln_post", after[:, 1:]
+    yield "img/patch_features", patches
+    yield "img/pos_embeddings", positions
+    yield "img/cls_features", cls
+
+
+def prompt_encoder(subject: Subject) -> Computed:
+    """Split phrases into tokens and encode them; the last layer on the way for the first few."""
+    for kind in _PHRASES:
+        tokens = subject.phrases.encode(subject.recording.sentences(f"txt/{kind}/texts"))
+        yield f"txt/{kind}/ids", tokens
+        with watched(subject.network) as seen:
+            yield f"txt/{kind}/emb", subject.network.encode_prompts(torch.from_numpy(tokens))
+        if kind == "rg_queries":
+            few = len(subject.recording.arrays["txt/rg_queries/ln_final"])
+            last = subject.network.sizes.prompt_encoder.layers - 1
+            yield "txt/rg_queries/transformer_out", seen[f"prompt_encoder.layers.{last}"][:few]
+            yield "txt/rg_queries/ln_final", seen["prompt_encoder.norm_after"][:few]

@@ -1,0 +1,61 @@
+"""The losses of the published training (SPEC.md 10), of recorded random numbers and of the recorded sentences."""
+
+from __future__ import annotations
+
+import torch
+
+from models.golden.subject import Computed, Subject
+from models.losses import contrast, language
+from models.losses.detection import focal
+from models.losses.matching import box_cost, giou_cost, l1_cost, match_evenly
+
+
+def losses(subject: Subject) -> Computed:
+    """Compute every recorded loss, with the temperatures of the published training."""
+    yield from _matching(subject)
+    yield from _contrasts(subject)
+    yield from _language(subject)
+
+
+def _matching(subject: Subject) -> Computed:
+    take = subject.recording.take
+    proposed, target = take("loss/pred_boxes"), take("loss/target_boxes")
+    assigned, matched = match_evenly(box_cost(proposed, target), take("loss/target_mask"))
+    yield "loss/l1_cost", l1_cost(proposed, target)
+    yield "loss/giou_cost", giou_cost(proposed, target)
+    yield "loss/assign_mask", assigned
+    yield "loss/matches", matched
+    yield "loss/focal_auto", focal(take("loss/probs"), matched)
+
+
+def _contrasts(subject: Subject) -> Computed:
+    take = subject.recording.take
+    yield "loss/global_contrastive", contrast.global_contrast(take("loss/z1"), take("loss/z2"), temperature=0.2)
+    regions, sentences, valid = take("loss/z_reg"), take("loss/z_sent"), take("region/mask")
+    chosen = contrast.sentence_contrast(regions, sentences, valid, temperature=0.25)
+    yield "loss/sentence_contrastive", chosen
+    yield "loss/sentence_mse", contrast.squared_error(regions, sentences, valid)
+    features, positive, negative = take("loss/patho_features"), take("loss/patho_pos"), take("loss/patho_neg")
+    findings = take("loss/patho_targets").bool()
+    losses_of_findings = contrast.finding_contrast(features, positive, negative, present=findings, temperature=0.2)
+    yield "loss/pathology_contrastive", losses_of_findings
+    losses_of_regions = contrast.anatomy_contrast(
+        features,
+        positive,
+        negative,
+        present=take("loss/anat_targets"),
+        known=take("loss/anat_has"),
+        drawn=torch.ones(len(positive), dtype=torch.bool),
+        temperature=0.25,
+    )
+    yield "loss/anat_contrastive", losses_of_regions
+
+
+def _language(subject: Subject) -> Computed:
+    texts = subject.recording.sentences("lm/train_targets")
+    generator = subject.network.generator
+    taught = language.lesson([subject.sentences.encode(text) for text in texts], max_length=generator.sizes.positions)
+    yield "lm/train_input_ids", taught.ids
+    yield "lm/train_attention_mask", taught.attended
+    features = subject.recording.take("region/features_masked")[subject.recording.take("region/mask")]
+    yield "lm/train_loss", language.sentence_loss(language.logits_of(generator, features, taught), taught.ids)

@@ -1,0 +1,75 @@
+"""Features into sentences (SPEC.md 7), and sentences into embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from models.golden.subject import Computed, Subject
+from models.tasks.batch import fill_up
+from models.tokenizers import SENTENCE_END
+
+
+def report_sentences(subject: Subject) -> Computed:
+    """Write the sentences of the reports, greedily, and encode them again."""
+    told = []
+    for film in range(len(subject.recording.arrays["x"])):
+        features = _told_features(subject, film, "rg/region_mask")
+        ids = subject.network.write(features)
+        told.append(subject.decode(ids))
+        yield f"rg/gen{film}/token_ids", ids
+        yield f"rg/gen{film}/margins", _margins(subject, features, ids)
+        if f"rg/gen{film}/prefix_flat" in subject.recording.arrays:
+            yield from _first_step(subject, features, f"rg/gen{film}")
+    yield "rg/pred_sentences_before_dedup", told
+    yield from _embedded(subject, told)
+
+
+def other_sentences(subject: Subject) -> Computed:
+    """Write the sentences of the reports where every class is judged by itself."""
+    films = range(len(subject.recording.arrays["x"]))
+    features = [_told_features(subject, film, "rg_noavg/region_mask") for film in films]
+    yield "rg_noavg/pred_sentences_before_dedup", [subject.decode(subject.network.write(film)) for film in features]
+
+
+def region_margins(subject: Subject) -> Computed:
+    """Say how clear every token of the regions' sentences was."""
+    features = subject.recording.take("region/features_masked")[subject.recording.take("region/mask")]
+    yield "region/margins", _margins(subject, features, subject.recording.take("region/token_ids").long())
+
+
+def _told_features(subject: Subject, film: int, mask: str) -> Tensor:
+    """Choose the features [S, dim] of the prompts of a film that get a sentence."""
+    return subject.recording.take("rg/box_features_post")[film][subject.recording.take(mask)[film]]
+
+
+def _first_step(subject: Subject, features: Tensor, recorded: str) -> Computed:
+    generator = subject.network.generator
+    few = features[: len(subject.recording.arrays[f"{recorded}/first_step_logits"])]
+    start = torch.full((len(few), 1), SENTENCE_END)
+    yield f"{recorded}/prefix_flat", generator.prefix(features)
+    yield f"{recorded}/prefix_key_values", generator.prefix_key_values(features)
+    logits = generator(start, torch.zeros_like(start), generator.remember(few, room=1))
+    yield f"{recorded}/first_step_logits", logits
+
+
+def _margins(subject: Subject, features: Tensor, ids: Tensor) -> Tensor:
+    """Give by how much every token of given sentences [S, T] beat the next likely one: [S, T - 1].
+
+    Step by step with the cache, as they were written; a finished sentence goes on with its padding.
+    """
+    generator = subject.network.generator
+    caches = generator.remember(features, room=ids.shape[1])
+    margins = []
+    for place in range(ids.shape[1] - 1):
+        position = torch.full_like(ids[:, :1], place)
+        best = generator(ids[:, place : place + 1], position, caches)[:, -1].topk(2).values
+        margins.append(best[:, 0] - best[:, 1])
+    return torch.stack(margins, dim=1)
+
+
+def _embedded(subject: Subject, told: list[list[str]]) -> Computed:
+    """Encode the sentences of all films, rows filled up with zeros."""
+    features, padding = fill_up([subject.embed(texts) for texts in told])
+    yield "rg/sentence_features", features
+    yield "rg/sentence_mask", ~padding

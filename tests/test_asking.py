@@ -1,0 +1,118 @@
+"""Questions to the small network itself, on both engines: each answered on its own, the film encoded once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.answers import FloatArray, Look, Question, ReaderPrompt
+from models.engines import ENGINES, Engine, IntArray, Patches, Regions, open_engine
+from models.manifest import read_manifest
+from models.reader import ChexReader, open_reader
+from models.tokenizers import (
+    PROMPT_VOCABULARY,
+    SENTENCE_MERGES,
+    SENTENCE_VOCABULARY,
+    VOCABULARIES,
+    PromptTokenizer,
+    SentenceTokenizer,
+)
+
+EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
+NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
+LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def phantom(request: pytest.FixtureRequest, phantom_model: Path) -> ChexReader:
+    return open_reader(phantom_model, engine=request.param, threads=1)
+
+
+@pytest.fixture(scope="module")
+def look(phantom: ChexReader) -> Look:
+    return phantom.look(np.random.default_rng(0).random((300, 260), dtype=np.float32))
+
+
+def test_an_answer_does_not_depend_on_what_else_is_asked(phantom: ChexReader, look: Look) -> None:
+    box = (0.4, 0.6, 0.3, 0.2)
+    questions = [
+        Question(prompt="Pleural effusion"),
+        Question(box=box),
+        Question(prompt="Pneumothorax"),
+        Question(prompt="Pleural effusion", box=box),
+    ]
+
+    together = phantom.ask(look, questions, reference=[EDEMA, NORMAL])
+
+    for question, answer in zip(questions, together, strict=True):
+        (alone,) = phantom.ask(look, [question], reference=[EDEMA, NORMAL])
+        assert answer.sentence == alone.sentence
+        assert answer.score == pytest.approx(alone.score, abs=1e-5)
+        assert answer.boxes == pytest.approx(alone.boxes, abs=1e-5)
+    assert len({answer.score for answer in together}) == len(questions)
+
+
+class CountingEngine:
+    """Keeps the `Engine` protocol: another engine, and how often each of its functions was called."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.name
+        self.calls: Counter[str] = Counter()
+
+    def encode_image(self, pixels: FloatArray) -> Patches:
+        self.calls["encode_image"] += 1
+        return self._engine.encode_image(pixels)
+
+    def encode_prompts(self, tokens: IntArray) -> FloatArray:
+        return self._engine.encode_prompts(tokens)
+
+    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
+        self.calls["find"] += 1
+        return self._engine.find(patches, prompts)
+
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
+        self.calls["describe"] += 1
+        return self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
+
+    def write(self, features: FloatArray) -> IntArray:
+        return self._engine.write(features)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_film_is_encoded_once_and_questions_of_a_kind_are_one_call(phantom_model: Path, name: str) -> None:
+    engine = CountingEngine(open_engine(phantom_model, engine=name, threads=1))
+    reader = ChexReader(
+        read_manifest(phantom_model),
+        engine,
+        PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY),
+        SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES),
+    )
+    look = reader.look(np.random.default_rng(0).random((300, 260), dtype=np.float32))
+    box = (0.4, 0.6, 0.3, 0.2)
+
+    for _ in range(2):
+        reader.ask(look, [Question(prompt="Edema"), Question(prompt="Fracture")], reference=[EDEMA])
+        reader.ask(look, [Question(box=box), Question(prompt="Edema", box=box)], reference=[EDEMA])
+
+    assert engine.calls == {"encode_image": 1, "find": 2, "describe": 2}
+
+
+def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, look: Look) -> None:
+    (answer,) = phantom.ask(look, [Question(box=(0.4, 0.6, 0.3, 0.2))], reference=[EDEMA])
+
+    assert answer.boxes == pytest.approx(np.array([[0.4, 0.6, 0.3, 0.2]]))
+    assert answer.box_scores == pytest.approx([answer.score])
+    assert answer.positive == (answer.score > 0.5)
+
+
+def test_a_box_alone_needs_something_to_be_compared_with(phantom: ChexReader, look: Look) -> None:
+    with pytest.raises(ValueError, match="reference"):
+        phantom.ask(look, [Question(box=(0.5, 0.5, 0.2, 0.2))], reference=[LEFT])
+
+
+def test_no_question_has_no_answer(phantom: ChexReader, look: Look) -> None:
+    assert phantom.ask(look, []) == []
