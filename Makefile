@@ -5,6 +5,7 @@
 #   make check    format, lint, types, tests
 #   make setup    only the Python environment
 #   make clean    removes what these commands made
+#   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
 # EXTRAS       gpu,test,demo on a machine with a GPU
@@ -20,7 +21,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --constrain
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
 PHANTOM := models/weights/phantom
 
-.PHONY: setup system-packages model demo test check clean
+.PHONY: setup system-packages model demo test check full-size clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -39,7 +40,7 @@ system-packages:
 
 # The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
 $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \
-		$(wildcard models/*.py models/engines/*.py export/*.py)
+		$(wildcard models/*.py models/checkpoint/*.py models/engines/*.py export/*.py)
 	$(VENV)/bin/python -m export.build --model $(PHANTOM)
 	@touch $@
 
@@ -55,6 +56,9 @@ check: setup model
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --durations=15
+
+full-size: setup
+	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
 
 clean:
 	rm -rf $(VENV) demo-out $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis

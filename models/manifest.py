@@ -238,6 +238,7 @@ class Manifest:
     """What a model directory says about itself.
 
     gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (SPEC.md 15)
+    origins: where the weights of each part came from, by what their names begin with, if not all from one place
     files: sha256 of every other file, by its path inside the directory with forward slashes
     """
 
@@ -251,6 +252,7 @@ class Manifest:
     sizes: NetworkSizes
     decisions: Decisions
     report: ReportRule = field(default_factory=ReportRule)
+    origins: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -281,7 +283,10 @@ def read_manifest(directory: Path) -> Manifest:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of a model directory."""
-    (directory / MANIFEST).write_text("\n".join(_lines(asdict(manifest))) + "\n", encoding="utf-8")
+    table = asdict(manifest)
+    if not manifest.origins:
+        del table["origins"]
+    (directory / MANIFEST).write_text("\n".join(_lines(table)) + "\n", encoding="utf-8")
 
 
 def _lines(table: Mapping[str, object], *, name: str = "") -> Iterator[str]:

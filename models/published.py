@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,205 +24,336 @@ from models.manifest import (
     PromptEncoderSizes,
 )
 
+Shapes = Mapping[str, tuple[int, ...]]
+_Pairs = tuple[tuple[str, str], ...]
+
 _CLIP_HEAD_WIDTH = 64
+_IMAGE, _PROMPT = "img_encoder.backbone.", "txt_encoder."
 _LANGUAGE = "txt_decoder.language_model."
+_TRANSFORMER = "language_model.transformer."
 _TIED = f"{_LANGUAGE}lm_head.weight"
 _TOKENS = f"{_LANGUAGE}transformer.wte.weight"
 
-# A dropout module between the two linear layers of an MLP counts as one, so the second is 3, or 2 without dropout.
-_SECOND = r"layers\.[23]\."
-_CLIP_LAYER = (
-    (r"transformer\.resblocks\.", "layers."),
-    (r"attn\.in_proj_", "attention.packed."),
-    (r"attn\.out_proj\.", "attention.out."),
-    (r"mlp\.c_fc\.", "expand."),
-    (r"mlp\.c_proj\.", "contract."),
-    (r"ln_1\.", "norm_attention."),
-    (r"ln_2\.", "norm_mlp."),
+# Beginnings of names, theirs and ours.
+_CLIP_LAYER: _Pairs = (
+    ("attn.in_proj_", "attention.packed."),
+    ("attn.out_proj.", "attention.out."),
+    ("mlp.c_fc.", "expand."),
+    ("mlp.c_proj.", "contract."),
+    ("ln_1.", "norm_attention."),
+    ("ln_2.", "norm_mlp."),
 )
-_DECODER_LAYER = (
-    (r"norm_sa\.", "norm_self."),
-    (r"sa_block\.sa\.in_proj_", "self_attention.packed."),
-    (r"sa_block\.sa\.out_proj\.", "self_attention.out."),
-    (r"ls_sa\.gamma", "scale_self"),
-    (r"norm_mha\.", "norm_cross."),
-    (r"norm_encoder\.", "norm_memory."),
-    (r"mha_block\.mha\.in_proj_", "cross_attention.packed."),
-    (r"mha_block\.mha\.out_proj\.", "cross_attention.out."),
-    (r"ls_mha\.gamma", "scale_cross"),
-    (r"norm_ff\.", "norm_mlp."),
-    (r"ff_block\.layers\.0\.", "mlp.expand."),
-    (rf"ff_block\.{_SECOND}", "mlp.contract."),
-    (r"ls_ff\.gamma", "scale_mlp"),
+_DECODER_LAYER: _Pairs = (
+    ("norm_sa.", "norm_self."),
+    ("sa_block.sa.in_proj_", "self_attention.packed."),
+    ("sa_block.sa.out_proj.", "self_attention.out."),
+    ("ls_sa.gamma", "scale_self"),
+    ("norm_mha.", "norm_cross."),
+    ("norm_encoder.", "norm_memory."),
+    ("mha_block.mha.in_proj_", "cross_attention.packed."),
+    ("mha_block.mha.out_proj.", "cross_attention.out."),
+    ("ls_mha.gamma", "scale_cross"),
+    ("norm_ff.", "norm_mlp."),
+    ("ff_block.layers.0.", "mlp.expand."),
+    ("ff_block.layers.3.", "mlp.contract."),
+    ("ls_ff.gamma", "scale_mlp"),
 )
-# One row per part: the published prefix, ours, and what is renamed below it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One part of the network: what its names begin with, and how they go on in its layers and outside of them."""
+
+    theirs: str
+    ours: str
+    layers: str
+    in_layer: _Pairs
+    others: _Pairs
+
+
 _PARTS = (
-    (
-        "img_encoder.backbone.",
-        "image_encoder.",
-        (
-            *_CLIP_LAYER,
-            (r"class_embedding", "class_token"),
-            (r"positional_embedding", "positions"),
-            (r"conv1\.", "stem."),
-            (r"ln_pre\.", "norm_before."),
-            (r"ln_post\.", "norm_after."),
-            (r"proj$", "projection"),
+    _Part(
+        theirs=_IMAGE,
+        ours="image_encoder.",
+        layers="transformer.resblocks.",
+        in_layer=_CLIP_LAYER,
+        others=(
+            ("class_embedding", "class_token"),
+            ("positional_embedding", "positions"),
+            ("conv1.", "stem."),
+            ("ln_pre.", "norm_before."),
+            ("ln_post.", "norm_after."),
+            ("proj", "projection"),
         ),
     ),
-    (
-        "txt_encoder.",
-        "prompt_encoder.",
-        (
-            *_CLIP_LAYER,
-            (r"token_embedding\.", "tokens."),
-            (r"positional_embedding", "positions"),
-            (r"ln_final\.", "norm_after."),
-            (r"text_projection", "projection"),
+    _Part(
+        theirs=_PROMPT,
+        ours="prompt_encoder.",
+        layers="transformer.resblocks.",
+        in_layer=_CLIP_LAYER,
+        others=(
+            ("token_embedding.", "tokens."),
+            ("positional_embedding", "positions"),
+            ("ln_final.", "norm_after."),
+            ("text_projection", "projection"),
         ),
     ),
-    (
-        "detector.",
-        "detector.",
-        (
-            (r"decoder\.decoder_layers\.", "layers."),
-            *_DECODER_LAYER,
-            (r"multiregion_tokens", "box_tokens"),
-            (r"multiregion_weight_mlp\.layers\.0\.", "score.expand."),
-            (rf"multiregion_weight_mlp\.{_SECOND}", "score.contract."),
-            (r"bbox_predictor\.0\.", "norm_box."),
-            (r"bbox_predictor\.1\.layers\.0\.", "box.expand."),
-            (rf"bbox_predictor\.1\.{_SECOND}", "box.contract."),
-            (r"patch_projector\.0\.", "norm_patch."),
-            (r"patch_projector\.1\.layers\.0\.", "patch."),
-            (r"out_projector\.0\.", "norm_region."),
-            (r"out_projector\.1\.layers\.0\.", "region.expand."),
-            (rf"out_projector\.1\.{_SECOND}", "region.contract."),
+    _Part(
+        theirs="detector.",
+        ours="detector.",
+        layers="decoder.decoder_layers.",
+        in_layer=_DECODER_LAYER,
+        others=(
+            ("multiregion_tokens", "box_tokens"),
+            ("multiregion_weight_mlp.layers.0.", "score.expand."),
+            ("multiregion_weight_mlp.layers.3.", "score.contract."),
+            ("bbox_predictor.0.", "norm_box."),
+            ("bbox_predictor.1.layers.0.", "box.expand."),
+            ("bbox_predictor.1.layers.3.", "box.contract."),
+            ("patch_projector.0.", "norm_patch."),
+            ("patch_projector.1.layers.0.", "patch."),
+            ("out_projector.0.", "norm_region."),
+            ("out_projector.1.layers.0.", "region.expand."),
+            ("out_projector.1.layers.3.", "region.contract."),
         ),
     ),
-    (
-        "post_decoder.",
-        "post_decoder.",
-        ((r"post_decoder_layers\.", "layers."), *_DECODER_LAYER, (r"ln_gate\.", "norm_gate.")),
+    _Part(
+        theirs="post_decoder.",
+        ours="post_decoder.",
+        layers="post_decoder_layers.",
+        in_layer=_DECODER_LAYER,
+        others=(("ln_gate.", "norm_gate."), ("gate", "gate")),
     ),
-    (
-        "txt_decoder.",
-        "generator.",
-        (
-            (r"prefix_proj\.layers\.0\.", "prefix.expand."),
-            (rf"prefix_proj\.{_SECOND}", "prefix.contract."),
-            (r"language_model\.transformer\.", ""),
-            (r"wte\.", "tokens."),
-            (r"wpe\.", "positions."),
-            (r"ln_f\.", "norm_after."),
-            (r"h\.(?=\d)", "layers."),
-            (r"attn\.c_attn\.", "packed."),
-            (r"attn\.c_proj\.", "out."),
-            (r"mlp\.c_fc\.", "expand."),
-            (r"mlp\.c_proj\.", "contract."),
-            (r"ln_1\.", "norm_attention."),
-            (r"ln_2\.", "norm_mlp."),
+    _Part(
+        theirs="txt_decoder.",
+        ours="generator.",
+        layers=f"{_TRANSFORMER}h.",
+        in_layer=(
+            ("attn.c_attn.", "packed."),
+            ("attn.c_proj.", "out."),
+            ("mlp.c_fc.", "expand."),
+            ("mlp.c_proj.", "contract."),
+            ("ln_1.", "norm_attention."),
+            ("ln_2.", "norm_mlp."),
+        ),
+        others=(
+            ("prefix_proj.layers.0.", "prefix.expand."),
+            ("prefix_proj.layers.3.", "prefix.contract."),
+            (f"{_TRANSFORMER}wte.", "tokens."),
+            (f"{_TRANSFORMER}wpe.", "positions."),
+            (f"{_TRANSFORMER}ln_f.", "norm_after."),
         ),
     ),
 )
+
+
+def from_chexzero(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the weights of a CheXzero file, a plain CLIP state dict, the names they have in ChEX (SPEC.md 12)."""
+    return {
+        _IMAGE + key.removeprefix("visual.") if key.startswith("visual.") else _PROMPT + key: tensor
+        for key, tensor in state.items()
+        if key != "logit_scale"
+    }
+
+
+def from_gpt2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the weights of a Hugging Face GPT-2 file, of the bare model or with its head, their names in ChEX."""
+    is_bare = "wte.weight" in state
+    return {f"{_LANGUAGE}{'transformer.' if is_bare else ''}{key}": tensor for key, tensor in state.items()}
+
+
+def clean(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out what is stored twice or by habit, so that every weight of the network is there under one name.
+
+    Raises ModelError where input and output embedding differ.
+    """
+    # A dropout module between the two linear layers of an MLP counts as one, so the second is 3, or 2 without dropout.
+    state = {
+        re.sub(r"\.layers\.2\.", ".layers.3.", key.removeprefix("_orig_mod.")): tensor for key, tensor in state.items()
+    }
+    if _TIED in state and _TOKENS in state and not torch.equal(state[_TIED], state[_TOKENS]):
+        raise ModelError(f"{_TIED} differs from {_TOKENS}; this version knows tied embeddings only")
+    # The latter are buffers of old libraries.
+    return {
+        key: tensor
+        for key, tensor in state.items()
+        if not (key == _TIED or (key.startswith(_LANGUAGE) and re.search(r"\.attn\.(masked_)?bias$", key)))
+    }
 
 
 def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Turn a published state dict into ours.
+    """Turn a published state dict into ours; tensors are shared with it.
 
-    Raises ModelError for a key of no known part, or where input and output embedding differ.
+    Raises ModelError for a key that ChEX does not have, or where input and output embedding differ.
     """
-    state = {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items()}
-    if _TIED in state and _TOKENS in state and not torch.equal(state[_TIED], state[_TOKENS]):
-        raise ModelError(f"{_TIED} differs from {_TOKENS}; this version knows tied embeddings only")
-    renamed = {}
-    for key, tensor in state.items():
-        if key == _TIED or re.search(r"\.attn\.(masked_)?bias$", key):  # the latter: buffers of old libraries
-            continue
-        turned = key.startswith(_LANGUAGE) and re.search(r"\.c_(attn|proj|fc)\.weight$", key)
-        renamed[our_name(key)] = tensor.T.contiguous() if turned else tensor
-    return renamed
+    return {our_name(key): tensor.T if is_turned(key) else tensor for key, tensor in clean(state).items()}
 
 
 def our_name(key: str) -> str:
-    """Give our name of a published key. Raises ModelError for a key of no known part."""
-    for theirs, ours, renames in _PARTS:
-        if key.startswith(theirs):
-            name = key.removeprefix(theirs)
-            for pattern, replacement in renames:
-                name = re.sub(rf"(^|(?<=\.)){pattern}", replacement, name)
-            return ours + name
+    """Give our name of a published key. Raises ModelError for a key that ChEX does not have."""
+    for part in _PARTS:
+        if key.startswith(part.theirs):
+            name = key.removeprefix(part.theirs)
+            return part.ours + _exchange(name, part, layers=(part.layers, "layers."), ours=True)
     raise ModelError(f"{key} belongs to no part of ChEX; is this a ChEX checkpoint?")
+
+
+def their_name(name: str) -> str:
+    """Give the published name of one of our weights."""
+    part = next(part for part in _PARTS if name.startswith(part.ours))
+    return part.theirs + _exchange(name.removeprefix(part.ours), part, layers=("layers.", part.layers), ours=False)
+
+
+def their_shapes(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """Turn names and shapes of our weights into the published ones, the tied output embedding left out."""
+    named = {their_name(name): shape for name, shape in shapes.items()}
+    return {key: shape[::-1] if is_turned(key) else shape for key, shape in named.items()}
+
+
+def is_turned(key: str) -> bool:
+    """Whether a published matrix is input by output, as the Conv1D layers of GPT-2 keep theirs."""
+    return key.startswith(_LANGUAGE) and re.search(r"\.c_(attn|proj|fc)\.weight$", key) is not None
+
+
+def _exchange(name: str, part: _Part, *, layers: tuple[str, str], ours: bool) -> str:
+    """Exchange the beginning of a name below its part; `layers` are those of the old and of the new name."""
+    before, rest, pairs = "", name, part.others
+    if name.startswith(layers[0]):
+        number, _, rest = name.removeprefix(layers[0]).partition(".")
+        before, pairs = f"{layers[1]}{number}.", part.in_layer
+    for pair in pairs:
+        old, new = pair if ours else pair[::-1]
+        if rest.startswith(old):
+            return before + new + rest.removeprefix(old)
+    raise ModelError(f"{part.theirs if ours else part.ours}{name} is no weight of ChEX; is this a ChEX checkpoint?")
 
 
 def sizes_of(
     state: Mapping[str, Tensor], *, heads: int, generator_heads: int, max_length: int, beta: float = 2.0
 ) -> NetworkSizes:
-    """Read the sizes of a renamed state dict off its shapes.
+    """Read the sizes of a renamed state dict off its shapes. Where several weights tell one size, most of them win.
+
+    A weight of a wrong shape then is found under its own name, for all the others still fit.
 
     heads: of detector and post decoder; generator_heads: of GPT-2. No shape tells either (SPEC.md 12).
+    Raises ModelError that names the weight where nothing tells a size, ValueError where sizes do not fit together.
     """
+    dim = dim_of(state)
     return NetworkSizes(
-        image_encoder=_image_encoder(state),
-        prompt_encoder=_prompt_encoder(state),
-        detector=_detector(state, heads=heads, beta=beta),
+        image_encoder=_image_encoder(state, dim=dim),
+        prompt_encoder=_prompt_encoder(state, dim=dim),
+        detector=DetectorSizes(
+            dim=dim,
+            heads=heads,
+            layers=_layers(state, "detector"),
+            boxes_per_prompt=_size(state, ("detector.box_tokens", 0)),
+            feedforward=_size(
+                state,
+                ("detector.region.expand.weight", 0),
+                ("detector.region.expand.bias", 0),
+                ("detector.region.contract.weight", 1),
+            ),
+            beta=beta,
+        ),
         post_decoder=PostDecoderSizes(layers=_layers(state, "post_decoder")),
         generator=_generator(state, heads=generator_heads, max_length=max_length),
     )
 
 
-def _image_encoder(state: Mapping[str, Tensor]) -> ImageEncoderSizes:
-    width, _, patch, _ = state["image_encoder.stem.weight"].shape
-    places = state["image_encoder.positions"].shape[0]
+def with_encoders(sizes: NetworkSizes, state: Mapping[str, Tensor]) -> NetworkSizes:
+    """Put the two encoders of a renamed CheXzero file in. Raises as `sizes_of`."""
+    dim = dim_of(state)
+    return replace(sizes, image_encoder=_image_encoder(state, dim=dim), prompt_encoder=_prompt_encoder(state, dim=dim))
+
+
+def with_language_model(sizes: NetworkSizes, state: Mapping[str, Tensor], *, heads: int) -> NetworkSizes:
+    """Put a renamed GPT-2 in; its prefix and its sentence length are kept. Raises as `sizes_of`."""
+    language = _language_model(state)
+    length = min(sizes.generator.max_length, language["positions"])
+    return replace(sizes, generator=replace(sizes.generator, heads=heads, max_length=length, **language))
+
+
+def dim_of(state: Mapping[str, Tensor]) -> int:
+    """Read the length of the features that travel between the parts. Raises as `sizes_of`."""
+    return _size(
+        state,
+        ("image_encoder.projection", 1),
+        ("prompt_encoder.projection", 1),
+        ("detector.box_tokens", 1),
+        ("detector.norm_patch.weight", 0),
+        ("post_decoder.norm_gate.weight", 0),
+    )
+
+
+def generator_width_of(state: Mapping[str, Tensor]) -> int:
+    """Read the width of GPT-2. Raises as `sizes_of`."""
+    tokens, positions = "generator.tokens.weight", "generator.positions.weight"
+    return _size(state, ("generator.norm_after.weight", 0), (tokens, 1), (positions, 1))
+
+
+def _image_encoder(state: Mapping[str, Tensor], *, dim: int) -> ImageEncoderSizes:
+    part = "image_encoder"
+    width = _size(state, (f"{part}.norm_before.weight", 0), (f"{part}.class_token", 0), (f"{part}.stem.weight", 0))
+    patch = _size(state, (f"{part}.stem.weight", 2), (f"{part}.stem.weight", 3))
     return ImageEncoderSizes(
         patch_size=patch,
-        image_size=patch * math.isqrt(places - 1),
+        image_size=patch * math.isqrt(_size(state, (f"{part}.positions", 0)) - 1),
         width=width,
-        layers=_layers(state, "image_encoder"),
+        layers=_layers(state, part),
         heads=width // _CLIP_HEAD_WIDTH,
-        output=state["image_encoder.projection"].shape[1],
+        output=dim,
     )
 
 
-def _prompt_encoder(state: Mapping[str, Tensor]) -> PromptEncoderSizes:
-    vocabulary, width = state["prompt_encoder.tokens.weight"].shape
+def _prompt_encoder(state: Mapping[str, Tensor], *, dim: int) -> PromptEncoderSizes:
+    part = "prompt_encoder"
+    width = _size(state, (f"{part}.norm_after.weight", 0), (f"{part}.tokens.weight", 1), (f"{part}.positions", 1))
     return PromptEncoderSizes(
-        vocabulary=vocabulary,
-        context=state["prompt_encoder.positions"].shape[0],
+        vocabulary=_size(state, (f"{part}.tokens.weight", 0)),
+        context=_size(state, (f"{part}.positions", 0)),
         width=width,
-        layers=_layers(state, "prompt_encoder"),
+        layers=_layers(state, part),
         heads=width // _CLIP_HEAD_WIDTH,
-        output=state["prompt_encoder.projection"].shape[1],
-    )
-
-
-def _detector(state: Mapping[str, Tensor], *, heads: int, beta: float) -> DetectorSizes:
-    boxes, dim = state["detector.box_tokens"].shape
-    return DetectorSizes(
-        dim=dim,
-        heads=heads,
-        layers=_layers(state, "detector"),
-        boxes_per_prompt=boxes,
-        feedforward=state["detector.region.expand.weight"].shape[0],
-        beta=beta,
+        output=dim,
     )
 
 
 def _generator(state: Mapping[str, Tensor], *, heads: int, max_length: int) -> GeneratorSizes:
-    vocabulary, width = state["generator.tokens.weight"].shape
-    prefix = state["generator.prefix.contract.weight"]
-    layers = _layers(state, "generator")
+    prefix = "generator.prefix"
+    language = _language_model(state)
+    rows = _size(state, (f"{prefix}.contract.bias", 0), (f"{prefix}.contract.weight", 0))
     return GeneratorSizes(
-        vocabulary=vocabulary,
-        positions=state["generator.positions.weight"].shape[0],
-        width=width,
-        layers=layers,
+        **language,
         heads=heads,
-        prefix_length=prefix.shape[0] // (layers * 2 * width),
-        prefix_hidden=prefix.shape[1],
+        prefix_length=max(rows // (language["layers"] * 2 * language["width"]), 1),
+        prefix_hidden=_size(
+            state, (f"{prefix}.expand.bias", 0), (f"{prefix}.expand.weight", 0), (f"{prefix}.contract.weight", 1)
+        ),
         max_length=max_length,
     )
 
 
+def _language_model(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """Sizes of GPT-2 alone, by the names of the fields."""
+    return {
+        "vocabulary": _size(state, ("generator.tokens.weight", 0)),
+        "positions": _size(state, ("generator.positions.weight", 0)),
+        "width": generator_width_of(state),
+        "layers": _layers(state, "generator"),
+    }
+
+
+def _size(state: Mapping[str, Tensor], *tellers: tuple[str, int]) -> int:
+    """Give the length that most of these weights have along these axes; of equally many, the one named first."""
+    told = [state[name].shape[axis] for name, axis in tellers if name in state and axis < state[name].ndim]
+    if not told:
+        raise ModelError(f"{their_name(tellers[0][0])} is missing, or has too few axes")
+    return Counter(told).most_common(1)[0][0]
+
+
 def _layers(state: Mapping[str, Tensor], part: str) -> int:
-    return 1 + max(int(key.split(".")[2]) for key in state if key.startswith(f"{part}.layers."))
+    """Count layers up to the last that has most of its weights, so that one stray weight is not taken for a layer."""
+    weights = Counter(name.split(".")[2] for name in state if name.startswith(f"{part}.layers."))
+    whole = max(weights.values(), default=0)
+    numbers = [int(number) for number, count in weights.items() if number.isdecimal() and 2 * count > whole]
+    return 1 + max((number for number in numbers if number < len(state)), default=-1)

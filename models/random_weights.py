@@ -10,8 +10,6 @@ exact in two bytes, and few, so that a small directory stays small under version
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
 import re
 import shutil
@@ -26,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.checkpoint import CARD, file_sha256
+from models.checkpoint import CARD, file_sha256, write_stream
 from models.chex import Chex
 from models.manifest import (
     PUBLISHED_SIZES,
@@ -126,7 +124,10 @@ def write_directory(directory: Path, *, size: Size, seed: int) -> int:
         target = directory / "vocab" / source.name
         if not (target.exists() and target.samefile(source)):
             shutil.copyfile(source, target)
-    parameters, weights_sha256 = _write_weights(directory / WEIGHTS, sizes=sizes, seed=seed, small=size == "phantom")
+    shapes = shapes_of(sizes)
+    parameters = sum(math.prod(shape) for shape in shapes.values())
+    numbers = (values for name, shape in shapes.items() for values in draw(name, shape, seed=seed))
+    weights_sha256 = write_stream(directory / WEIGHTS, shapes, numbers, half=size == "phantom")
     (directory / CARD).write_text(_card(size=size, seed=seed, parameters=parameters), encoding="utf-8")
     others = [CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
     files = {WEIGHTS: weights_sha256} | {name: file_sha256(directory / name) for name in others}
@@ -167,45 +168,29 @@ any film. It exists to show and to test the program around it. It must never be 
 """
 
 
-def _write_weights(path: Path, *, sizes: NetworkSizes, seed: int, small: bool) -> tuple[int, str]:
-    """Write a safetensors file piece by piece. Returns the number of parameters and the file's SHA-256.
-
-    The format: eight bytes with the length of a JSON header, the header, then all numbers in the header's order.
-    small: two bytes a number instead of four
-    """
+def shapes_of(sizes: NetworkSizes) -> dict[str, tuple[int, ...]]:
+    """List the weights of a network and their shapes, in the order in which they are written."""
     with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in Chex(sizes).state_dict().items()}
-    dtype = np.dtype("<f2" if small else "<f4")
-    header: dict[str, object] = {}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": "F16" if small else "F32", "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    # Tensors start at a multiple of eight bytes, which the format fills with blanks.
-    text += b" " * (-len(text) % 8)
-    hashed = hashlib.sha256()
-    with path.open("wb") as file:
-        for piece in _pieces(len(text).to_bytes(8, "little") + text, shapes, seed=seed, dtype=dtype):
-            hashed.update(piece)
-            file.write(piece)
-    return end // dtype.itemsize, hashed.hexdigest()
+        return {name: tuple(tensor.shape) for name, tensor in Chex(sizes).state_dict().items()}
 
 
-def _pieces(start: bytes, shapes: dict[str, tuple[int, ...]], *, seed: int, dtype: np.dtype) -> Iterator[bytes]:
-    yield start
-    said = _said_tokens()
-    for name, shape in shapes.items():
-        place = 0
-        for values in _draw(name, shape, seed=seed):
-            if name == "generator.tokens.weight":
-                _speak_only(values, said, first=place // shape[1], width=shape[1])
-            place += len(values)
-            yield values.astype(dtype).tobytes()
+def draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArray]:
+    """Draw one weight, flat, in pieces of whole rows. Each has its own stream, whatever else is drawn.
+
+    The generator's tokens are drawn so that it says nothing but a few everyday words.
+    """
+    pieces = _draw(name, shape, seed=seed)
+    if name != "generator.tokens.weight":
+        yield from pieces
+        return
+    said, place = _said_tokens(), 0
+    for values in pieces:
+        _speak_only(values, said, first=place // shape[1], width=shape[1])
+        place += len(values)
+        yield values
 
 
 def _draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArray]:
-    """Draw a tensor, flat, in pieces of whole rows. Each has its own stream, whatever else is drawn."""
     rule = next(rule for rule in _RULES if re.fullmatch(rule.name, name))
     count = math.prod(shape)
     if rule.constant:

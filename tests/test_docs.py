@@ -78,7 +78,9 @@ def test_every_code_of_our_own_is_in_the_readme() -> None:
     assert own <= CODE_SPANS
 
 
-@pytest.mark.parametrize("module", ["node", "export.build", "export.parity", "models.random_weights"])
+@pytest.mark.parametrize(
+    "module", ["node", "export.build", "export.parity", "models.checkpoint", "models.random_weights"]
+)
 def test_every_module_that_the_readme_runs_can_be_run(module: str) -> None:
     assert f"python -m {module} " in README
 

@@ -1,0 +1,185 @@
+"""A whole network out of what there is: a source, another model directory for the rest, random weights for what lacks.
+
+Every weight is looked at before the first is written: all are there, none is unknown, each has its shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models import published
+from models.checkpoint import claims
+from models.checkpoint.contents import Contents, Kind
+from models.errors import ModelError
+from models.manifest import PUBLISHED_SIZES, Manifest, NetworkSizes
+from models.random_weights import draw, shapes_of
+
+FloatArray = NDArray[np.float32]
+
+UNTRAINED = "random weights"
+PARTS = ("image_encoder", "prompt_encoder", "detector", "post_decoder", "generator.prefix", "generator")
+"""What weights are named by; the first that fits."""
+
+_PARTS_OF: Mapping[Kind, tuple[str, ...]] = {
+    "ChEX": PARTS,
+    "CheXzero": ("image_encoder", "prompt_encoder"),
+    "GPT-2": ("generator",),
+}
+# Given by the vocabularies, which every model directory has from us.
+_ROWS = {
+    "prompt_encoder.tokens.weight": PUBLISHED_SIZES.prompt_encoder.vocabulary,
+    "prompt_encoder.positions": PUBLISHED_SIZES.prompt_encoder.context,
+    "generator.tokens.weight": PUBLISHED_SIZES.generator.vocabulary,
+}
+_PIECE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """A model directory that gives what a source does not hold."""
+
+    manifest: Manifest
+    state: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A network whose weights are known and not yet copied.
+
+    shapes: by our names, in the order of the file
+    state: what is not drawn at random; origins: of each of PARTS
+    """
+
+    sizes: NetworkSizes
+    shapes: Mapping[str, tuple[int, ...]]
+    state: Mapping[str, Tensor]
+    origins: Mapping[str, str]
+    seed: int
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it has."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def numbers(self) -> Iterator[FloatArray]:
+        """Yield all weights in order, a piece at a time. Raises ModelError for one that is not finite."""
+        for name, shape in self.shapes.items():
+            if name in self.state:
+                yield from _pieces(name, self.state[name])
+            else:
+                yield from draw(name, shape, seed=self.seed)
+
+
+def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_heads: int | None, seed: int) -> Network:
+    """Put a network together.
+
+    place: what to call the source; generator_heads: of GPT-2, where a person says so
+    Raises ModelError that names the key, what was expected and what was found.
+    """
+    claims.check_behavior(contents)
+    state = published.rename(contents.state)
+    try:
+        sizes = _sizes(contents, state, rest=rest, generator_heads=generator_heads)
+    except ValueError as error:
+        raise ModelError(f"{place}: the sizes of its weights do not fit together: {error}") from error
+    shapes = shapes_of(sizes)
+    _check(contents, shapes, place=place)
+    if contents.kind == "ChEX":
+        claims.check_sizes(contents, sizes)
+    if rest is not None:
+        _check_rest(rest, shapes, taken=state)
+        state = {**rest.state, **state}
+    origins = {part: f"{UNTRAINED}, seed {seed}" for part in PARTS}
+    if rest is not None:
+        told = f"{rest.manifest.name} {rest.manifest.version}, trained on {rest.manifest.trained_on}"
+        origins = {part: rest.manifest.origins.get(part, told) for part in PARTS}
+    origins |= dict.fromkeys(_PARTS_OF[contents.kind], place)
+    return Network(sizes=sizes, shapes=shapes, state=state, origins=origins, seed=seed)
+
+
+def _sizes(
+    contents: Contents, state: Mapping[str, Tensor], *, rest: Rest | None, generator_heads: int | None
+) -> NetworkSizes:
+    base = rest.manifest.sizes if rest is not None else PUBLISHED_SIZES
+    if contents.kind == "CheXzero":
+        dim = published.dim_of(state)
+        if rest is None and dim != base.dim:
+            detector = replace(base.detector, dim=dim, feedforward=4 * dim, heads=math.gcd(base.detector.heads, dim))
+            base = replace(
+                base,
+                detector=detector,
+                image_encoder=replace(base.image_encoder, output=dim),
+                prompt_encoder=replace(base.prompt_encoder, output=dim),
+            )
+        return published.with_encoders(base, state)
+    width = published.generator_width_of(state)
+    heads = claims.generator_heads(contents, width=width, option=generator_heads)
+    if contents.kind == "GPT-2":
+        return published.with_language_model(base, state, heads=heads)
+    return published.sizes_of(
+        state,
+        heads=claims.heads(contents),
+        generator_heads=heads,
+        max_length=claims.max_length(contents),
+        beta=claims.beta(contents),
+    )
+
+
+def _check(contents: Contents, shapes: published.Shapes, *, place: str) -> None:
+    """Compare a source with the network that its sizes make, key by key under the published names."""
+    parts = _PARTS_OF[contents.kind]
+    expected = published.their_shapes({name: shape for name, shape in shapes.items() if _part(name) in parts})
+    found = contents.state
+    for problem, keys in (
+        ("is missing", expected.keys() - found.keys()),
+        ("is unknown", found.keys() - expected.keys()),
+    ):
+        if keys:
+            more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+            raise ModelError(
+                f"{place}: {min(keys)} {problem}{more}; expected the {len(expected)} weights of {contents.kind}"
+            )
+    for key, shape in expected.items():
+        tensor = found[key]
+        if tuple(tensor.shape) != shape:
+            raise ModelError(f"{place}: {key} has the shape {list(tensor.shape)}, expected {list(shape)}")
+        if not tensor.is_floating_point():
+            raise ModelError(f"{place}: {key} holds {tensor.dtype}, expected floating-point numbers")
+    for name, rows in _ROWS.items():
+        key = published.their_name(name)
+        if key in found and found[key].shape[0] != rows:
+            raise ModelError(
+                f"{place}: {key} has {found[key].shape[0]} rows, expected {rows} as the vocabularies ask for"
+            )
+
+
+def _check_rest(rest: Rest, shapes: published.Shapes, *, taken: Mapping[str, Tensor]) -> None:
+    """See that the weights around a part fit it."""
+    for name, shape in shapes.items():
+        if name not in taken and (name not in rest.state or tuple(rest.state[name].shape) != shape):
+            found = list(rest.state[name].shape) if name in rest.state else "missing"
+            raise ModelError(
+                f"{rest.manifest.name}, the rest, does not fit: {published.their_name(name)} is {found}, "
+                f"expected {list(shape)}; choose another --rest, or leave it out for random weights"
+            )
+
+
+def _part(name: str) -> str:
+    return next(part for part in PARTS if name.startswith(f"{part}."))
+
+
+def _pieces(name: str, tensor: Tensor) -> Iterator[FloatArray]:
+    """Cut a weight into pieces of whole rows, so that only one of them is in memory."""
+    rows = max(_PIECE // max(math.prod(tensor.shape[1:]), 1), 1)
+    for start in range(0, tensor.shape[0], rows):
+        values = tensor[start : start + rows].to(torch.float32).contiguous()
+        if not torch.isfinite(values).all():
+            raise ModelError(f"{published.their_name(name)} holds numbers that are not finite")
+        yield values.numpy()

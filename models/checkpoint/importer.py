@@ -1,0 +1,169 @@
+"""A model directory made of a published checkpoint, whole or not at all.
+
+Everything is written into a folder beside it, synced, and renamed. What fails, or is stopped, takes that folder along.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.checkpoint.assembly import FloatArray, Network, Rest, assemble
+from models.checkpoint.card import Provenance, manifest_of, model_card
+from models.checkpoint.contents import Contents, recognize
+from models.checkpoint.find import Found, find
+from models.checkpoint.stream import write_stream
+from models.checkpoint.unpickle import open_weights
+from models.checkpoint.weights import CARD, file_sha256, load_weights, verify
+from models.errors import ModelError
+from models.manifest import WEIGHTS, read_manifest, write_manifest
+from models.progress import Report
+from models.tokenizers import VOCABULARIES
+
+_NAME_LENGTH = 64
+"""As long as a name may be in the objects that carry it (DICOM PS3.5 6.2, LO)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the person says who brings a checkpoint; None: as the source says.
+
+    rest: the model directory that gives what the source does not hold, else it is drawn from `seed`
+    """
+
+    name: str | None = None
+    version: str | None = None
+    gpt2_heads: int | None = None
+    rest: Path | None = None
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What was written. step: of the training, where the source says it."""
+
+    directory: Path
+    name: str
+    version: str
+    parameters: int
+    source: str
+    source_sha256: str
+    step: int | None
+    weights_sha256: str
+
+
+def bring(source: Path, directory: Path, wishes: Wishes, *, report: Report) -> Imported:
+    """Turn a published checkpoint into a model directory.
+
+    Raises ModelError where the source or a wish is wrong, OSError where the disk fails. Both leave nothing behind.
+    """
+    _refuse_existing(directory)
+    rest = _open_rest(wishes.rest) if wishes.rest is not None else None
+    with _new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
+        found = find(source, work=Path(work), report=report)
+        contents = recognize(
+            open_weights(found.path, place=found.place, report=report), path=found.path, place=found.place
+        )
+        if contents.kind == "ChEX" and rest is not None:
+            raise ModelError(f"{found.place} holds a whole ChEX network; leave --rest out")
+        network = assemble(contents, place=found.place, rest=rest, generator_heads=wishes.gpt2_heads, seed=wishes.seed)
+        provenance = _provenance(found, contents, wishes)
+        weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, _counted(network, report))
+        _write_others(aside, network, provenance, rest=rest, weights_sha256=weights_sha256)
+    return Imported(
+        directory=directory,
+        name=provenance.name,
+        version=provenance.version,
+        parameters=network.parameters,
+        source=found.place,
+        source_sha256=found.sha256,
+        step=contents.step,
+        weights_sha256=weights_sha256,
+    )
+
+
+def _refuse_existing(directory: Path) -> None:
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise ModelError(f"{directory} exists already; name a new directory, or remove it first")
+
+
+def _open_rest(directory: Path) -> Rest:
+    manifest = read_manifest(directory)
+    verify(directory, manifest)
+    return Rest(manifest=manifest, state=load_weights(directory / WEIGHTS))
+
+
+def _provenance(found: Found, contents: Contents, wishes: Wishes) -> Provenance:
+    defaults = {"ChEX": found.model or "chex", "CheXzero": "chex-with-chexzero", "GPT-2": "chex-with-gpt2"}
+    version = f"step-{contents.step}" if contents.step is not None else f"sha256-{found.sha256[:12]}"
+    name = defaults[contents.kind][:_NAME_LENGTH] if wishes.name is None else wishes.name
+    for option, text in (("--name", name), ("--version", wishes.version)):
+        if text is not None and not 0 < len(text.strip()) <= _NAME_LENGTH:
+            raise ModelError(
+                f"{option} has {len(text)} characters, expected 1 to {_NAME_LENGTH} that are not all blank"
+            )
+    return Provenance(
+        name=name,
+        version=version if wishes.version is None else wishes.version,
+        kind=contents.kind,
+        place=found.place,
+        sha256=found.sha256,
+        step=contents.step,
+    )
+
+
+def _counted(network: Network, report: Report) -> Iterator[FloatArray]:
+    done, total = 0, network.parameters
+    for values in network.numbers():
+        yield values
+        done += values.size
+        report("write", done, total)
+
+
+def _write_others(
+    directory: Path, network: Network, provenance: Provenance, *, rest: Rest | None, weights_sha256: str
+) -> None:
+    """Write all that stands beside the weights, the manifest last."""
+    (directory / "vocab").mkdir()
+    for vocabulary in sorted(VOCABULARIES.iterdir()):
+        shutil.copyfile(vocabulary, directory / "vocab" / vocabulary.name)
+    (directory / CARD).write_text(model_card(provenance, network), encoding="utf-8")
+    others = [CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
+    files = {WEIGHTS: weights_sha256} | {name: file_sha256(directory / name) for name in others}
+    write_manifest(directory, manifest_of(provenance, network, rest=rest, files=files))
+
+
+@contextmanager
+def _new_directory(directory: Path) -> Iterator[Path]:
+    """Give a folder to write in, which becomes `directory` if all goes well, and else is gone with all it holds."""
+    directory = directory.absolute()
+    parents = [parent for parent in directory.parents if not parent.exists()]
+    aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        _sync([*aside.rglob("*"), aside])
+        aside.rename(directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        for parent in parents:
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
+        raise
+    _sync([directory.parent])
+
+
+def _sync(paths: Iterable[Path]) -> None:
+    """See that files and folders outlive a power cut."""
+    for path in paths:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -1,0 +1,99 @@
+"""A file of PyTorch or safetensors from outside, opened without running anything that is in it.
+
+Tensors stay on disk until they are used, so the optimizer's state costs nothing. Besides tensors and plain containers
+numpy's numbers are let in, which training results may be (SPEC.md 12); their names are numpy's of before and after 2.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import pickletools
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy._core.multiarray import scalar
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch.serialization import safe_globals
+
+from models.errors import ModelError
+from models.progress import Report
+
+_BLOCK = 1 << 22
+_ALLOWED: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
+    (scalar, "numpy._core.multiarray.scalar"),
+    (scalar, "numpy.core.multiarray.scalar"),
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")),
+]
+
+
+def open_weights(path: Path, *, place: str, report: Report) -> Mapping[str, object]:
+    """Open the dictionary in a file. Raises ModelError where it is damaged, no such file, or holds pickled code.
+
+    place: what to call the file in messages
+    """
+    content: object
+    if path.suffix == ".safetensors":
+        try:
+            content = load_file(path)
+        except SafetensorError as error:
+            raise ModelError(f"{place} is damaged, or no safetensors file ({error}); fetch it again") from error
+    else:
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"
+        if is_zip:
+            _check_sums(path, place=place, report=report)
+        content = _unpickled(path, place=place, is_zip=is_zip)
+    if not isinstance(content, dict):
+        raise ModelError(f"{place} holds a {type(content).__name__}, expected a dictionary of weights")
+    return {str(key): value for key, value in content.items()}
+
+
+def _unpickled(path: Path, *, place: str, is_zip: bool) -> object:
+    with safe_globals(_ALLOWED), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pickles newer than PyTorch's own, which are refused below
+        try:
+            # Files of PyTorch before 1.6, as some of GPT-2 are, can only be read as a whole.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        except pickle.UnpicklingError as error:
+            raise ModelError(
+                f"{place} holds pickled code, {_found(path, str(error))}, and was refused before any of it ran; "
+                "expected nothing but weights, numbers and texts"
+            ) from error
+        except Exception as error:  # what damaged bytes make of a pickle can be any error
+            cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise ModelError(f"{place} is damaged, or no file of PyTorch ({cause}); fetch it again") from error
+
+
+def _found(path: Path, message: str) -> str:
+    """Name what a pickle asked for and did not get, out of PyTorch's message or, where that is silent, of the file."""
+    if named := re.search(r"GLOBAL (\S+)|but got (<class '[\w.]+'>)", message):
+        return str(named[1] or named[2])
+    texts: list[str] = []
+    with contextlib.suppress(ValueError), path.open("rb") as file:
+        for opcode, argument, _ in pickletools.genops(file):
+            if opcode.name == "STACK_GLOBAL":
+                return ".".join(texts[-2:])
+            texts += [argument] if isinstance(argument, str) else []
+    return message.partition("error:")[2].strip().partition("\n")[0] or "of an unknown kind"
+
+
+def _check_sums(path: Path, *, place: str, report: Report) -> None:
+    """Compare every part of the file with its checksum, which PyTorch itself does not."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            total, done = sum(entry.file_size for entry in archive.infolist()), 0
+            for entry in archive.infolist():
+                with archive.open(entry) as part:
+                    while block := part.read(_BLOCK):
+                        done += len(block)
+                        report("check", done, total)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{place} is damaged ({error}); fetch it again") from error

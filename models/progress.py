@@ -1,0 +1,69 @@
+"""How far a long command is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from time import monotonic
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+_SECONDS_BETWEEN_LINES = 2.0
+
+
+class Report(Protocol):
+    """What a long function calls as it goes on."""
+
+    def __call__(self, stage: str, done: int = 0, total: int = 0) -> None:
+        """Say how far a stage is, in any unit. A stage without a total is something to know, not work."""
+
+
+def quiet(stage: str, done: int = 0, total: int = 0) -> None:
+    """Say nothing."""
+
+
+@contextlib.contextmanager
+def on(stream: TextIO) -> Iterator[Report]:
+    """Show progress on a stream: bars where it is a terminal, else a line now and then and at the end of a stage."""
+    if stream.isatty():
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+        with Progress(*columns, TimeElapsedColumn(), console=Console(file=stream)) as progress:
+            yield _Bars(progress)
+    else:
+        yield _Lines(stream)
+
+
+class _Bars:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int = 0, total: int = 0) -> None:
+        if not total:
+            self._progress.console.print(stage, markup=False, highlight=False)
+            return
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=total)
+        self._progress.update(self._tasks[stage], completed=done, total=total)
+
+
+class _Lines:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._stage, self._at = "", monotonic()
+
+    def __call__(self, stage: str, done: int = 0, total: int = 0) -> None:
+        if not total:
+            self._say(stage)
+            return
+        if stage != self._stage:
+            self._stage, self._at = stage, monotonic()
+        if done >= total or monotonic() - self._at > _SECONDS_BETWEEN_LINES:
+            self._at = monotonic()
+            self._say(f"{stage}: {done * 100 // total} %")
+
+    def _say(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()

@@ -1,0 +1,134 @@
+"""The published size on this machine: a 12 GB checkpoint is imported and a film read, with the memory of a small one.
+
+`make full-size` runs it: minutes, and 25 GB of disk below TMPDIR. What it measured is its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from models.checkpoint import load_weights, verify
+from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
+from models.random_weights import draw, shapes_of
+from tests.full_size import SEED, STEP
+
+IMPORT_LIMIT, READ_LIMIT = 7e9, 7 * 2**30
+SOURCE_SIZE = 11.6e9
+
+pytestmark = [pytest.mark.full_size, pytest.mark.timeout(3600)]
+
+Figures = dict[str, float]
+
+
+class Measured(NamedTuple):
+    """What a command printed, how long it took, and its peak of resident memory in bytes."""
+
+    output: str
+    seconds: float
+    peak: int
+
+
+def measured(command: list[str], repository: Path) -> Measured:
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen([sys.executable, *command], cwd=repository, stdout=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0, command
+        output.seek(0)
+        return Measured(output.read(), time.monotonic() - began, usage.ru_maxrss * 1024)
+
+
+@pytest.fixture(scope="module")
+def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
+    found: Figures = {}
+    yield found
+    print("\n" + json.dumps({"passed": not request.session.testsfailed, **found}))
+
+
+@pytest.fixture(scope="module")
+def model(shared: Path, repository: Path, figures: Figures) -> Iterator[Path]:
+    """A model directory, imported from a full-size checkpoint in the published folders."""
+    # Not pytest's own folder, which would keep these gigabytes.
+    with tempfile.TemporaryDirectory(prefix="chex-full-size-") as work:
+        run = Path(work) / "chex_stage3" / "run_2024-01-01_00-00-00"
+        source = run / "checkpoints" / f"checkpoint_{STEP:09d}.pth"
+        layout = shared / "chex" / "state_dict_layout.json"
+        measured(["-m", "tests.full_size", str(layout), str(source)], repository)
+        assert source.stat().st_size > SOURCE_SIZE
+        directory = Path(work) / "model"
+
+        done = measured(["-m", "models.checkpoint", str(run.parent), str(directory), "--json"], repository)
+
+        answer = json.loads(done.output)
+        assert (answer["name"], answer["step"]) == ("chex_stage3", STEP)
+        figures |= {
+            "source_gb": source.stat().st_size / 1e9,
+            "import_seconds": round(done.seconds, 1),
+            "import_peak_gb": done.peak / 1e9,
+        }
+        source.unlink()
+        yield directory
+
+
+def test_a_checkpoint_of_the_published_size_is_imported_in_under_7_gb(model: Path, figures: Figures) -> None:
+    manifest = read_manifest(model)
+    verify(model, manifest)
+
+    assert manifest.sizes == PUBLISHED_SIZES
+    assert figures["import_peak_gb"] * 1e9 < IMPORT_LIMIT
+
+
+def test_every_weight_is_kept_bit_for_bit(model: Path) -> None:
+    weights = load_weights(model / WEIGHTS)
+
+    shapes = shapes_of(PUBLISHED_SIZES)
+    assert weights.keys() == shapes.keys()
+    for name, shape in shapes.items():
+        flat, place = weights[name].flatten(), 0
+        for values in draw(name, shape, seed=SEED):
+            assert torch.equal(flat[place : place + len(values)], torch.from_numpy(values)), name
+            place += len(values)
+        assert place == len(flat)
+
+
+def test_the_parts_have_as_many_parameters_as_published(model: Path, shared: Path) -> None:
+    counts = json.loads((shared / "chex" / "param_counts.json").read_text(encoding="utf-8"))
+    weights = load_weights(model / WEIGHTS)
+
+    def count(part: str) -> int:
+        return sum(tensor.numel() for name, tensor in weights.items() if name.startswith(part))
+
+    assert count("") == counts["total"]
+    assert count("image_encoder.") == counts["img_encoder"]
+    assert count("prompt_encoder.") == counts["txt_encoder"]
+    assert count("detector.") == counts["detector"]
+    assert count("post_decoder.") == counts["post_decoder"]
+    assert count("generator.") == counts["txt_decoder"]
+    assert count("generator.prefix.") == counts["txt_decoder.prefix_proj"]
+    assert count("generator.") - count("generator.prefix.") == counts["txt_decoder.language_model"]
+
+
+def test_a_film_is_read_in_under_7_gib(model: Path, repository: Path, chest_film: Path, figures: Figures) -> None:
+    out = model.parent / "out"
+
+    command = ["-m", "node", "read", str(chest_film), "--model", str(model), "--out", str(out), "--engine", "torch"]
+    done = measured([*command, "--json"], repository)
+
+    films = json.loads(done.output)["studies"][0]["films"]
+    assert [film["status"] for film in films] == ["read"]
+    assert films[0]["sentences"]
+    assert len(films[0]["findings"]) == 13
+    figures |= {"read_seconds": round(done.seconds, 1), "read_peak_gb": done.peak / 1e9}
+    assert done.peak < READ_LIMIT
