@@ -72,7 +72,7 @@ def lines(comparison: Comparison) -> Iterator[str]:
         if not equal:
             yield f"DIFFERS  {name}"
     for name in comparison.missing:
-        yield f"MISSING  {name} is recorded and was not compared"
+        yield f"MISSING  {name} was not compared: it is recorded and not known here, or known and not recorded"
     yield (
         f"{len(comparison.arrays)} arrays and {len(comparison.texts)} texts: "
         f"ids {'equal' if comparison.ids_equal else 'differ'}, "

@@ -61,7 +61,8 @@ class Comparison:
 
     arrays: by name; given: those of them, and texts, that our network was fed with: what it made of them is compared
     parts: by part, the name of the array that came nearest to its tolerance
-    texts: whether each is equal; exact: arrays of ids and masks; missing: what is recorded and was not compared
+    texts: whether each is equal; exact: arrays of ids and masks
+    missing: what is recorded and was not compared, and what could be and is not recorded
     """
 
     arrays: Mapping[str, Difference]
@@ -83,7 +84,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Say whether everything that is recorded was compared and is as near as it must be."""
+        """Say whether everything was compared and is as near as it must be."""
         near = all(difference.passed for difference in self.arrays.values())
         return near and self.texts_equal and not self.missing
 
@@ -99,15 +100,16 @@ def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
     arrays: dict[str, Difference] = {}
     texts: dict[str, bool] = {}
     worst: dict[str, str] = {}
+    unrecorded: list[str] = []
     for part, compute in parts.items():
         with torch.inference_mode():
             computed = list(compute(subject))
         for name, value in computed:
-            if isinstance(value, Tensor | np.ndarray):
-                if name in recording.arrays:
-                    arrays[name] = difference(name, value, recording.arrays[name])
+            if isinstance(value, Tensor | np.ndarray) and name in recording.arrays:
+                arrays[name] = difference(name, value, recording.arrays[name])
             elif name in recording.texts:
                 texts[name] = same(value, recording.texts[name])
+            unrecorded += [name] if name not in arrays and name not in texts else []
         worst |= _worst(part, [name for name, _ in computed if name in arrays], arrays)
     given = frozenset(recording.taken - arrays.keys() - texts.keys())
     fed = given & recording.arrays.keys()
@@ -118,7 +120,7 @@ def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
         parts=worst,
         texts=texts,
         exact=frozenset(name for name in arrays if recording.arrays[name].dtype.kind in "biu"),
-        missing=() if engine else _missing(recording, {*arrays, *texts, *given}),
+        missing=() if engine else (*unrecorded, *_uncompared(recording, {*arrays, *texts, *given})),
     )
 
 
@@ -155,7 +157,7 @@ def _worst(part: str, names: Iterable[str], arrays: Mapping[str, Difference]) ->
     return {part: max(measured, key=lambda name: arrays[name].max_abs / arrays[name].tolerance)} if measured else {}
 
 
-def _missing(recording: Recording, compared: set[str]) -> tuple[str, ...]:
-    """List what is recorded and was not compared."""
+def _uncompared(recording: Recording, compared: set[str]) -> tuple[str, ...]:
+    """List what is recorded and nothing computes."""
     texts = [name for name in recording.texts if not name.startswith(_NAMED)]
     return tuple(name for name in (*recording.arrays, *texts) if name not in compared)

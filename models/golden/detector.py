@@ -33,7 +33,7 @@ def report_detector(subject: Subject) -> Computed:
     yield from _stages(seen, "rg/det", subject)
     yield "rg/det/patch_projected", seen["detector.patch"]
     yield "rg/det/roi_pooled", detector.pool(patches, unclipped)
-    maps = unclipped[:, : subject.recording.arrays["rg/det/roi_maps"].shape[1]]
+    maps = unclipped[:, : subject.recording.extent("rg/det/roi_maps", axis=1)]
     yield "rg/det/roi_maps", soft_boxes(maps, grid=detector.grid, beta=detector.beta)
     yield "rg/multiboxes_unclipped", unclipped
     yield "rg/multiboxes", found.boxes
@@ -125,4 +125,4 @@ def _embedded(subject: Subject, kind: str) -> Tensor:
 
 def _queries(subject: Subject) -> Tensor:
     """Ask all recorded films the same [F, Q, dim]."""
-    return subject.recording.take("rg/token_prompts").expand(len(subject.recording.arrays["x"]), -1, -1)
+    return subject.recording.take("rg/token_prompts").expand(subject.films, -1, -1)

@@ -62,7 +62,7 @@ def prompt_encoder(subject: Subject) -> Computed:
         with watched(subject.network) as seen:
             yield f"txt/{kind}/emb", subject.network.encode_prompts(torch.from_numpy(tokens))
         if kind == "rg_queries":
-            few = len(subject.recording.arrays["txt/rg_queries/ln_final"])
+            few = subject.recording.extent("txt/rg_queries/ln_final")
             last = subject.network.sizes.prompt_encoder.layers - 1
             yield "txt/rg_queries/transformer_out", seen[f"prompt_encoder.layers.{last}"][:few]
             yield "txt/rg_queries/ln_final", seen["prompt_encoder.norm_after"][:few]

@@ -40,8 +40,8 @@ def _report(engine: Engine, subject: Subject, patches: Patches) -> Computed:
     yield "rg/box_features_post", found.features
     for film, told in enumerate(subject.recording.take("rg/region_mask").numpy()):
         # The manifest may allow longer sentences than were recorded; greedily, their beginnings are the same.
-        recorded = subject.recording.arrays[f"rg/gen{film}/token_ids"].shape[1]
-        yield f"rg/gen{film}/token_ids", engine.write(found.features[film, told])[:, :recorded]
+        name = f"rg/gen{film}/token_ids"
+        yield name, engine.write(found.features[film, told])[:, : subject.recording.extent(name, axis=1)]
 
 
 def _boxes(engine: Engine, subject: Subject, patches: Patches) -> Computed:

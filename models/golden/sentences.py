@@ -13,22 +13,21 @@ from models.tokenizers import SENTENCE_END
 def report_sentences(subject: Subject) -> Computed:
     """Write the sentences of the reports, greedily, and encode them again."""
     told = []
-    for film in range(len(subject.recording.arrays["x"])):
+    for film in range(subject.films):
         features = _told_features(subject, film, "rg/region_mask")
         ids = subject.network.write(features)
         told.append(subject.decode(ids))
         yield f"rg/gen{film}/token_ids", ids
         yield f"rg/gen{film}/margins", _margins(subject, features, ids)
-        if f"rg/gen{film}/prefix_flat" in subject.recording.arrays:
-            yield from _first_step(subject, features, f"rg/gen{film}")
+        if film == 0:
+            yield from _first_step(subject, features)
     yield "rg/pred_sentences_before_dedup", told
     yield from _embedded(subject, told)
 
 
 def other_sentences(subject: Subject) -> Computed:
     """Write the sentences of the reports where every class is judged by itself."""
-    films = range(len(subject.recording.arrays["x"]))
-    features = [_told_features(subject, film, "rg_noavg/region_mask") for film in films]
+    features = [_told_features(subject, film, "rg_noavg/region_mask") for film in range(subject.films)]
     yield "rg_noavg/pred_sentences_before_dedup", [subject.decode(subject.network.write(film)) for film in features]
 
 
@@ -43,9 +42,10 @@ def _told_features(subject: Subject, film: int, mask: str) -> Tensor:
     return subject.recording.take("rg/box_features_post")[film][subject.recording.take(mask)[film]]
 
 
-def _first_step(subject: Subject, features: Tensor, recorded: str) -> Computed:
-    generator = subject.network.generator
-    few = features[: len(subject.recording.arrays[f"{recorded}/first_step_logits"])]
+def _first_step(subject: Subject, features: Tensor) -> Computed:
+    """Start the sentences of the first film."""
+    generator, recorded = subject.network.generator, "rg/gen0"
+    few = features[: subject.recording.extent(f"{recorded}/first_step_logits")]
     start = torch.full((len(few), 1), SENTENCE_END)
     yield f"{recorded}/prefix_flat", generator.prefix(features)
     yield f"{recorded}/prefix_key_values", generator.prefix_key_values(features)

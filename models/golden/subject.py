@@ -60,6 +60,10 @@ class Recording:
         self.taken.add(name)
         return torch.from_numpy(np.asarray(self.arrays[name]))
 
+    def extent(self, name: str, axis: int = 0) -> int | None:
+        """Say how much of a stage is recorded along an axis; None, which cuts nothing off, where none of it is."""
+        return self.arrays[name].shape[axis] if name in self.arrays else None
+
     def sentences(self, name: str) -> list[str]:
         """Give a recorded list of texts."""
         return cast("list[str]", self.told(name))
@@ -84,6 +88,11 @@ class Subject:
     network: Chex
     phrases: PromptTokenizer
     sentences: SentenceTokenizer
+
+    @property
+    def films(self) -> int:
+        """How many films are recorded."""
+        return len(self.recording.take("x"))
 
     def embed(self, texts: list[str]) -> Tensor:
         """Encode phrases or sentences into [text, dim]."""
