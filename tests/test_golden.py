@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ import torch
 from export import build
 from models.checkpoint import CARD, file_sha256, save_weights
 from models.engines import open_engine
-from models.errors import ModelError
 from models.golden import __main__ as golden
 from models.golden.comparison import Comparison, compare, difference, same, tolerance_of
 from models.golden.subject import Subject, open_subject
@@ -103,7 +102,7 @@ def bent(subject: Subject) -> Comparison:
     for name in BENT:
         array = np.asarray(arrays[name])
         arrays[name] = np.logical_not(array) if array.dtype == bool else np.roll(array, 1)
-    return compare(replace(subject, recording=replace(subject.recording, arrays=arrays, taken=set())))
+    return compare(replace(subject, recording=replace(subject.recording, arrays=arrays, taken=set(), absent=set())))
 
 
 @pytest.mark.parametrize("computed", BENT.values())
@@ -139,6 +138,9 @@ def test_ids_and_masks_have_no_tolerance_and_other_shapes_never_pass() -> None:
     assert not difference("rg/gen0/token_ids", np.array([1, 3]), ids).passed
     assert difference("rg/gen0/token_ids", np.array([1, 2]), ids).passed
     assert not difference("rg/multiboxes", torch.zeros(3), np.zeros(2, dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.zeros(2, 3, 4), np.zeros((6, 4), dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.zeros(2, 3, 4), np.zeros((2, 4, 3), dtype=np.float32)).passed
+    assert difference("img/patch_features", torch.zeros(2, 9, 4), np.zeros((2, 3, 3, 4), dtype=np.float32)).passed
     assert not difference("rg/multiboxes", torch.full((2,), float("nan")), np.zeros(2, dtype=np.float32)).passed
 
 
@@ -266,8 +268,54 @@ def test_a_folder_without_a_recording_is_wrong_input(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_an_input_that_is_absent_is_named(subject: Subject) -> None:
-    arrays = {name: array for name, array in subject.recording.arrays.items() if name != "rg/token_prompts"}
+@pytest.mark.parametrize("name", ["rg/token_prompts", "region/boxes", "loss/z1"])
+def test_an_input_that_is_absent_is_missing_and_the_rest_is_compared(subject: Subject, name: str) -> None:
+    arrays = {kept: array for kept, array in subject.recording.arrays.items() if kept != name}
 
-    with pytest.raises(ModelError, match="rg/token_prompts"):
-        compare(replace(subject, recording=replace(subject.recording, arrays=arrays, taken=set())))
+    found = compare(replace(subject, recording=replace(subject.recording, arrays=arrays, taken=set(), absent=set())))
+
+    assert name in found.missing
+    assert not found.passed
+    assert found.arrays["img/patch_features"].passed
+
+
+@pytest.mark.parametrize(
+    ("name", "bend"),
+    [
+        ("region/mask", lambda array: np.logical_not(array)),
+        ("rg/region_mask", lambda array: array[:1]),
+        ("x", lambda array: array.astype(np.float64)),
+        ("loss/z1", lambda array: array[..., :1]),
+    ],
+)
+def test_an_input_of_another_form_breaks_its_part_and_no_other(
+    subject: Subject, name: str, bend: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    arrays = {**subject.recording.arrays, name: bend(np.asarray(subject.recording.arrays[name]))}
+
+    found = compare(replace(subject, recording=replace(subject.recording, arrays=arrays, taken=set(), absent=set())))
+
+    assert not found.passed
+    assert found.arrays["txt/rg_neg/emb"].passed
+
+
+@pytest.mark.parametrize("name", ["rg/postprocess/hi", "od/od_vindrcxr/class_names", "sg/sentences"])
+def test_a_text_that_is_absent_is_missing(subject: Subject, name: str) -> None:
+    texts = {kept: text for kept, text in subject.recording.texts.items() if kept != name}
+
+    found = compare(replace(subject, recording=replace(subject.recording, texts=texts, taken=set(), absent=set())))
+
+    assert name in found.missing
+    assert not found.passed
+
+
+@pytest.mark.parametrize(("key", "value"), [("n_head", 3), ("n_head", 4.5), ("n_head", True), ("n_head", 0)])
+def test_a_size_that_cannot_be_is_wrong_input(
+    folder: Path, key: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["chex"][key] = value
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    assert golden.main([str(folder), "--json"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -43,7 +43,7 @@ FILMS = ((100, 80), (64, 64), (90, 300))
 SIZES = NetworkSizes(
     image_encoder=ImageEncoderSizes(patch_size=32, image_size=96, width=128, layers=2, heads=2, output=48),
     prompt_encoder=PromptEncoderSizes(vocabulary=49408, context=77, width=64, layers=1, heads=1, output=48),
-    detector=DetectorSizes(dim=48, heads=3, layers=1, boxes_per_prompt=2, feedforward=96, beta=2.0),
+    detector=DetectorSizes(dim=48, heads=3, layers=1, boxes_per_prompt=2, feedforward=96, beta=2.5),
     post_decoder=PostDecoderSizes(layers=1),
     generator=GeneratorSizes(
         vocabulary=50257, positions=40, width=40, layers=1, heads=5, prefix_length=3, prefix_hidden=16, max_length=9
@@ -56,7 +56,10 @@ TEXTS: dict[str, object] = {
     "txt/odd/texts": ["", "odd"],
     "rg/prompt_texts": PROMPTS,
     "rg/prompt_types": ["pathology", "pathology", "anatomy"],
-    "rg/postprocess/strict": {"config": {"synonym_removal_thres": 0.9, "max_sentences": 2}},
+    **{f"rg/postprocess/{rule}": {"config": {}} for rule in ("official", "hi", "lo", "soft")},
+    "rg/postprocess/soft_positiveness": {
+        "config": {"synonym_removal_thres": 0.9, "sentence_preference": "positiveness"}
+    },
     "od/od_vindrcxr/class_names": ["vindrcxr/ILD", "vindrcxr/Other lesion"],
     "od/od_nih8/class_names": ["nih/Mass"],
     "od/od_mscxr/class_names": ["mscxr/Edema", "mscxr/Pneumonia", "mscxr/Pneumothorax"],
@@ -97,7 +100,7 @@ def record(folder: Path) -> None:
     np.savez(folder / "golden.npz", **arrays)  # type: ignore[arg-type]  # it takes the names of the arrays
     (folder / "golden_text.json").write_text(json.dumps(texts), encoding="utf-8")
     config = {
-        "chex": {"n_head": 3, "detector": {"soft_roi_beta": 2.0}},
+        "chex": {"n_head": 3, "detector": {"soft_roi_beta": 2.5}},
         "gpt2": {"n_head": 5},
         "max_length_used": 9,
     }

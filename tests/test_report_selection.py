@@ -12,14 +12,12 @@ from models.tasks.report import (
     greatest_positiveness,
     positiveness,
     published_selection,
-    selection,
 )
 
 # Two pairs: the first is about the first axis, the second about the second one.
 POSITIVE, NEGATIVE = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
 
 # Five prompts, of which the fourth speaks not: the last of four sentences is that of the fifth prompt.
-SPEAKING = [0, 1, 2, 4]
 PREFERENCE = np.array([0.9, 0.1, 0.4, 0.8, 0.2], dtype=np.float32)
 # The last two sentences say the same.
 SIMILARITY = np.zeros((4, 4), dtype=np.float32)
@@ -52,22 +50,8 @@ def test_a_pathology_is_told_of_in_any_case_and_a_region_where_something_is_of_n
     assert ignoring.tolist() == [[False, True, False, True]]
 
 
-def test_a_sentence_is_preferred_by_the_prompt_it_was_made_for() -> None:
-    told = selection(SIMILARITY, PREFERENCE, SPEAKING, rule=ReportRule())
-
-    assert told == [Told(0, 0), Told(1, 1), Told(2, 2)]
-
-
 def test_the_published_code_gives_it_the_numbers_of_another_prompt() -> None:
     told = published_selection(SIMILARITY, PREFERENCE, rule=ReportRule())
 
     # The fourth sentence, made for the fifth prompt, stays and is shown as the fourth prompt's.
     assert told == [Told(0, 0), Told(1, 1), Told(3, 3)]
-
-
-def test_without_a_silent_prompt_the_published_code_is_right() -> None:
-    everyone = range(len(SIMILARITY))
-
-    published = published_selection(SIMILARITY, PREFERENCE, rule=ReportRule())
-
-    assert published == selection(SIMILARITY, PREFERENCE, everyone, rule=ReportRule())

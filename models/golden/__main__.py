@@ -54,6 +54,7 @@ def document(comparison: Comparison) -> dict[str, object]:
         },
         "given": sorted(comparison.given),
         "missing": list(comparison.missing),
+        "broken": dict(comparison.broken),
         "ids_equal": comparison.ids_equal,
         "texts_equal": comparison.texts_equal,
         "passed": comparison.passed,
@@ -73,8 +74,11 @@ def lines(comparison: Comparison) -> Iterator[str]:
             yield f"DIFFERS  {name}"
     for name in comparison.missing:
         yield f"MISSING  {name} was not compared: it is recorded and not known here, or known and not recorded"
+    for part, reason in comparison.broken.items():
+        yield f"BROKEN   {part}: {reason}"
+    compared = len(comparison.arrays.keys() - comparison.given)
     yield (
-        f"{len(comparison.arrays)} arrays and {len(comparison.texts)} texts: "
+        f"{compared} arrays and {len(comparison.texts)} texts compared, {len(comparison.given)} inputs given: "
         f"ids {'equal' if comparison.ids_equal else 'differ'}, "
         f"texts {'equal' if comparison.texts_equal else 'differ'}, "
         f"{'passed' if comparison.passed else 'NOT PASSED'}"

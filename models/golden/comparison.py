@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from models.engines import Engine
+from models.errors import ModelError
 from models.golden import detector, encoders, losses, sentences, tasks
 from models.golden.engine import engine_part
-from models.golden.subject import Array, Computed, Recording, Subject
+from models.golden.subject import Array, Computed, Recording, Subject, Texts
 
 PARTS: Mapping[str, Callable[[Subject], Computed]] = {
     "preprocessing": encoders.pictures,
@@ -27,7 +28,11 @@ PARTS: Mapping[str, Callable[[Subject], Computed]] = {
     "sentences": sentences.report_sentences,
     "sentences, other selection": sentences.other_sentences,
     "sentences of regions": sentences.region_margins,
-    "tasks": tasks.tasks,
+    "detection": tasks.detections,
+    "grounding": tasks.groundings,
+    "regions": tasks.regions,
+    "positiveness": tasks.positiveness,
+    "report selection": tasks.selections,
     "losses": losses.losses,
 }
 
@@ -38,8 +43,11 @@ _TOLERANCES = (
     (r".*(boxes\d?(_\d)?|boxes_unclipped|boxes_weights|roi_maps|cls_probs)", 1e-5),
     (r".*", 1e-4),
 )
-_NAMED = "stats/"
+_DESCRIPTIONS = "stats/"
 """Texts that describe the recording and are no result."""
+
+_UNUSABLE = (ModelError, ValueError, TypeError, KeyError, IndexError, RuntimeError)
+"""What a recorded input can raise that is absent, or of another form than the rest of the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,7 @@ class Comparison:
     parts: by part, the name of the array that came nearest to its tolerance
     texts: whether each is equal; exact: arrays of ids and masks
     missing: what is recorded and was not compared, and what could be and is not recorded
+    broken: by part, why it could not be computed to its end
     """
 
     arrays: Mapping[str, Difference]
@@ -71,6 +80,7 @@ class Comparison:
     texts: Mapping[str, bool]
     exact: frozenset[str]
     missing: tuple[str, ...]
+    broken: Mapping[str, str]
 
     @property
     def ids_equal(self) -> bool:
@@ -86,32 +96,35 @@ class Comparison:
     def passed(self) -> bool:
         """Say whether everything was compared and is as near as it must be."""
         near = all(difference.passed for difference in self.arrays.values())
-        return near and self.texts_equal and not self.missing
+        return near and self.texts_equal and not self.missing and not self.broken
 
 
 def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
-    """Compute everything again and hold it against the recording. Raises ModelError where an input is absent.
+    """Compute everything again and hold it against the recording.
 
-    engine: compare what this one computes instead, with the same weights; it offers few of the stages, so that nothing
-    is called missing
+    engine: compare what this one computes instead, with the same weights; it offers few of the recorded stages
     """
     parts = PARTS if engine is None else {f"engine {engine.name}": engine_part(engine)}
     recording = subject.recording
     arrays: dict[str, Difference] = {}
     texts: dict[str, bool] = {}
     worst: dict[str, str] = {}
-    unrecorded: list[str] = []
+    missing: list[str] = []
+    broken: dict[str, str] = {}
     for part, compute in parts.items():
-        with torch.inference_mode():
-            computed = list(compute(subject))
-        for name, value in computed:
+        computed, reason = _computed(subject, compute)
+        broken |= {part: reason} if reason else {}
+        for name, value in computed.items():
             if isinstance(value, Tensor | np.ndarray) and name in recording.arrays:
                 arrays[name] = difference(name, value, recording.arrays[name])
             elif name in recording.texts:
                 texts[name] = same(value, recording.texts[name])
-            unrecorded += [name] if name not in arrays and name not in texts else []
-        worst |= _worst(part, [name for name, _ in computed if name in arrays], arrays)
+            else:
+                missing.append(name)
+        worst |= _worst(part, [name for name in computed if name in arrays], arrays)
     given = frozenset(recording.taken - arrays.keys() - texts.keys())
+    if engine is None:
+        missing += [name for name in _results(recording) if name not in {*arrays, *texts, *given}]
     fed = given & recording.arrays.keys()
     arrays |= {name: difference(name, recording.take(name), recording.arrays[name]) for name in fed}
     return Comparison(
@@ -120,15 +133,16 @@ def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
         parts=worst,
         texts=texts,
         exact=frozenset(name for name in arrays if recording.arrays[name].dtype.kind in "biu"),
-        missing=() if engine else (*unrecorded, *_uncompared(recording, {*arrays, *texts, *given})),
+        missing=tuple(dict.fromkeys([*sorted(recording.absent), *missing])),
+        broken=broken,
     )
 
 
 def difference(name: str, ours: Tensor | Array, recorded: Array) -> Difference:
-    """Measure one array; patches lie in a row or in a grid, which is the same."""
+    """Measure one array. The recording may have one of our axes as two: patches in a grid, boxes by their prompt."""
     array = np.asarray(ours)
     tolerance = 0.0 if recorded.dtype.kind in "biu" else tolerance_of(name)
-    if array.size != recorded.size:
+    if not (_is_number(array) and _is_number(recorded) and _fits(array.shape, recorded.shape)):
         return Difference(max_abs=float("inf"), tolerance=tolerance)
     apart = np.abs(array.reshape(recorded.shape).astype(np.float64) - recorded.astype(np.float64))
     largest = float(apart.max(initial=0.0))
@@ -151,13 +165,39 @@ def same(ours: object, recorded: object, *, tolerance: float = 1e-5) -> bool:
     return ours == recorded
 
 
+def _computed(
+    subject: Subject, compute: Callable[[Subject], Computed]
+) -> tuple[dict[str, Tensor | Array | Texts], str | None]:
+    """Compute a part as far as its inputs allow, and say what ended it before its time."""
+    computed: dict[str, Tensor | Array | Texts] = {}
+    try:
+        with torch.inference_mode():
+            computed.update(compute(subject))
+    except _UNUSABLE as error:
+        return computed, str(error).partition("\n")[0] or type(error).__name__
+    return computed, None
+
+
+def _is_number(array: Array) -> bool:
+    return array.dtype.kind in "biuf"
+
+
+def _fits(ours: tuple[int, ...], recorded: tuple[int, ...]) -> bool:
+    """Say whether shapes are equal, but for axes of one entry and for one axis of ours that is recorded as two."""
+    ours, recorded = (tuple(extent for extent in shape if extent != 1) for shape in (ours, recorded))
+    joined = [
+        (*recorded[:axis], recorded[axis] * recorded[axis + 1], *recorded[axis + 2 :])
+        for axis in range(len(recorded) - 1)
+    ]
+    return ours in (recorded, *joined)
+
+
 def _worst(part: str, names: Iterable[str], arrays: Mapping[str, Difference]) -> dict[str, str]:
     """Name the array of a part that is nearest to its tolerance; none where all are exact."""
     measured = [name for name in names if arrays[name].tolerance > 0]
     return {part: max(measured, key=lambda name: arrays[name].max_abs / arrays[name].tolerance)} if measured else {}
 
 
-def _uncompared(recording: Recording, compared: set[str]) -> tuple[str, ...]:
-    """List what is recorded and nothing computes."""
-    texts = [name for name in recording.texts if not name.startswith(_NAMED)]
-    return tuple(name for name in (*recording.arrays, *texts) if name not in compared)
+def _results(recording: Recording) -> list[str]:
+    """List what is recorded, but for what only describes it."""
+    return [*recording.arrays, *(name for name in recording.texts if not name.startswith(_DESCRIPTIONS))]

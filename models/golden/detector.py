@@ -35,7 +35,7 @@ def report_detector(subject: Subject) -> Computed:
     yield "rg/det/roi_pooled", detector.pool(patches, unclipped)
     maps = unclipped[:, : subject.recording.extent("rg/det/roi_maps", axis=1)]
     yield "rg/det/roi_maps", soft_boxes(maps, grid=detector.grid, beta=detector.beta)
-    yield "rg/multiboxes_unclipped", unclipped
+    yield "rg/multiboxes_unclipped", detector.per_prompt(unclipped)
     yield "rg/multiboxes", found.boxes
     yield "rg/multiboxes_weights", found.scores
     yield "rg/boxes_weights", found.aggregated_scores
@@ -90,7 +90,8 @@ def region_pooling(subject: Subject) -> Computed:
 
 
 def _stages(seen: Mapping[str, Tensor], recorded: str, subject: Subject) -> Computed:
-    yield f"{recorded}/layer0_sa", seen["detector.layers.0.self_attention"]
+    among = seen["detector.layers.0.self_attention"]  # where tokens see their own prompt only, each is a film
+    yield f"{recorded}/layer0_sa", among.reshape(subject.films, -1, among.shape[-1])
     yield f"{recorded}/layer0_ca", seen["detector.layers.0.cross_attention"]
     for layer in range(subject.network.sizes.detector.layers):
         yield f"{recorded}/layer{layer}", seen[f"detector.layers.{layer}"]

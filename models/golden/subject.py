@@ -45,6 +45,7 @@ class Recording:
 
     folder: where `image0.png`, `image1.png`, ... are, the recorded films
     taken: names of what was handed to our network, filled by `take` and `told`
+    absent: names of what should have been and is not there
     """
 
     folder: Path
@@ -52,10 +53,12 @@ class Recording:
     texts: Mapping[str, object]
     config: Mapping[str, object]
     taken: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
 
     def take(self, name: str) -> Tensor:
         """Hand a recorded array to our network. Raises ModelError where the recording lacks it."""
         if name not in self.arrays:
+            self.absent.add(name)
             raise ModelError(f"golden.npz lacks {name}, from which others are computed; restore the folder")
         self.taken.add(name)
         return torch.from_numpy(np.asarray(self.arrays[name]))
@@ -75,6 +78,7 @@ class Recording:
     def told(self, name: str) -> object:
         """Give an entry of `golden_text.json`. Raises ModelError where it is absent."""
         if name not in self.texts:
+            self.absent.add(name)
             raise ModelError(f"golden_text.json lacks {name}, from which others are computed; restore the folder")
         self.taken.add(name)
         return self.texts[name]
@@ -123,18 +127,18 @@ def open_subject(folder: Path) -> Subject:
     state = published.rename(
         {key: torch.from_numpy(np.asarray(value)) for key, value in _read(folder / "state_dict.npz", _arrays).items()}
     )
-    sizes = published.sizes_of(
-        state,
-        heads=_number(recording, "chex", "n_head"),
-        generator_heads=_number(recording, "gpt2", "n_head"),
-        max_length=_number(recording, "max_length_used"),
-        beta=float(_number(recording, "chex", "detector", "soft_roi_beta")),
-    )
-    network = Chex(sizes).eval().requires_grad_(False)
     try:
+        sizes = published.sizes_of(
+            state,
+            heads=_whole(recording, "chex", "n_head"),
+            generator_heads=_whole(recording, "gpt2", "n_head"),
+            max_length=_whole(recording, "max_length_used"),
+            beta=float(_number(recording, "chex", "detector", "soft_roi_beta")),
+        )
+        network = Chex(sizes).eval().requires_grad_(False)
         network.load_state_dict(state)
-    except RuntimeError as error:
-        raise ModelError(f"{folder / 'state_dict.npz'} is not a ChEX network: {error}") from error
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(f"{folder}: state_dict.npz and config.json are no ChEX network: {error}") from error
     return Subject(
         recording=recording,
         network=network,
@@ -162,13 +166,20 @@ def watched(network: nn.Module) -> Iterator[Mapping[str, Tensor]]:
             handle.remove()
 
 
-def _number(recording: Recording, *keys: str) -> int:
+def _whole(recording: Recording, *keys: str) -> int:
+    value = _number(recording, *keys)
+    if not isinstance(value, int):
+        raise ModelError(f"config.json: {'.'.join(keys)} must be a whole number, found {value!r}; restore the folder")
+    return value
+
+
+def _number(recording: Recording, *keys: str) -> float:
     value: object = recording.config
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise ModelError(f"config.json: {'.'.join(keys)} must be a number, found {value!r}; restore the folder")
-    return int(value)
+    return value
 
 
 def _arrays(path: Path) -> dict[str, Array]:

@@ -15,30 +15,26 @@ from models.deduplicate import similarity_of, unit_length
 from models.errors import ModelError
 from models.golden.subject import Computed, Subject
 from models.manifest import ReportRule
-from models.tasks import detection, grounding, regions, report
+from models.tasks import detection, grounding, report
+from models.tasks import regions as boxes_of_films
 from models.tasks.batch import Picture, as_array, fill_up
 from models.tasks.detection import SHIPPED, DetectionSettings
 from models.tasks.grounding import GroundingSettings
 from models.tasks.prompts import ClassPrompt, DataSet, class_prompts, embed_classes
 
 _DETECTIONS: Mapping[str, DataSet] = {"od_vindrcxr": "vindr", "od_nih8": "nih8", "od_mscxr": "mscxr"}
+_RULES = ("official", "hi", "lo", "soft", "soft_positiveness")
 _GROUNDINGS = {"official": GroundingSettings(), "scaled": GroundingSettings(scale=1.3)}
 
 
-def tasks(subject: Subject) -> Computed:
-    """Do every recorded task again."""
+def detections(subject: Subject) -> Computed:
+    """Detect the classes of every data set, with the settings that were recorded."""
     picture = subject.look()
     for task, data_set in _DETECTIONS.items():
-        if f"od/{task}/class_names" in subject.recording.texts:
-            yield from _detection(subject, picture, task, data_set)
-    yield from _grounding(subject, picture)
-    yield from _regions(subject, picture)
-    yield from _positiveness(subject)
-    yield from _selection(subject)
+        yield from _detection(subject, picture, f"od/{task}", data_set)
 
 
-def _detection(subject: Subject, picture: Picture, task: str, data_set: DataSet) -> Computed:
-    recorded = f"od/{task}"
+def _detection(subject: Subject, picture: Picture, recorded: str, data_set: DataSet) -> Computed:
     chosen = _chosen(class_prompts(data_set), subject.recording.sentences(f"{recorded}/class_names"))
     classes = embed_classes(subject.network, subject.phrases, chosen)
     yield f"{recorded}/class_names", [prompt.name for prompt in chosen]
@@ -70,8 +66,9 @@ def _variants(shipped: DetectionSettings, *, count: int) -> Iterator[tuple[str, 
     yield "prompts_sigmoid", replace(shipped, by_prompts=True, by_weights=False, temperature=1.0)
 
 
-def _grounding(subject: Subject, picture: Picture) -> Computed:
+def groundings(subject: Subject) -> Computed:
     """Ground the recorded sentences; they are in the order in which they were asked, which is not the sorted one."""
+    picture = subject.look()
     sentences = subject.recording.sentences_of_films("sg/sentences")
     features, padding = fill_up([subject.embed(film) for film in sentences])
     found = grounding.locate(subject.network, picture, features, padding)
@@ -85,32 +82,32 @@ def _grounding(subject: Subject, picture: Picture) -> Computed:
                 yield f"sg/{variant}/pred_boxes{film}_{sentence}", rows
 
 
-def _regions(subject: Subject, picture: Picture) -> Computed:
+def regions(subject: Subject) -> Computed:
     """Classify and explain the recorded boxes, without the recorded padding."""
-    network = subject.network
+    network, picture = subject.network, subject.look()
     given, mask = subject.recording.take("region/boxes"), subject.recording.take("region/mask")
     boxes, padding = fill_up([film[valid] for film, valid in zip(given, mask, strict=True)])
     yield "region/boxes", boxes
     yield "region/mask", ~padding
-    yield "region/features_nopost", regions.tokens_of(network, picture, boxes, padding)
-    features = regions.features_together(network, picture, boxes, padding)
+    yield "region/features_nopost", boxes_of_films.tokens_of(network, picture, boxes, padding)
+    features = boxes_of_films.features_together(network, picture, boxes, padding)
     yield "region/features_masked", features
     # Recorded without a mask: what fills up the row is looked at like any other box.
-    apart = regions.features_apart(network, picture, boxes, torch.zeros_like(padding))
+    apart = boxes_of_films.features_apart(network, picture, boxes, torch.zeros_like(padding))
     yield "region/features_nomask0", apart[:1]
     yield "region/token_ids", network.write(features[~padding])
-    yield "region/sentences", regions.explain(network, subject.sentences, features, padding)
+    yield "region/sentences", boxes_of_films.explain(network, subject.sentences, features, padding)
     one = embed_classes(network, subject.phrases, class_prompts("mscxr"))
-    yield from zip(_judged("mscxr"), regions.classify_one(features, one.positive), strict=True)
+    yield from zip(_judged("mscxr"), boxes_of_films.classify_one(features, one.positive), strict=True)
     each = embed_classes(network, subject.phrases, class_prompts("cig"))
-    yield from zip(_judged("cig"), regions.classify_each(features, each.positive, each.negative), strict=True)
+    yield from zip(_judged("cig"), boxes_of_films.classify_each(features, each.positive, each.negative), strict=True)
 
 
 def _judged(data_set: DataSet) -> tuple[str, str]:
     return f"region/rc_{data_set}/cls_probs", f"region/rc_{data_set}/pred"
 
 
-def _positiveness(subject: Subject) -> Computed:
+def positiveness(subject: Subject) -> Computed:
     """Choose the prompts that get a sentence, in both published ways."""
     pathologies = _pathologies(subject)
     features, negative = subject.recording.take("rg/box_features_post"), subject.recording.take("txt/rg_neg/emb")
@@ -123,16 +120,16 @@ def _positiveness(subject: Subject) -> Computed:
     yield "rg_noavg/region_mask", report.gets_sentence(greatest, pathologies, ignore_negative_pathologies=True)
 
 
-def _selection(subject: Subject) -> Computed:
+def selections(subject: Subject) -> Computed:
     """Drop what was said twice, under every recorded rule, with the published shift of numbers."""
     recording = subject.recording
     features, mask = (recording.take(f"rg/sentence_{part}") for part in ("features", "mask"))
     yield "rg/sentence_similarity01", np.stack([_similarity(film) for film in features])
     similarities = [similarity_of(as_array(film[told])) for film, told in zip(features, mask, strict=True)]
-    for name in recording.texts:
-        if name.startswith("rg/postprocess/"):
-            config = cast("dict[str, dict[str, float | str]]", recording.told(name))["config"]
-            yield name, {"config": config, **_reports(subject, similarities, config)}
+    others = [name for name in recording.texts if name.startswith("rg/postprocess/")]
+    for name in dict.fromkeys([*(f"rg/postprocess/{rule}" for rule in _RULES), *others]):
+        config = cast("dict[str, dict[str, float | str]]", recording.told(name))["config"]
+        yield name, {"config": config, **_reports(subject, similarities, config)}
 
 
 def _similarity(features: Tensor) -> FloatArray:

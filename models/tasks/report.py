@@ -52,22 +52,13 @@ def gets_sentence(
     return chosen
 
 
-def selection(
-    similarity: FloatArray, preference: FloatArray, prompts: Sequence[int], *, rule: ReportRule
-) -> list[Told]:
-    """Choose the sentences that stay, each with its prompt.
-
-    similarity: [S, S], of the generated sentences; preference: [Q], of all prompts
-    prompts: the prompt of each sentence, S of them
-    """
-    kept, _ = deduplicate(similarity, preference[list(prompts)], rule)
-    return [Told(sentence=number, prompt=prompts[number]) for number in kept]
-
-
 def published_selection(similarity: FloatArray, preference: FloatArray, *, rule: ReportRule) -> list[Told]:
-    """Choose as the published code does, which looks a sentence's number up among all prompts (SPEC.md 9.1, BUG-8).
+    """Choose the sentences that stay, and the prompts that they are shown with (SPEC.md 9.1, BUG-8).
 
-    Behind the first prompt without a sentence, every sentence is preferred, named and located by another prompt's
-    numbers. Never for a person to read: it is here to show that nothing else differs.
+    The published code looks a sentence's number up among all prompts: behind the first prompt without a sentence, every
+    sentence is preferred, named and located by another prompt's numbers. Never for a person to read: it is here to show
+    that nothing else differs.
+    similarity: [S, S], of the generated sentences; preference: [Q], of all prompts
     """
-    return selection(similarity, preference, range(len(similarity)), rule=rule)
+    kept, _ = deduplicate(similarity, preference[: len(similarity)], rule)
+    return [Told(sentence=number, prompt=number) for number in kept]
