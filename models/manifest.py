@@ -8,6 +8,7 @@ is unknown or missing is an error, since a silent default would change what the 
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -23,11 +24,12 @@ WEIGHTS = "weights.safetensors"
 _T = TypeVar("_T")
 
 
-def _require_positive(sizes: object) -> None:
-    for entry in fields(cast("type", sizes)):
-        value = getattr(sizes, entry.name)
-        if not isinstance(value, str) and value <= 0:
-            raise ValueError(f"{entry.name} ({value}) must be above 0")
+def _require_positive(values: object, *names: str) -> None:
+    """Refuse what is not above 0: of these values, or of all numbers there are."""
+    for name in names or [entry.name for entry in fields(cast("type", values))]:
+        value = getattr(values, name)
+        if not isinstance(value, str) and not 0 < value < math.inf:
+            raise ValueError(f"{name} ({value}) must be above 0 and finite")
 
 
 def _require_divisible(name: str, value: int, part_name: str, part: int) -> None:
@@ -163,6 +165,8 @@ PUBLISHED_SIZES = NetworkSizes(
         max_length=128,
     ),
 )
+PUBLISHED_MEAN, PUBLISHED_STD = 0.505, 0.248
+"""Of the gray values that the published network was trained with (SPEC.md 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +184,9 @@ class InputRule:
     resize: Literal["direct", "via_256"]
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.std <= 0:
-            raise ValueError(f"size ({self.size}) and std ({self.std}) must be above 0")
+        _require_positive(self, "size", "std")
+        if not math.isfinite(self.mean):
+            raise ValueError(f"mean ({self.mean}) must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +208,7 @@ class Decisions:
     region_threshold: float
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ValueError(f"temperature ({self.temperature}) must be above 0")
+        _require_positive(self, "temperature")
         _require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold")
         for key, threshold in self.thresholds.items():
             if not 0 <= threshold <= 1:
@@ -229,8 +233,7 @@ class ReportRule:
 
     def __post_init__(self) -> None:
         _require_unit(self, "remove_above", "soft_remove_above")
-        if self.max_sentences < 1:
-            raise ValueError(f"max_sentences ({self.max_sentences}) must be above 0")
+        _require_positive(self, "max_sentences")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from models.errors import ModelError
@@ -33,6 +32,8 @@ _LANGUAGE = "txt_decoder.language_model."
 _TRANSFORMER = "language_model.transformer."
 _TIED = f"{_LANGUAGE}lm_head.weight"
 _TOKENS = f"{_LANGUAGE}transformer.wte.weight"
+# What CLIP keeps among its weights and no network of ours has.
+_CLIP_SCALARS = {"logit_scale", "input_resolution", "context_length", "vocab_size"}
 
 # Beginnings of names, theirs and ours.
 _CLIP_LAYER: _Pairs = (
@@ -152,7 +153,7 @@ def from_chexzero(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         _IMAGE + key.removeprefix("visual.") if key.startswith("visual.") else _PROMPT + key: tensor
         for key, tensor in state.items()
-        if key != "logit_scale"
+        if key not in _CLIP_SCALARS
     }
 
 
@@ -171,14 +172,19 @@ def clean(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state = {
         re.sub(r"\.layers\.2\.", ".layers.3.", key.removeprefix("_orig_mod.")): tensor for key, tensor in state.items()
     }
-    if _TIED in state and _TOKENS in state and not torch.equal(state[_TIED], state[_TOKENS]):
-        raise ModelError(f"{_TIED} differs from {_TOKENS}; this version knows tied embeddings only")
+    if _TIED in state and _TOKENS in state and not _are_same(state[_TIED], state[_TOKENS]):
+        raise ModelError(f"{_TIED} differs from {_TOKENS}, expected the same; this version knows tied embeddings only")
     # The latter are buffers of old libraries.
     return {
         key: tensor
         for key, tensor in state.items()
         if not (key == _TIED or (key.startswith(_LANGUAGE) and re.search(r"\.attn\.(masked_)?bias$", key)))
     }
+
+
+def _are_same(one: Tensor, other: Tensor) -> bool:
+    """Whether all numbers are the same; one that is no number is the same as another that is none."""
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -195,7 +201,7 @@ def our_name(key: str) -> str:
         if key.startswith(part.theirs):
             name = key.removeprefix(part.theirs)
             return part.ours + _exchange(name, part, layers=(part.layers, "layers."), ours=True)
-    raise ModelError(f"{key} belongs to no part of ChEX; is this a ChEX checkpoint?")
+    raise _unknown(key, *(part.theirs for part in _PARTS))
 
 
 def their_name(name: str) -> str:
@@ -221,11 +227,16 @@ def _exchange(name: str, part: _Part, *, layers: tuple[str, str], ours: bool) ->
     if name.startswith(layers[0]):
         number, _, rest = name.removeprefix(layers[0]).partition(".")
         before, pairs = f"{layers[1]}{number}.", part.in_layer
-    for pair in pairs:
-        old, new = pair if ours else pair[::-1]
+    sides = pairs if ours else tuple(pair[::-1] for pair in pairs)
+    for old, new in sides:
         if rest.startswith(old):
             return before + new + rest.removeprefix(old)
-    raise ModelError(f"{part.theirs if ours else part.ours}{name} is no weight of ChEX; is this a ChEX checkpoint?")
+    above = (part.theirs if ours else part.ours) + name.removesuffix(rest)
+    raise _unknown(above + rest, *(above + old for old, _ in sides))
+
+
+def _unknown(key: str, *beginnings: str) -> ModelError:
+    return ModelError(f"{key} is unknown, expected a key that begins with {', '.join(beginnings)}")
 
 
 def sizes_of(
@@ -347,7 +358,9 @@ def _size(state: Mapping[str, Tensor], *tellers: tuple[str, int]) -> int:
     """Give the length that most of these weights have along these axes; of equally many, the one named first."""
     told = [state[name].shape[axis] for name, axis in tellers if name in state and axis < state[name].ndim]
     if not told:
-        raise ModelError(f"{their_name(tellers[0][0])} is missing, or has too few axes")
+        name, axis = tellers[0]
+        found = f"has the shape {list(state[name].shape)}" if name in state else "is missing"
+        raise ModelError(f"{their_name(name)} {found}, expected a tensor of {axis + 1} axes or more")
     return Counter(told).most_common(1)[0][0]
 
 

@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from models.checkpoint import CARD, file_sha256, write_stream
 from models.chex import Chex
 from models.manifest import (
+    PUBLISHED_MEAN,
     PUBLISHED_SIZES,
+    PUBLISHED_STD,
     WEIGHTS,
     Decisions,
     DetectorSizes,
@@ -143,7 +145,7 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int, files: dict[str, st
         trained_on="nothing: random weights",
         intended_use="demonstration and tests of the program; never any clinical use",
         gray="voi",
-        input=InputRule(size=sizes.image_encoder.image_size, mean=0.505, std=0.248, resize="direct"),
+        input=InputRule(size=sizes.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="direct"),
         sizes=sizes,
         decisions=Decisions(
             temperature=0.15, default_threshold=0.7, review_band=0.1, box_threshold=0.5, region_threshold=0.5

@@ -14,38 +14,17 @@ from models import published
 from models.checkpoint import CARD, REQUIRED, file_sha256, load_network, load_weights, save_weights, verify
 from models.chex import Chex
 from models.errors import ModelError
-from models.manifest import (
-    PUBLISHED_SIZES,
-    WEIGHTS,
-    Decisions,
-    DetectorSizes,
-    GeneratorSizes,
-    ImageEncoderSizes,
-    InputRule,
-    Manifest,
-    NetworkSizes,
-    PostDecoderSizes,
-    PromptEncoderSizes,
-    write_manifest,
-)
+from models.manifest import PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
+from models.tokenizers import VOCABULARIES
+from tests.test_chex import SIZES
 
 LAYOUT = Path(__file__).parents[2] / "shared" / "chex" / "state_dict_layout.json"
-
-TINY = NetworkSizes(
-    image_encoder=ImageEncoderSizes(patch_size=16, image_size=32, width=8, layers=1, heads=2, output=8),
-    prompt_encoder=PromptEncoderSizes(vocabulary=49408, context=77, width=4, layers=1, heads=1, output=8),
-    detector=DetectorSizes(dim=8, heads=2, layers=1, boxes_per_prompt=2, feedforward=16, beta=2.0),
-    post_decoder=PostDecoderSizes(layers=1),
-    generator=GeneratorSizes(
-        vocabulary=50257, positions=16, width=4, layers=1, heads=1, prefix_length=2, prefix_hidden=8, max_length=8
-    ),
-)
 
 
 @pytest.fixture
 def network() -> Chex:
     torch.manual_seed(3)
-    return Chex(TINY).eval()
+    return Chex(SIZES).eval()
 
 
 @pytest.fixture
@@ -60,18 +39,12 @@ def directory(tmp_path: Path, network: Chex) -> Path:
 
 
 def manifest(directory: Path) -> Manifest:
-    return Manifest(
-        name="tiny",
-        version="1",
-        licence="Apache-2.0",
-        trained_on="nothing",
-        intended_use="tests",
-        gray="voi",
-        input=InputRule(size=32, mean=0.5, std=0.25, resize="direct"),
-        sizes=TINY,
-        decisions=Decisions(
-            temperature=0.5, default_threshold=0.5, review_band=0.1, box_threshold=0.3, region_threshold=0.5
-        ),
+    """That of the shipped model, but for the sizes and the files."""
+    shipped = read_manifest(VOCABULARIES.parent)
+    return dataclasses.replace(
+        shipped,
+        sizes=SIZES,
+        input=dataclasses.replace(shipped.input, size=SIZES.image_encoder.image_size),
         files={name: file_sha256(directory / name) for name in REQUIRED},
     )
 
@@ -86,7 +59,7 @@ def test_weights_come_back_as_they_were(directory: Path, network: Chex) -> None:
 
 def test_loaded_network_answers(directory: Path, network: Chex) -> None:
     loaded = load_network(directory)
-    pixels, tokens = torch.randn(2, 32, 32), torch.randint(0, 49408, (3, 77))
+    pixels, tokens = torch.randn(2, 48, 48), torch.randint(0, 49408, (3, 77))
 
     with torch.no_grad():
         expected = network.find(*network.encode_image(pixels), network.encode_prompts(tokens).expand(2, -1, -1))
@@ -225,7 +198,7 @@ def test_every_published_weight_has_its_place_and_size() -> None:
 
 
 def test_a_key_of_no_known_part_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"classifier\.weight"):
+    with pytest.raises(ModelError, match=r"classifier\.weight is unknown, expected a key that begins with img_encoder"):
         published.rename({"classifier.weight": torch.zeros(1)})
 
 

@@ -63,17 +63,32 @@ def test_of_two_that_are_equally_new_the_later_step_is_taken(tmp_path: Path) -> 
     assert chosen(tmp_path) == f"{RUN}/checkpoints/checkpoint_000000100.pth"
 
 
-def test_one_folder_may_stand_between_the_model_and_its_runs(tmp_path: Path) -> None:
-    lay_out(tmp_path, f"model.n_head=8/{RUN}/checkpoints/checkpoint_000000001.pth", "eval_x/run_9/a.txt")
+@pytest.mark.parametrize("above", ["model.n_head=8", "x/chex_stage3", "x/y/chex_stage3", "1/2/3/4/5/6"])
+def test_any_number_of_folders_may_stand_above_the_runs(tmp_path: Path, above: str) -> None:
+    name = f"{above}/{RUN}/checkpoints/checkpoint_000000001.pth"
+    folder = lay_out(tmp_path / "folder", name, "eval_x/run_9/a.txt")
+    archive = zipped(tmp_path / "a.zip", (name, (2024, 1, 1, 0, 0, 0)))
 
-    assert chosen(tmp_path) == f"model.n_head=8/{RUN}/checkpoints/checkpoint_000000001.pth"
+    assert chosen(folder) == name
+    assert find(archive, work=tmp_path, report=quiet).place == f"a.zip: {name}"
 
 
-def test_runs_in_several_folders_are_a_question(tmp_path: Path) -> None:
-    lay_out(tmp_path, *(f"{folder}/{RUN}/checkpoints/checkpoint_000000001.pth" for folder in ("a", "b")))
+@pytest.mark.parametrize("other", ["b", "c/d"])
+def test_runs_in_several_folders_are_a_question(tmp_path: Path, other: str) -> None:
+    lay_out(tmp_path, *(f"{folder}/{RUN}/checkpoints/checkpoint_000000001.pth" for folder in ("a", other)))
 
-    with pytest.raises(ModelError, match="there are runs in a, b; name one of these folders"):
+    with pytest.raises(ModelError, match=f"there are runs in a, {other}; name one of these folders"):
         chosen(tmp_path)
+
+
+def test_a_folder_that_links_lead_to_is_searched_once(tmp_path: Path) -> None:
+    lay_out(tmp_path, f"far/chex_stage3/{RUN}/checkpoints/checkpoint_000000001.pth")
+    (tmp_path / "near").mkdir()
+    for number in range(3):
+        (tmp_path / "near" / f"up{number}").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "near" / "model").symlink_to(tmp_path / "far" / "chex_stage3", target_is_directory=True)
+
+    assert choose(tmp_path / "near", age=lambda _: (0.0,), title="near").name == "checkpoint_000000001.pth"
 
 
 def test_a_last_run_without_checkpoint_is_not_passed_over(tmp_path: Path) -> None:

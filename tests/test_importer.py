@@ -1,27 +1,25 @@
-"""`python -m models.checkpoint`: published files in, a model directory out, or one line that says what is wrong."""
+"""`python -m models.checkpoint`: published files in, a whole model directory out, or none at all."""
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
+import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from models import published
-from models.checkpoint import load_network, load_weights, verify
+from models.checkpoint import importer, load_network, load_weights, verify
 from models.checkpoint.__main__ import main
 from models.checkpoint.importer import Wishes, bring
 from models.chex import Chex
-from models.manifest import WEIGHTS, read_manifest
+from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from tests import official
-from tests.official import HEADS, LM_HEAD, RUN, STEP, Content, State
+from tests.official import HEADS, LM_HEAD, RUN, STEP, State
 
 INNER = f"{RUN}/checkpoints/checkpoint_{STEP:09d}.pth"
 
@@ -52,33 +50,6 @@ def model(tmp_path: Path) -> Path:
 
 def run(source: Path, model: Path, *more: str) -> int:
     return main([str(source), str(model), "--gpt2-heads", str(HEADS), *more])
-
-
-Damage = Callable[[Content, State], object]
-
-
-@pytest.fixture
-def refused(
-    tmp_path: Path, model: Path, state: State, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Damage | Path], str]:
-    """Try what cannot be imported; gives the one line that says why, and sees that nothing is left behind."""
-
-    def refuse(wrong: Damage | Path) -> str:
-        if not isinstance(wrong, Path):
-            damage, weights = wrong, dict(state)
-            content = official.checkpoint(weights)
-            damage(content, weights)
-            wrong = official.save(tmp_path / "wrong.pth", content)
-        before = sorted(tmp_path.rglob("*"))
-
-        assert run(wrong, model) == 2
-
-        assert sorted(tmp_path.rglob("*")) == before
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        return captured.err.strip().splitlines()[-1]
-
-    return refuse
 
 
 def test_the_imported_network_is_the_published_one_bit_for_bit(archive: Path, model: Path, state: State) -> None:
@@ -152,6 +123,19 @@ def test_every_level_of_the_folder_is_a_source(folder: Path, model: Path, source
     assert (manifest.name, manifest.version) == ("chex_test", f"step-{STEP}")
 
 
+@pytest.mark.parametrize("name", ["chex", "chex.pth", "chex.v1"])
+def test_a_published_zip_is_known_by_what_is_in_it(archive: Path, tmp_path: Path, model: Path, name: str) -> None:
+    assert run(shutil.copyfile(archive, tmp_path / name), model) == 0
+
+    assert f"{name}: {INNER}" in (model / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+def test_a_checkpoint_is_known_by_what_is_in_it(folder: Path, tmp_path: Path, model: Path) -> None:
+    assert run(shutil.copyfile(folder.parent / INNER, tmp_path / "chex.zip"), model) == 0
+
+    assert "- Source: `chex.zip` (ChEX)" in (model / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
 def test_an_empty_directory_is_filled(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
@@ -186,162 +170,6 @@ def test_half_precision_becomes_float32(tmp_path: Path, model: Path, state: Stat
     assert torch.equal(loaded, state["detector.multiregion_tokens"].half().float())
 
 
-# Of these, some tell sizes and some do not; one has a part of its own below, and one is turned around.
-@pytest.mark.parametrize(
-    "key",
-    [
-        "img_encoder.backbone.conv1.weight",
-        "img_encoder.backbone.positional_embedding",
-        "img_encoder.backbone.transformer.resblocks.1.attn.in_proj_weight",
-        "txt_encoder.token_embedding.weight",
-        "txt_encoder.text_projection",
-        "detector.multiregion_tokens",
-        "detector.decoder.decoder_layers.1.norm_encoder.bias",
-        "detector.out_projector.1.layers.3.weight",
-        "post_decoder.gate",
-        "txt_decoder.language_model.transformer.wpe.weight",
-        "txt_decoder.language_model.transformer.h.1.mlp.c_fc.weight",
-        "txt_decoder.language_model.transformer.ln_f.weight",
-        "txt_decoder.prefix_proj.layers.3.weight",
-    ],
-)
-def test_a_missing_key_is_named(refused: Callable[[Damage | Path], str], key: str) -> None:
-    assert f"{key} is missing" in refused(lambda _, weights: weights.pop(key))
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "img_encoder.backbone.conv1.weight",
-        "img_encoder.backbone.proj",
-        "txt_encoder.positional_embedding",
-        "txt_encoder.ln_final.weight",
-        "detector.multiregion_tokens",
-        "detector.patch_projector.1.layers.0.weight",
-        "post_decoder.ln_gate.weight",
-        "txt_decoder.language_model.transformer.h.0.attn.c_attn.weight",
-        "txt_decoder.prefix_proj.layers.3.weight",
-    ],
-)
-def test_a_wrong_shape_is_named_with_what_was_expected(refused: Callable[[Damage | Path], str], key: str) -> None:
-    right: list[int] = []
-
-    def lengthen(_: Content, weights: State) -> None:
-        right.extend(weights[key].shape)
-        weights[key] = torch.cat([weights[key], weights[key]], dim=-1)
-
-    said = refused(lengthen)
-
-    assert key in said
-    assert f"{[*right[:-1], 2 * right[-1]]}, expected {right}" in said
-
-
-def test_an_unexpected_key_is_named(refused: Callable[[Damage | Path], str]) -> None:
-    for key in ("classifier.weight", "detector.extra.weight", "detector.decoder.decoder_layers.7.norm_sa.weight"):
-        assert key in refused(lambda _, weights, key=key: weights.update({key: torch.ones(2)}))  # type: ignore[misc]
-
-
-def test_weights_that_are_no_finite_numbers_are_refused(refused: Callable[[Damage | Path], str]) -> None:
-    gate = "post_decoder.gate"
-
-    assert f"{gate} holds numbers that are not finite" in refused(
-        lambda _, weights: weights.update({gate: torch.tensor([float("nan")])})
-    )
-    assert f"{gate} holds torch.int64" in refused(lambda _, weights: weights.update({gate: torch.tensor([1])}))
-    assert "is a str, expected a tensor" in refused(lambda _, weights: weights.update({gate: "1"}))  # type: ignore[dict-item]
-
-
-def test_another_architecture_is_refused_with_its_key(refused: Callable[[Damage | Path], str]) -> None:
-    def change(key: str, value: object) -> Damage:
-        def damage(content: Content, _: State) -> None:
-            table = content["config_dict"]
-            *path, last = key.split(".")
-            for name in path:
-                assert isinstance(table, dict)
-                table = table[name]
-            assert isinstance(table, dict)
-            table[last] = value
-
-        return damage
-
-    assert "act is 'relu', expected 'gelu'" in refused(change("act", "relu"))
-    assert "detector.clip_pos is True, expected False" in refused(change("detector.clip_pos", True))
-    assert "generation_kwargs.num_beams is 4, expected 1" in refused(
-        change("txt_decoder.generation_kwargs.num_beams", 4)
-    )
-    assert "generation_kwargs.top_k is unknown" in refused(change("txt_decoder.generation_kwargs.top_k", 5))
-    assert "d_model is 128, but detector.multiregion_tokens says 64" in refused(change("d_model", 128))
-    assert "n_post_decoder_layers is 3, but" in refused(change("n_post_decoder_layers", 3))
-    assert "n_head is None, expected a whole number" in refused(change("n_head", None))
-    assert "dim (64) must be a multiple of heads (5)" in refused(change("n_head", 5))
-
-
-def test_a_file_that_is_no_checkpoint_is_refused(refused: Callable[[Damage | Path], str], tmp_path: Path) -> None:
-    assert "config_dict is missing, expected a dictionary" in refused(lambda content, _: content.pop("config_dict"))
-    assert "holds optimizer; expected state_dict (ChEX)" in refused(
-        official.save(tmp_path / "other.pth", {"optimizer": 1})
-    )
-    assert "holds a list, expected a dictionary" in refused(official.save(tmp_path / "list.pth", [torch.ones(2)]))
-
-
-class Planted:
-    """Something that runs a command when it is loaded by a program that trusts it."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.trace),)
-
-
-def test_pickled_code_is_refused_and_named_and_never_runs(
-    refused: Callable[[Damage | Path], str], tmp_path: Path
-) -> None:
-    trace = tmp_path / "it ran"
-    bare = tmp_path / "bare.pth"
-    bare.write_bytes(pickle.dumps({"state_dict": Planted(trace)}, protocol=4))
-
-    said = refused(lambda content, _: content.update(results=Planted(trace)))
-
-    assert f"holds pickled code, {os.mkdir.__module__}.mkdir, and was refused" in said
-    assert f"holds pickled code, {os.mkdir.__module__}.mkdir, and was refused" in refused(bare)
-    assert not trace.exists()
-
-
-def test_a_damaged_zip_is_refused(refused: Callable[[Damage | Path], str], archive: Path, tmp_path: Path) -> None:
-    whole = archive.read_bytes()
-    damaged = tmp_path / "damaged.zip"
-
-    damaged.write_bytes(whole[: len(whole) // 2])
-    assert "damaged.zip is damaged" in refused(damaged)
-
-    middle = len(whole) // 2
-    damaged.write_bytes(
-        whole[:middle] + bytes(byte ^ 255 for byte in whole[middle : middle + 64]) + whole[middle + 64 :]
-    )
-    assert "damaged.zip is damaged" in refused(damaged)
-
-
-def test_a_damaged_pth_is_refused(refused: Callable[[Damage | Path], str], folder: Path, tmp_path: Path) -> None:
-    whole = (folder.parent / INNER).read_bytes()
-    damaged = tmp_path / "damaged.pth"
-
-    damaged.write_bytes(whole[: len(whole) // 2])
-    assert "damaged.pth is damaged" in refused(damaged)
-
-    # One bit of one weight, which PyTorch itself does not notice.
-    middle = len(whole) // 2
-    damaged.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    assert "damaged.pth is damaged" in refused(damaged)
-
-    damaged.write_bytes(b"")
-    assert "damaged.pth is damaged" in refused(damaged)
-
-
-def test_a_source_that_is_not_there_is_refused(refused: Callable[[Damage | Path], str], tmp_path: Path) -> None:
-    assert "absent.pth does not exist" in refused(tmp_path / "absent.pth")
-
-
 def test_an_existing_directory_is_left_alone(archive: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model.mkdir(parents=True)
     (model / "mine.txt").write_text("mine")
@@ -351,6 +179,71 @@ def test_an_existing_directory_is_left_alone(archive: Path, model: Path, capsys:
     assert "exists already" in capsys.readouterr().err
     assert [path.name for path in model.iterdir()] == ["mine.txt"]
     assert [path.name for path in model.parent.iterdir()] == ["model"]
+
+
+def test_a_place_that_cannot_become_a_directory_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "empty", target_is_directory=True)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    before = sorted(tmp_path.rglob("*"))
+
+    for place, said in {
+        "link": "link is a link; name a new directory",
+        "dangling": "dangling is a link; name a new directory",
+        "file": "file exists already; name a new directory",
+        "file/below/model": "file is no folder; name a new directory elsewhere",
+        "dangling/model": "dangling is no folder; name a new directory elsewhere",
+    }.items():
+        assert run(tmp_path / "absent.zip", tmp_path / place) == 2
+        assert f"{tmp_path / said}" in capsys.readouterr().err
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_mount_point_is_refused_since_nothing_can_be_renamed_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "absent.zip", Path("/")) == 2
+
+    assert "is a mount point; name a new directory in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--name", "--version"])
+@pytest.mark.parametrize("text", ["", "  ", "a\nb", "a\x1b[31m", "a\\b", "\udcff", "n" * 65])
+def test_a_name_that_no_report_can_carry_is_refused_before_anything_is_read(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
+) -> None:
+    assert run(tmp_path / "absent.zip", model, option, text) == 2
+
+    said = capsys.readouterr().err
+    assert f"{option} is {text!r}, expected 1 to 64 printable characters without a backslash" in said
+    assert not model.parent.exists()
+
+
+def test_a_folder_whose_name_no_report_can_carry_asks_for_another(
+    folder: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = shutil.copytree(folder, tmp_path / "chex\\test")
+
+    assert run(source, model) == 2
+    assert "--name is" in capsys.readouterr().err
+    assert run(source, model, "--name", "chex") == 0
+
+
+def test_a_manifest_that_cannot_be_read_again_is_never_left(
+    archive: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(directory: Path, _: Manifest) -> None:
+        (directory / MANIFEST).write_text("beta = NaN")
+
+    monkeypatch.setattr(importer, "write_manifest", write)
+
+    assert run(archive, model) == 2
+    assert "is not TOML" in capsys.readouterr().err
+    assert not model.parent.exists()
 
 
 @pytest.mark.parametrize("stopped_at", ["unpack", "check", "write"])

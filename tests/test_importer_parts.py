@@ -73,6 +73,14 @@ def test_chexzero_and_then_gpt2_are_put_into_a_network(
     assert "never any clinical use" in manifest.intended_use
 
 
+def test_the_numbers_that_clip_keeps_beside_its_weights_are_left_out(tmp_path: Path, state: State) -> None:
+    told = {"input_resolution": 224, "context_length": 77, "vocab_size": 49408}
+    clip = official.chexzero(state) | {key: torch.tensor(number) for key, number in told.items()}
+    source = official.save(tmp_path / "clip.pt", clip)
+
+    assert main([str(source), str(tmp_path / "model"), "--rest", str(PHANTOM)]) == 0
+
+
 def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State) -> None:
     bare = official.gpt2(state, below="txt_decoder.language_model.transformer.")
     old, new = tmp_path / "old", tmp_path / "new"
@@ -91,7 +99,7 @@ def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State) ->
 
 
 def test_what_lacks_is_drawn_at_random_at_the_published_sizes(chexzero: Path, state: State) -> None:
-    contents = recognize(dict(official.chexzero(state)), path=chexzero, place="best_64.pt")
+    contents = recognize(dict(official.chexzero(state)), path=chexzero)
 
     network = assemble(contents, place="best_64.pt", rest=None, generator_heads=None, seed=5)
 

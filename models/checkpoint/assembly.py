@@ -72,7 +72,7 @@ class Network:
         """Yield all weights in order, a piece at a time. Raises ModelError for one that is not finite."""
         for name, shape in self.shapes.items():
             if name in self.state:
-                yield from _pieces(name, self.state[name])
+                yield from _pieces(name, self.state[name], origin=self.origins[_part(name)])
             else:
                 yield from draw(name, shape, seed=self.seed)
 
@@ -80,7 +80,7 @@ class Network:
 def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_heads: int | None, seed: int) -> Network:
     """Put a network together.
 
-    place: what to call the source; generator_heads: of GPT-2, where a person says so
+    place: what to call the source among the origins; generator_heads: of GPT-2, where a person says so
     Raises ModelError that names the key, what was expected and what was found.
     """
     claims.check_behavior(contents)
@@ -88,9 +88,9 @@ def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_hea
     try:
         sizes = _sizes(contents, state, rest=rest, generator_heads=generator_heads)
     except ValueError as error:
-        raise ModelError(f"{place}: the sizes of its weights do not fit together: {error}") from error
+        raise ModelError(f"the sizes of its weights do not fit together: {error}") from error
     shapes = shapes_of(sizes)
-    _check(contents, shapes, place=place)
+    _check(contents, shapes)
     if contents.kind == "ChEX":
         claims.check_sizes(contents, sizes)
     if rest is not None:
@@ -132,7 +132,7 @@ def _sizes(
     )
 
 
-def _check(contents: Contents, shapes: published.Shapes, *, place: str) -> None:
+def _check(contents: Contents, shapes: published.Shapes) -> None:
     """Compare a source with the network that its sizes make, key by key under the published names."""
     parts = _PARTS_OF[contents.kind]
     expected = published.their_shapes({name: shape for name, shape in shapes.items() if _part(name) in parts})
@@ -143,21 +143,17 @@ def _check(contents: Contents, shapes: published.Shapes, *, place: str) -> None:
     ):
         if keys:
             more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
-            raise ModelError(
-                f"{place}: {min(keys)} {problem}{more}; expected the {len(expected)} weights of {contents.kind}"
-            )
+            raise ModelError(f"{min(keys)} {problem}{more}; expected the {len(expected)} weights of {contents.kind}")
     for key, shape in expected.items():
         tensor = found[key]
         if tuple(tensor.shape) != shape:
-            raise ModelError(f"{place}: {key} has the shape {list(tensor.shape)}, expected {list(shape)}")
+            raise ModelError(f"{key} has the shape {list(tensor.shape)}, expected {list(shape)}")
         if not tensor.is_floating_point():
-            raise ModelError(f"{place}: {key} holds {tensor.dtype}, expected floating-point numbers")
+            raise ModelError(f"{key} holds {tensor.dtype}, expected floating-point numbers")
     for name, rows in _ROWS.items():
         key = published.their_name(name)
         if key in found and found[key].shape[0] != rows:
-            raise ModelError(
-                f"{place}: {key} has {found[key].shape[0]} rows, expected {rows} as the vocabularies ask for"
-            )
+            raise ModelError(f"{key} has {found[key].shape[0]} rows, expected {rows} as the vocabularies ask for")
 
 
 def _check_rest(rest: Rest, shapes: published.Shapes, *, taken: Mapping[str, Tensor]) -> None:
@@ -175,11 +171,12 @@ def _part(name: str) -> str:
     return next(part for part in PARTS if name.startswith(f"{part}."))
 
 
-def _pieces(name: str, tensor: Tensor) -> Iterator[FloatArray]:
+def _pieces(name: str, tensor: Tensor, *, origin: str) -> Iterator[FloatArray]:
     """Cut a weight into pieces of whole rows, so that only one of them is in memory."""
     rows = max(_PIECE // max(math.prod(tensor.shape[1:]), 1), 1)
     for start in range(0, tensor.shape[0], rows):
         values = tensor[start : start + rows].to(torch.float32).contiguous()
-        if not torch.isfinite(values).all():
-            raise ModelError(f"{published.their_name(name)} holds numbers that are not finite")
+        if len(wrong := values[~torch.isfinite(values)]):
+            key = published.their_name(name)
+            raise ModelError(f"{origin}: {key} holds {wrong[0].item()}, expected finite numbers in float32")
         yield values.numpy()

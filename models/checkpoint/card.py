@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from models.checkpoint.assembly import UNTRAINED, Network, Rest
 from models.checkpoint.contents import Kind
-from models.manifest import Decisions, InputRule, Manifest
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Decisions, InputRule, Manifest
 
-# SPEC.md 1: gray values as the published network was normalized with, films brought to 256 pixels first.
-_MEAN, _STD = 0.505, 0.248
 # Not calibrated. Above one half is positive in the published code, boxes and regions alike (SPEC.md 4.5, 8 and 9.1).
 # The temperature is the one that it ships for MS-CXR, films of the same hospital as those of training (SPEC.md 9.2).
 _DECISIONS = Decisions(temperature=0.1, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
@@ -53,7 +51,9 @@ def manifest_of(provenance: Provenance, network: Network, *, rest: Rest | None, 
             else "research; never the basis of a clinical decision"
         ),
         gray="mimic_jpg",
-        input=InputRule(size=network.sizes.image_encoder.image_size, mean=_MEAN, std=_STD, resize="via_256"),
+        input=InputRule(
+            size=network.sizes.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="via_256"
+        ),
         sizes=network.sizes,
         decisions=_DECISIONS,
         origins=network.origins if mixed else {},

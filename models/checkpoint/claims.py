@@ -5,6 +5,7 @@ A key that is not there claims nothing: the published program has had others bef
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 
@@ -113,9 +114,9 @@ def heads(contents: Contents) -> int:
 def beta(contents: Contents) -> float:
     """Give the exponent of the soft boxes."""
     found = next(_values(contents.config, "detector.soft_roi_beta"), None)
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise ModelError(f"{contents.config_place}: detector.soft_roi_beta is {found!r}, expected a number")
-    return float(found)
+    if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found <= sys.float_info.max:
+        return float(found)
+    raise ModelError(f"{contents.config_place}: detector.soft_roi_beta is {found!r}, expected a finite number above 0")
 
 
 def max_length(contents: Contents) -> int:

@@ -34,53 +34,53 @@ class Contents:
     step: int | None = None
 
 
-def recognize(content: Mapping[str, object], *, path: Path, place: str) -> Contents:
+def recognize(content: Mapping[str, object], *, path: Path) -> Contents:
     """Say what the dictionary of a file is.
 
-    path: of the file, beside which a GPT-2 has its `config.json`; place: what to call it in messages
+    path: of the file, beside which a GPT-2 has its `config.json`
     Raises ModelError where it is nothing that is known, or a weight is not a tensor of real numbers.
     """
     if "state_dict" in content:
-        return _chex(content, place=place)
+        return _chex(content)
     if "visual.conv1.weight" in content:
-        return Contents(kind="CheXzero", state=published.clean(published.from_chexzero(_tensors(content, place=place))))
+        return Contents(kind="CheXzero", state=published.clean(published.from_chexzero(_tensors(content))))
     if "wte.weight" in content or "transformer.wte.weight" in content:
-        state = published.clean(published.from_gpt2(_tensors(content, place=place)))
+        state = published.clean(published.from_gpt2(_tensors(content)))
         config = path.with_name("config.json")
         return Contents(kind="GPT-2", state=state, config=_read_config(config), config_place=config.name)
     first = ", ".join(list(content)[:3]) or "nothing"
     raise ModelError(
-        f"{place} holds {first}; expected state_dict (ChEX), visual.conv1.weight (CheXzero) or wte.weight (GPT-2)"
+        f"it holds {first}; expected state_dict (ChEX), visual.conv1.weight (CheXzero) or wte.weight (GPT-2)"
     )
 
 
-def _chex(content: Mapping[str, object], *, place: str) -> Contents:
-    state, config = (_dictionary(content, key, place=place) for key in ("state_dict", "config_dict"))
+def _chex(content: Mapping[str, object]) -> Contents:
+    state, config = (_dictionary(content, key) for key in ("state_dict", "config_dict"))
     step = content.get("step")
     if isinstance(step, Tensor) or not isinstance(step, SupportsIndex):
-        raise ModelError(f"{place}: step is {_described(step)}, expected a whole number")
+        raise ModelError(f"step is {_described(step)}, expected a whole number")
     return Contents(
         kind="ChEX",
-        state=published.clean(_tensors(state, place=place)),
+        state=published.clean(_tensors(state)),
         config=config,
         config_place="config_dict",
         step=operator.index(step),
     )
 
 
-def _dictionary(content: Mapping[str, object], key: str, *, place: str) -> dict[str, object]:
+def _dictionary(content: Mapping[str, object], key: str) -> dict[str, object]:
     value = content.get(key)
     if not isinstance(value, dict):
-        raise ModelError(f"{place}: {key} is {_described(value)}, expected a dictionary; is this a ChEX checkpoint?")
+        raise ModelError(f"{key} is {_described(value)}, expected a dictionary; is this a ChEX checkpoint?")
     return {str(name): entry for name, entry in value.items()}
 
 
-def _tensors(content: Mapping[str, object], *, place: str) -> dict[str, Tensor]:
+def _tensors(content: Mapping[str, object]) -> dict[str, Tensor]:
     """Refuse whatever is no dense tensor, which no part of the network has."""
     tensors = {}
     for key, value in content.items():
-        if not isinstance(value, Tensor) or value.layout != torch.strided:
-            raise ModelError(f"{place}: {key} is {_described(value)}, expected a tensor")
+        if not isinstance(value, Tensor) or value.is_meta or value.is_nested or value.layout != torch.strided:
+            raise ModelError(f"{key} is {_described(value)}, expected a dense tensor")
         tensors[key] = value.detach()
     return tensors
 
@@ -99,4 +99,10 @@ def _read_config(path: Path) -> dict[str, object]:
 
 
 def _described(value: object) -> str:
-    return "missing" if value is None else f"a {type(value).__name__}"
+    if value is None:
+        return "missing"
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    if value.is_meta:
+        return "a tensor without numbers"
+    return f"a {'nested' if value.is_nested else str(value.layout).removeprefix('torch.')} tensor"

@@ -7,6 +7,7 @@ code takes by default.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import zipfile
 import zlib
@@ -21,7 +22,6 @@ from models.progress import Report
 
 _BLOCK = 1 << 22
 _RUN = "run_"
-_FOLDERS_ABOVE_A_RUN = 2
 _SKIPPED = ("eval_", "__MACOSX", ".")
 _PIECES_OF_OTHERS = ("model.safetensors", "pytorch_model.bin")
 
@@ -55,7 +55,7 @@ def find(source: Path, *, work: Path, report: Report) -> Found:
         place, parts = f"{source.resolve().name}/{path.relative_to(source).as_posix()}", path.resolve().parts
     elif not source.is_file():
         raise ModelError(f"{source} does not exist; name a zip, a folder or a file with weights")
-    elif source.suffix.lower() == ".zip":
+    elif _is_archive(source):
         return _out_of_zip(source, work=work, report=report)
     else:
         path, place, parts = source, source.name, source.resolve().parts
@@ -67,6 +67,14 @@ def find(source: Path, *, work: Path, report: Report) -> Found:
             done += len(block)
             report("hash", done, size)
     return Found(path=path, place=place, model=_model(parts), sha256=hashed.hexdigest())
+
+
+def _is_archive(source: Path) -> bool:
+    """Whether a file is a zip, and not the zip of one pickle and its numbers that PyTorch writes. No name tells."""
+    if not zipfile.is_zipfile(source):
+        return False
+    with _reading_zip(source), zipfile.ZipFile(source) as archive:
+        return not any(re.fullmatch(r"[^/]+/data\.pkl", name) for name in archive.namelist())
 
 
 def _in_folder(folder: Path) -> Path:
@@ -126,18 +134,32 @@ def choose(root: _Place, *, age: _Age[_Place], title: str) -> _Place:
 
 
 def _last_run(root: _Place, *, title: str) -> _Place:
-    level = [root]
-    for _ in range(_FOLDERS_ABOVE_A_RUN + 1):
-        if holding := [folder for folder in level if _folders(folder, _RUN)]:
-            if len(holding) > 1:
-                names = ", ".join(sorted(folder.name for folder in holding))
-                raise ModelError(f"{title}: there are runs in {names}; name one of these folders")
-            return max(_folders(holding[0], _RUN), key=lambda run: run.name)
-        level = [inner for folder in level for inner in _folders(folder, "")]
-    raise ModelError(
-        f"{title}: there is no checkpoint in it; expected run_*/checkpoints/checkpoint_*.pth, "
-        f"or {' or '.join(_PIECES_OF_OTHERS)}"
-    )
+    holding = _holding_runs(root)
+    if not holding:
+        raise ModelError(
+            f"{title}: there is no checkpoint in it; expected run_*/checkpoints/checkpoint_*.pth, "
+            f"or {' or '.join(_PIECES_OF_OTHERS)}"
+        )
+    if len(holding) > 1:
+        names = ", ".join(sorted(os.path.relpath(str(folder), str(root)) for folder in holding))
+        raise ModelError(f"{title}: there are runs in {names}; name one of these folders")
+    return max(_folders(holding[0], _RUN), key=lambda run: run.name)
+
+
+def _holding_runs(root: _Place) -> list[_Place]:
+    """List the folders that runs lie in, at any depth; what lies below or beside runs is not searched."""
+    holding, seen, waiting = [], set(), [root]
+    while waiting:
+        folder = waiting.pop()
+        # Links may lead up again, or twice to one folder; those in a zip lead nowhere.
+        if (place := os.path.realpath(str(folder))) in seen:
+            continue
+        seen.add(place)
+        if _folders(folder, _RUN):
+            holding.append(folder)
+        else:
+            waiting += _folders(folder, "")
+    return holding
 
 
 def _folders(folder: _Place, beginning: str) -> list[_Place]:

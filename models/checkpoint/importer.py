@@ -27,7 +27,7 @@ from models.progress import Report
 from models.tokenizers import VOCABULARIES
 
 _NAME_LENGTH = 64
-"""As long as a name may be in the objects that carry it (DICOM PS3.5 6.2, LO)."""
+"""As long as a name may be in the objects that carry it (DICOM PS3.5 6.2, LO), where no control or backslash may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +63,25 @@ def bring(source: Path, directory: Path, wishes: Wishes, *, report: Report) -> I
 
     Raises ModelError where the source or a wish is wrong, OSError where the disk fails. Both leave nothing behind.
     """
-    _refuse_existing(directory)
+    _check_place(directory)
+    for option, text in (("--name", wishes.name), ("--version", wishes.version)):
+        if text is not None:
+            _check_label(option, text)
     rest = _open_rest(wishes.rest) if wishes.rest is not None else None
     with _new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
         found = find(source, work=Path(work), report=report)
-        contents = recognize(
-            open_weights(found.path, place=found.place, report=report), path=found.path, place=found.place
-        )
-        if contents.kind == "ChEX" and rest is not None:
-            raise ModelError(f"{found.place} holds a whole ChEX network; leave --rest out")
-        network = assemble(contents, place=found.place, rest=rest, generator_heads=wishes.gpt2_heads, seed=wishes.seed)
+        content = open_weights(found.path, place=found.place, report=report)
+        with _naming(found.place):
+            contents = recognize(content, path=found.path)
+            if contents.kind == "ChEX" and rest is not None:
+                raise ModelError("it holds a whole ChEX network; leave --rest out")
+            network = assemble(
+                contents, place=found.place, rest=rest, generator_heads=wishes.gpt2_heads, seed=wishes.seed
+            )
         provenance = _provenance(found, contents, wishes)
         weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, _counted(network, report))
         _write_others(aside, network, provenance, rest=rest, weights_sha256=weights_sha256)
+        read_manifest(aside)
     return Imported(
         directory=directory,
         name=provenance.name,
@@ -88,9 +94,35 @@ def bring(source: Path, directory: Path, wishes: Wishes, *, report: Report) -> I
     )
 
 
-def _refuse_existing(directory: Path) -> None:
+def _check_place(directory: Path) -> None:
+    """Refuse at once what the finished folder could not be renamed to. Raises ModelError."""
+    if directory.is_symlink():
+        raise ModelError(f"{directory} is a link; name a new directory, or the one that it leads to")
+    if directory.is_mount():
+        raise ModelError(f"{directory} is a mount point; name a new directory in it")
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise ModelError(f"{directory} exists already; name a new directory, or remove it first")
+    above = next(parent for parent in directory.absolute().parents if os.path.lexists(parent))
+    if not above.is_dir():
+        raise ModelError(f"{above} is no folder; name a new directory elsewhere than below it")
+
+
+def _check_label(option: str, text: str) -> None:
+    """Refuse a name that no report can carry. Raises ModelError."""
+    if not (text.strip() and len(text) <= _NAME_LENGTH and text.isprintable() and "\\" not in text):
+        raise ModelError(
+            f"{option} is {text!r}, expected 1 to {_NAME_LENGTH} printable characters without a backslash; "
+            f"give another: {option} TEXT"
+        )
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Say of which file a complaint is."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{place}: {error}") from error
 
 
 def _open_rest(directory: Path) -> Rest:
@@ -103,11 +135,7 @@ def _provenance(found: Found, contents: Contents, wishes: Wishes) -> Provenance:
     defaults = {"ChEX": found.model or "chex", "CheXzero": "chex-with-chexzero", "GPT-2": "chex-with-gpt2"}
     version = f"step-{contents.step}" if contents.step is not None else f"sha256-{found.sha256[:12]}"
     name = defaults[contents.kind][:_NAME_LENGTH] if wishes.name is None else wishes.name
-    for option, text in (("--name", name), ("--version", wishes.version)):
-        if text is not None and not 0 < len(text.strip()) <= _NAME_LENGTH:
-            raise ModelError(
-                f"{option} has {len(text)} characters, expected 1 to {_NAME_LENGTH} that are not all blank"
-            )
+    _check_label("--name", name)
     return Provenance(
         name=name,
         version=version if wishes.version is None else wishes.version,

@@ -6,7 +6,6 @@ numpy's numbers are let in, which training results may be (SPEC.md 12); their na
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import pickletools
 import re
@@ -63,25 +62,36 @@ def _unpickled(path: Path, *, place: str, is_zip: bool) -> object:
             # Files of PyTorch before 1.6, as some of GPT-2 are, can only be read as a whole.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         except pickle.UnpicklingError as error:
+            found = _found(path, str(error), is_zip=is_zip)
+            if found is None:
+                raise ModelError(f"{place} is damaged, or no file of PyTorch; fetch it again") from error
             raise ModelError(
-                f"{place} holds pickled code, {_found(path, str(error))}, and was refused before any of it ran; "
+                f"{place} holds pickled code, {found}, and was refused before any of it ran; "
                 "expected nothing but weights, numbers and texts"
             ) from error
         except Exception as error:  # what damaged bytes make of a pickle can be any error
-            cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            # Its first sentence: what follows tells programmers of PyTorch what to do.
+            cause = re.split(r"\.?\s*\n|\.\s", str(error).strip())[0][:200] or type(error).__name__
             raise ModelError(f"{place} is damaged, or no file of PyTorch ({cause}); fetch it again") from error
 
 
-def _found(path: Path, message: str) -> str:
-    """Name what a pickle asked for and did not get, out of PyTorch's message or, where that is silent, of the file."""
+def _found(path: Path, message: str, *, is_zip: bool) -> str | None:
+    """Name what a pickle asked for and did not get, out of PyTorch's message or, where that is silent, of the file.
+
+    None where the file is no pickle from its beginning to its end.
+    """
     if named := re.search(r"GLOBAL (\S+)|but got (<class '[\w.]+'>)", message):
         return str(named[1] or named[2])
-    texts: list[str] = []
-    with contextlib.suppress(ValueError), path.open("rb") as file:
-        for opcode, argument, _ in pickletools.genops(file):
-            if opcode.name == "STACK_GLOBAL":
-                return ".".join(texts[-2:])
-            texts += [argument] if isinstance(argument, str) else []
+    if not is_zip:
+        texts: list[str] = []
+        try:
+            with path.open("rb") as file:
+                for opcode, argument, _ in pickletools.genops(file):
+                    if opcode.name == "STACK_GLOBAL":
+                        return ".".join(texts[-2:])
+                    texts += [argument] if isinstance(argument, str) else []
+        except ValueError:
+            return None
     return message.partition("error:")[2].strip().partition("\n")[0] or "of an unknown kind"
 
 

@@ -8,10 +8,9 @@ import torch
 
 from models.errors import ModelError
 from models.golden.subject import Computed, Subject, watched
-from models.manifest import InputRule
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule
 from models.preprocess import prepare
 
-_MEAN, _STD = 0.505, 0.248
 _STAGE_SIDE = 256
 _PHRASES = ("rg_queries", "rg_neg", "odd")
 
@@ -19,10 +18,10 @@ _PHRASES = ("rg_queries", "rg_neg", "odd")
 def pictures(subject: Subject) -> Computed:
     """Prepare every recorded film on both paths, and the batch of them all."""
     side = subject.network.sizes.image_encoder.image_size
-    ready = InputRule(size=side, mean=_MEAN, std=_STD, resize="via_256")
+    ready = InputRule(size=side, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="via_256")
     # Cut out and not yet resized or normalized, the film is what the published training kept.
     stage = InputRule(size=_STAGE_SIDE, mean=0, std=1, resize="via_256")
-    direct = InputRule(size=side, mean=_MEAN, std=_STD, resize="direct")
+    direct = InputRule(size=side, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="direct")
     batch = []
     count = sum(name.endswith("/raw_uint8") for name in subject.recording.arrays)
     for name in (f"image{number}" for number in range(count)):
