@@ -5,6 +5,9 @@
 #   make check    format, lint, types, tests
 #   make setup    only the Python environment
 #   make clean    removes what these commands made
+#   make float16  float16 graphs, every operator rounded, against float32 on 64 films
+#   make sbom     what the default install holds, and its licences, into dist/
+#   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
@@ -18,10 +21,12 @@ TORCH_INDEX ?=
 comma := ,
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
+PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python --disable-pip-version-check install \
+  --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
 PHANTOM := models/weights/phantom
 
-.PHONY: setup system-packages model demo test check full-size clean
+.PHONY: setup system-packages model demo test check float16 full-size sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -57,9 +62,29 @@ check: setup model
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --durations=15
 
+# Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in about a minute.
+float16: setup model
+	$(VENV)/bin/python -m export.build --model $(PHANTOM) --target onnx,tensorrt
+	$(VENV)/bin/python -m export.parity --model $(PHANTOM) onnx rounded-float16
+
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
 
+# The default install alone, in an environment of its own, looked at from outside.
+sbom: setup
+	$(PIP) '.[sbom]'
+	$(PYTHON) -m venv --clear --without-pip dist/environment
+	$(PIP_INTO_SBOM) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP_INTO_SBOM) '.[cpu]'
+	$(VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/sbom.cdx.json dist/environment/bin/python
+	$(VENV)/bin/pip-licenses --python dist/environment/bin/python --order license --format markdown \
+	  --output-file dist/licences.md
+	rm -rf dist/environment
+
+container-test: setup
+	TORCH_INDEX='$(TORCH_INDEX)' PYTHON=$(VENV)/bin/python sh tests/container.sh
+
 clean:
-	rm -rf $(VENV) demo-out $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-out dist $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,9 +1,11 @@
 """Runnable: do two engines of one model agree, stage by stage?
 
-    python -m export.parity --model DIR ENGINE ENGINE [--json]
+    python -m export.parity --model DIR ENGINE ENGINE [--films N] [--engines DIR] [--json]
 
 Both get the first engine's numbers at every stage, so a difference is counted where it arises. Inputs are not those
 that the graphs were traced with: other films, other numbers of films, prompts and boxes, boxes with and without prompt.
+Of a float16 engine the question is another one: how far is its reading of a film from the first engine's? There each
+goes on with its own numbers, film after film, and differences add up as they do in use.
 """
 
 from __future__ import annotations
@@ -12,36 +14,63 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from models.engines import ENGINES, Engine, FloatArray, IntArray, Patches, open_unproven
+from export import samples
+from export.rounded import open_rounded
+from models.engines import ENGINES, GPU_ENGINES, Engine, FloatArray, Patches, open_unproven
+from models.engines.onnx_engine import open_onnx
 from models.engines.proof import Stage
 from models.errors import ModelError
 from models.manifest import NetworkSizes, read_manifest
 
-# Boxes and scores lie in 0..1. Features do not: their tolerance is a share of the largest of them, where above 1.
-TOLERANCE = 1e-4
-FEATURE_TOLERANCE = 2e-5
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """What two engines may differ by. Boxes and scores lie in 0..1; features do not.
+
+    features: a share of the largest of them, where above 1
+    """
+
+    boxes: float
+    scores: float
+    features: float
+
+
+FLOAT32 = Tolerance(boxes=1e-4, scores=1e-4, features=2e-5)
+FLOAT16 = Tolerance(boxes=2e-3, scores=5e-3, features=5e-3)
+FILMS = 64
+_HALF_ENGINES = ("onnx-float16", "rounded-float16")
 _FILMS = (1, 2, 3)
 _PHRASES = (1, 14, 29, 60)
 _QUERIES = ((1, 29), (2, 14), (3, 1), (1, 60))
+_PROMPTS_OF_A_READING = 14
 _SEED = 20240701
+
+Outputs = tuple[str, FloatArray, FloatArray]
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m export.parity", description="Compare two engines of one model.")
+    names = (*ENGINES, *GPU_ENGINES, *_HALF_ENGINES)
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
-    parser.add_argument("engines", nargs=2, choices=ENGINES, metavar="ENGINE", help=" or ".join(ENGINES))
+    parser.add_argument("engines", nargs=2, choices=names, metavar="ENGINE", help=" or ".join(names))
+    parser.add_argument("--films", type=int, default=FILMS, metavar="N", help="of a float16 engine: %(default)s films")
+    parser.add_argument("--engines", dest="folder", type=Path, metavar="DIR", help="where TensorRT's engines are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
     try:
-        first, second = (open_unproven(options.model, engine=name) for name in options.engines)
-        stages = compare(first, second, read_manifest(options.model).sizes)
+        first, second = (_open(options.model, name, options.folder) for name in options.engines)
+        sizes = read_manifest(options.model).sizes
+        is_half = bool({"tensorrt", *_HALF_ENGINES} & set(options.engines))
+        stages = (
+            compare_readings(first, second, sizes, films=options.films) if is_half else compare(first, second, sizes)
+        )
     except ModelError as error:
         print(error, file=sys.stderr)
         return 2
@@ -77,11 +106,29 @@ def lines(stages: dict[str, Stage]) -> list[str]:
 
 
 def compare(first: Engine, second: Engine, sizes: NetworkSizes) -> dict[str, Stage]:
-    """Run both engines on the same inputs; the first is the reference."""
+    """Run both engines on the same inputs, stage by stage; the first is the reference."""
+    return _worst(_runs(first, second, sizes), FLOAT32)
+
+
+def compare_readings(first: Engine, second: Engine, sizes: NetworkSizes, *, films: int = FILMS) -> dict[str, Stage]:
+    """Let both engines read the same films, each with its own numbers throughout; the first is the reference."""
+    return _worst(_readings(first, second, sizes, films), FLOAT16)
+
+
+def _open(directory: Path, name: str, engines: Path | None) -> Engine:
+    if name == "onnx-float16":
+        return open_onnx(directory, precision="float16")
+    if name == "rounded-float16":
+        return open_rounded(directory)
+    return open_unproven(directory, engine=name, engines=engines)
+
+
+def _worst(outputs: Iterable[Outputs], allowed: Tolerance) -> dict[str, Stage]:
+    """Keep of every stage the run that used most of what is allowed."""
     stages: dict[str, Stage] = {}
-    for name, reference, other in _runs(first, second, sizes):
-        is_unit = name in ("find.boxes", "find.scores")
-        tolerance = TOLERANCE if is_unit else FEATURE_TOLERANCE * max(1.0, float(np.abs(reference).max()))
+    for name, reference, other in outputs:
+        kinds = {"find.boxes": allowed.boxes, "find.scores": allowed.scores}
+        tolerance = kinds.get(name) or allowed.features * max(1.0, float(np.abs(reference).max()))
         stage = Stage(max_abs=float(np.abs(reference - other).max()), tolerance=tolerance)
         stages[name] = max(stage, stages.get(name, stage), key=_share_used)
     return stages
@@ -92,65 +139,61 @@ def _share_used(stage: Stage) -> float:
     return float("inf") if np.isnan(stage.max_abs) else stage.max_abs / stage.tolerance
 
 
-def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[Outputs]:
     """Give for every output of every run its name, and what both engines made of it."""
     random = np.random.default_rng(_SEED)
+    side = sizes.image_encoder.image_size
     for count in _FILMS:
-        pixels = _films(random, count, side=sizes.image_encoder.image_size)
-        patches, other = first.encode_image(pixels), second.encode_image(pixels)
-        for part in ("features", "positions", "cls"):
-            yield "encode_image", getattr(patches, part), getattr(other, part)
+        pixels = samples.films(random, count, side=side)
+        yield from _encoded(first.encode_image(pixels), second.encode_image(pixels))
     for count in _PHRASES:
-        tokens = _phrases(random, count, sizes)
+        tokens = samples.phrases(random, count, sizes)
         yield "encode_prompts", first.encode_prompts(tokens), second.encode_prompts(tokens)
     for films, count in _QUERIES:
-        patches = first.encode_image(_films(random, films, side=sizes.image_encoder.image_size))
-        prompts = first.encode_prompts(_phrases(random, films * count, sizes)).reshape(films, count, -1)
-        yield from _find(first, second, patches, prompts)
-        yield from _describe(random, first, second, patches, prompts)
+        patches = first.encode_image(samples.films(random, films, side=side))
+        prompts = first.encode_prompts(samples.phrases(random, films * count, sizes)).reshape(films, count, -1)
+        yield from _queried(random, (first, second), (patches, patches), (prompts, prompts))
 
 
-def _find(
-    first: Engine, second: Engine, patches: Patches, prompts: FloatArray
-) -> Iterator[tuple[str, FloatArray, FloatArray]]:
-    found, other = first.find(patches, prompts), second.find(patches, prompts)
+def _readings(first: Engine, second: Engine, sizes: NetworkSizes, films: int) -> Iterator[Outputs]:
+    """As `_runs`, film after film, for engines that keep their own numbers."""
+    random = np.random.default_rng(_SEED)
+    tokens = samples.phrases(random, _PROMPTS_OF_A_READING, sizes)
+    prompts = first.encode_prompts(tokens), second.encode_prompts(tokens)
+    yield "encode_prompts", *prompts
+    for _ in range(films):
+        pixels = samples.films(random, 1, side=sizes.image_encoder.image_size)
+        patches = first.encode_image(pixels), second.encode_image(pixels)
+        yield from _encoded(*patches)
+        yield from _queried(random, (first, second), patches, (prompts[0][np.newaxis], prompts[1][np.newaxis]))
+
+
+def _encoded(reference: Patches, other: Patches) -> Iterator[Outputs]:
+    for part in ("features", "positions", "cls"):
+        yield "encode_image", getattr(reference, part), getattr(other, part)
+
+
+def _queried(
+    random: np.random.Generator,
+    engines: tuple[Engine, Engine],
+    patches: tuple[Patches, Patches],
+    prompts: tuple[FloatArray, FloatArray],
+) -> Iterator[Outputs]:
+    """Ask both engines for prompts, and for boxes with a prompt, without one, and with one at random."""
+    asked = list(zip(engines, patches, prompts, strict=True))
+    found, other = (engine.find(film, phrases) for engine, film, phrases in asked)
     yield "find.boxes", found.boxes, other.boxes
     yield "find.scores", found.scores, other.scores
     yield "find.scores", found.aggregated_scores, other.aggregated_scores
     yield "find.features", found.features, other.features
-
-
-def _describe(
-    random: np.random.Generator, first: Engine, second: Engine, patches: Patches, prompts: FloatArray
-) -> Iterator[tuple[str, FloatArray, FloatArray]]:
-    films, count, _ = prompts.shape
-    sides = random.uniform(0.05, 0.6, (films, count, 2))
-    boxes = np.concatenate([random.uniform(0, 1, (films, count, 2)), sides], axis=-1).astype(np.float32)
+    films, count, _ = prompts[0].shape
+    boxes = samples.boxes(random, films, each=count)
     for prompted in (np.zeros((films, count)), np.ones((films, count)), random.integers(0, 2, (films, count))):
-        described, other = (
-            engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted.astype(np.float32))
-            for engine in (first, second)
+        flags = prompted.astype(np.float32)
+        described, otherwise = (
+            engine.describe(film, boxes=boxes, prompts=phrases, prompted=flags) for engine, film, phrases in asked
         )
-        yield "describe", described, other
-
-
-def _films(random: np.random.Generator, count: int, *, side: int) -> FloatArray:
-    """Draw normalized pictures [film, side, side]: soft shapes under noise, as films are."""
-    ramp = np.linspace(-1, 1, side)
-    slopes = random.normal(size=(3, count, 1, 1))
-    soft = slopes[0] * ramp[:, np.newaxis] + slopes[1] * ramp + np.cos(3 * slopes[2] * ramp * ramp[:, np.newaxis])
-    films: FloatArray = (soft + 0.3 * random.normal(size=(count, side, side))).astype(np.float32)
-    return films
-
-
-def _phrases(random: np.random.Generator, count: int, sizes: NetworkSizes) -> IntArray:
-    """Draw token ids [phrase, context]: start, words, end, zeros; of every length there may be."""
-    context, end = sizes.prompt_encoder.context, sizes.prompt_encoder.vocabulary - 1
-    tokens = np.zeros((count, context), dtype=np.int64)
-    for row, words in zip(tokens, random.integers(0, context - 1, count), strict=True):
-        row[0], row[1 + words] = end - 1, end
-        row[1 : 1 + words] = random.integers(1, end - 1, words)
-    return tokens
+        yield "describe", described, otherwise
 
 
 if __name__ == "__main__":

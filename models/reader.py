@@ -6,21 +6,25 @@ generated for. A sentence removed as a duplicate never removes its prompt's read
 
 from __future__ import annotations
 
+import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from models.answers import Answer, FilmReading, FloatArray, Look, PromptReading, Question, ReaderPrompt, Sentence, State
 from models.deduplicate import deduplicate, similarity_of
-from models.engines import Engine, Regions, open_engine
+from models.engines import Engine, IntArray, Regions
+from models.engines.fallback import Fallback, open_first
+from models.engines.profiles import RANGES
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from models.phrasebook import Phrasebook, PromptVectors, contrast
 from models.preprocess import Square, prepare, square
 from models.tokenizers import (
     PROMPT_VOCABULARY,
+    SENTENCE_END,
     SENTENCE_MERGES,
     SENTENCE_VOCABULARY,
     PromptTokenizer,
@@ -31,14 +35,28 @@ from models.tokenizers import (
 _BATCH = 32
 
 
-def open_reader(directory: Path, *, engine: str, threads: int = 0) -> ChexReader:
-    """Open a model directory; engine, threads and ModelError as in `engines.open_engine`."""
+# Hears how many tokens were generated, and in how many seconds.
+OnWritten = Callable[[int, float], None]
+
+
+def open_reader(
+    directory: Path,
+    *,
+    engine: str,
+    threads: int = 0,
+    engines: Path | None = None,
+    on_written: OnWritten = lambda _tokens, _seconds: None,
+) -> ChexReader:
+    """Open a model directory; engine, threads, engines and ModelError as in `fallback.open_first`."""
     vocabularies = directory / "vocab"
+    opened = open_first(directory, engine=engine, threads=threads, engines=engines)
     return ChexReader(
         read_manifest(directory),
-        open_engine(directory, engine=engine, threads=threads),
+        opened.engine,
         PromptTokenizer(vocabularies / PROMPT_VOCABULARY),
         SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
+        fallbacks=opened.fallbacks,
+        on_written=on_written,
     )
 
 
@@ -46,12 +64,21 @@ class ChexReader:
     """One opened model. May be called from several threads, as its engine may."""
 
     def __init__(
-        self, manifest: Manifest, engine: Engine, phrases: PromptTokenizer, sentences: SentenceTokenizer
+        self,
+        manifest: Manifest,
+        engine: Engine,
+        phrases: PromptTokenizer,
+        sentences: SentenceTokenizer,
+        *,
+        fallbacks: tuple[Fallback, ...] = (),
+        on_written: OnWritten = lambda _tokens, _seconds: None,
     ) -> None:
         self.manifest = manifest
+        self.fallbacks = fallbacks
         self._engine = engine
         self._phrasebook = Phrasebook(engine, phrases)
         self._sentences = sentences
+        self._on_written = on_written
 
     @property
     def engine_name(self) -> str:
@@ -78,6 +105,8 @@ class ChexReader:
         prompts: those of every set that films are read with, for a threshold may be meant for any of them
         """
         prompts = tuple(prompts)
+        if self._engine.name == "tensorrt" and len(prompts) > (most := RANGES["prompt"].most):
+            raise ModelError(f"{len(prompts)} prompts are asked, engine tensorrt takes {most}; use fewer, or onnx")
         judged = {prompt.key for prompt in prompts if prompt.kind != "region"}
         for key in self.manifest.decisions.thresholds:
             if key not in judged:
@@ -140,7 +169,14 @@ class ChexReader:
     def _generate(self, features: FloatArray) -> list[str]:
         """Put features [sentence, dim] into words."""
         batches = [features[start : start + _BATCH] for start in range(0, len(features), _BATCH)]
-        return [printable(self._sentences.decode(ids)) for batch in batches for ids in self._engine.write(batch)]
+        return [printable(self._sentences.decode(ids)) for batch in batches for ids in self._write(batch)]
+
+    def _write(self, features: FloatArray) -> IntArray:
+        """Generate the token ids of one batch; tell how many there are, without end marks, and the time."""
+        began = time.monotonic()
+        ids = self._engine.write(features)
+        self._on_written(int(np.count_nonzero(ids != SENTENCE_END)), time.monotonic() - began)
+        return ids
 
     def _without_duplicates(
         self, spoken: Sequence[tuple[int, str]], preference: FloatArray

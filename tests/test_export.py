@@ -122,6 +122,9 @@ def test_a_folder_that_is_no_model_is_exit_2_with_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_target_that_does_not_exist_is_exit_2(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert build.main(["--model", str(phantom_model), "--target", "tensorrt"]) == 2
-    assert "not in this version" in capsys.readouterr().err
+@pytest.mark.parametrize("asked", [["--target", "openvino"], ["--target", "onnx,"], ["--engines", "engines"]])
+def test_a_target_that_does_not_exist_is_exit_2(
+    phantom_model: Path, asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build.main(["--model", str(phantom_model), *asked]) == 2
+    assert "name onnx or onnx,tensorrt" in capsys.readouterr().err

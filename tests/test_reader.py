@@ -326,3 +326,22 @@ def test_the_reader_runs_without_torch() -> None:
     program = "import sys, models.reader; sys.exit('torch' in sys.modules or 'onnxruntime' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[1], check=False).returncode == 0
+
+
+def test_tokens_are_reported_without_end_marks() -> None:
+    heard: list[tuple[int, float]] = []
+    engine = ScriptedEngine(probabilities=[0.7, 0.7], said=["There is edema.", "No."])
+    template = _reader(engine)
+    reader = ChexReader(
+        template.manifest,
+        engine,
+        PROMPTS,
+        SENTENCES,
+        on_written=lambda tokens, seconds: heard.append((tokens, seconds)),
+    )
+
+    reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE])
+
+    ((tokens, seconds),) = heard
+    assert tokens == len(SENTENCES.encode("There is edema.")) + len(SENTENCES.encode("No."))
+    assert seconds >= 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,26 @@ from models.manifest import read_manifest
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 EngineName = Literal["torch", "onnx"]
+GpuEngineName = Literal["tensorrt", "onnx-cuda"]
+Unavailable = Literal["not_installed", "no_gpu", "no_graphs", "not_built", "not_loaded"]
 
-ENGINES: tuple[EngineName, ...] = ("torch", "onnx")
+ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+"""Those that any machine has."""
+GPU_ENGINES: Final[tuple[GpuEngineName, ...]] = get_args(GpuEngineName)
+"""Those that need a GPU, and libraries that fit it."""
+
+INSTALL_TENSORRT: Final = "run pip install -c constraints.txt '.[gpu]' on a machine with an NVIDIA GPU"
+
+
+class EngineUnavailable(ModelError):
+    """This machine cannot run this engine, though nothing is wrong with the model directory: another may do.
+
+    reason: which of a short list; the message says what to do
+    """
+
+    def __init__(self, reason: Unavailable, message: str) -> None:
+        super().__init__(message)
+        self.reason: Unavailable = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,33 +103,56 @@ class Engine(Protocol):
         """Generate a sentence per feature vector: [sentence, dim] to token ids [sentence, token]."""
 
 
-def open_engine(directory: Path, *, engine: str, threads: int = 0) -> Engine:
+def open_engine(directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None) -> Engine:
     """Open a runtime of a model directory.
 
     threads: 0 means all cores, but one for a network below 50 million parameters, which is faster with one
-    Raises ModelError where files do not fit the manifest, where graphs lack their proof, or where this version has no
-    such runtime.
+    engines: where TensorRT's engines are kept; it is not opened without
+    Raises ModelError where files do not fit the manifest, where graphs lack their proof, or where there is no such
+    runtime; of these EngineUnavailable where this machine alone is the reason.
     """
-    if engine == "onnx":
+    if engine in ("onnx", "onnx-cuda"):
         check_proof(directory, read_manifest(directory))
-    return open_unproven(directory, engine=engine, threads=threads)
+    elif engine == "tensorrt":
+        _check_float16(directory)
+    return open_unproven(directory, engine=engine, threads=threads, engines=engines)
 
 
-def open_unproven(directory: Path, *, engine: str, threads: int = 0) -> Engine:
+def open_unproven(directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None) -> Engine:
     """As `open_engine`, but graphs need no proof: for what makes the proof."""
-    if engine == "tensorrt":
-        raise ModelError('engine "tensorrt" is not in this version; use "onnx" or "torch"')
     if threads < 0:
         raise ModelError(f"threads is {threads}; 0 lets the program choose, 1 and more is taken as it is")
-    if engine not in ENGINES:
-        raise ModelError(f'there is no engine "{engine}"; choose one of {", ".join(ENGINES)}')
+    if engine not in (*ENGINES, *GPU_ENGINES):
+        raise ModelError(f'there is no engine "{engine}"; choose one of {", ".join((*ENGINES, *GPU_ENGINES))}')
     from models.checkpoint import verify
 
     verify(directory, read_manifest(directory))
-    if engine == "onnx":
-        from models.engines.onnx_engine import OnnxEngine
+    if engine == "torch":
+        from models.engines.torch_engine import TorchEngine
 
-        return OnnxEngine(directory, threads=threads)
-    from models.engines.torch_engine import TorchEngine
+        return TorchEngine(directory, threads=threads)
+    if engine == "tensorrt":
+        return _open_tensorrt(directory, engines)
+    from models.engines.onnx_engine import open_onnx, open_onnx_cuda
 
-    return TorchEngine(directory, threads=threads)
+    return (open_onnx if engine == "onnx" else open_onnx_cuda)(directory, threads=threads)
+
+
+def _open_tensorrt(directory: Path, engines: Path | None) -> Engine:
+    if engines is None:
+        raise ModelError("TensorRT keeps its engines in a folder; name one, such as storage.directory/engines")
+    try:
+        from models.engines.tensorrt_engine import open_tensorrt
+    except ImportError as error:
+        raise EngineUnavailable(
+            "not_installed", f"TensorRT cannot be imported ({error}); {INSTALL_TENSORRT}"
+        ) from error
+    return open_tensorrt(directory, engines=engines)
+
+
+def _check_float16(directory: Path) -> None:
+    """Ask for the proof of the float16 graphs; a directory that has none of them may be run by another engine."""
+    try:
+        check_proof(directory, read_manifest(directory), "float16")
+    except ModelError as error:
+        raise EngineUnavailable("no_graphs", str(error)) from error

@@ -1,86 +1,78 @@
-"""Exported graphs in ONNX Runtime, on the CPU; only the sentence generator stays in PyTorch."""
+"""Exported graphs in ONNX Runtime, on the CPU or on a GPU; only the sentence generator stays in PyTorch, on the CPU.
+
+The float32 graphs, on a GPU too: those are the ones that are proven for it.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from threading import Lock
 
-import numpy as np
 import onnxruntime
 
 from models.checkpoint import load_network
-from models.engines import FloatArray, IntArray, Patches, Regions
-from models.engines.proof import STAGES, graph_path, require_graphs
+from models.engines import EngineUnavailable, FloatArray
+from models.engines.graph_engine import GraphEngine, Inputs, RunGraph
+from models.engines.proof import STAGES, Precision, graph_path, require_graphs
 from models.engines.torch_engine import use_threads, write_sentences
 from models.errors import ModelError
 
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
 
-class OnnxEngine:
-    """Four functions as graphs, the generator in PyTorch, float32. One call at a time: each uses all its threads."""
 
-    def __init__(self, directory: Path, *, threads: int = 0) -> None:
-        """Load a model directory as it stands; `engines.open_engine` asks for hashes and proof first."""
-        require_graphs(directory)
-        network = load_network(directory)
-        threads = use_threads(threads, network)
-        generator = network.generator
-        self._write = partial(generator.write, max_length=generator.sizes.max_length)
-        self._sessions = {stage: _open(graph_path(directory, stage), threads=threads) for stage in STAGES}
-        self._lock = Lock()
+def open_onnx(directory: Path, *, threads: int = 0, precision: Precision = "float32") -> GraphEngine:
+    """Open a model directory as it stands, on the CPU; `engines.open_engine` asks for hashes and proof first."""
+    return _open(directory, threads=threads, precision=precision, cuda=False)
 
-    @property
-    def name(self) -> str:
-        """As in `Engine`."""
-        return "onnx"
 
-    def encode_image(self, pixels: FloatArray) -> Patches:
-        """As in `Engine`."""
-        features, positions, cls = self._run("encode_image", pixels=pixels)
-        return Patches(features=features, positions=positions, cls=cls)
+def open_onnx_cuda(directory: Path, *, threads: int = 0) -> GraphEngine:
+    """Open a model directory on a GPU.
 
-    def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        """As in `Engine`."""
-        return self._run("encode_prompts", tokens=tokens)[0]
+    Raises EngineUnavailable where this ONNX Runtime has no CUDA, or no GPU answers it.
+    """
+    if _CUDA not in onnxruntime.get_available_providers():
+        raise EngineUnavailable("not_installed", "this ONNX Runtime has no CUDA; install onnxruntime-gpu in its place")
+    return _open(directory, threads=threads, precision="float32", cuda=True)
 
-    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
-        """As in `Engine`."""
-        found = self._run(
-            "find", patches=patches.features, positions=patches.positions, cls=patches.cls, prompts=prompts
-        )
-        boxes, scores, aggregated_scores, features = found
-        return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
 
-    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        """As in `Engine`."""
-        return self._run(
-            "describe",
-            patches=patches.features,
-            positions=patches.positions,
-            cls=patches.cls,
-            boxes=boxes,
-            prompts=prompts,
-            prompted=prompted,
-        )[0]
+def _open(directory: Path, *, threads: int, precision: Precision, cuda: bool) -> GraphEngine:
+    require_graphs(directory, precision)
+    network = load_network(directory)
+    threads = use_threads(threads, network)
+    generator = network.generator
+    return GraphEngine(
+        "onnx-cuda" if cuda else "onnx",
+        run=_run_graphs(directory, threads=threads, precision=precision, cuda=cuda),
+        write=partial(write_sentences, partial(generator.write, max_length=generator.sizes.max_length)),
+    )
 
-    def write(self, features: FloatArray) -> IntArray:
-        """As in `Engine`."""
-        with self._lock:
-            return write_sentences(self._write, features)
 
-    def _run(self, stage: str, **inputs: np.ndarray) -> list[FloatArray]:
-        with self._lock:
-            outputs: list[FloatArray] = self._sessions[stage].run(None, inputs)
+def _run_graphs(directory: Path, *, threads: int, precision: Precision, cuda: bool) -> RunGraph:
+    sessions = {
+        stage: _session(graph_path(directory, stage, precision), threads=threads, cuda=cuda) for stage in STAGES
+    }
+
+    def run(stage: str, inputs: Inputs) -> list[FloatArray]:
+        outputs: list[FloatArray] = sessions[stage].run(None, inputs)
         return outputs
 
+    return run
 
-def _open(path: Path, *, threads: int) -> onnxruntime.InferenceSession:
+
+def _session(path: Path, *, threads: int, cuda: bool) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     # A pool that spins between two calls takes the cores from PyTorch's generator, which runs in turn with it.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # TF32 keeps ten bits of what the proof counts on.
+    providers = [(_CUDA, {"use_tf32": "0"}), _CPU] if cuda else [_CPU]
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # the library's errors have no public base
         raise ModelError(f"{path} cannot be opened ({type(error).__name__}); export it again") from error
+    # The library goes on without the GPU, and says so nowhere but here.
+    if cuda and _CUDA not in session.get_providers():
+        raise EngineUnavailable("no_gpu", "ONNX Runtime found no GPU that its CUDA can use; see its installation page")
+    return session

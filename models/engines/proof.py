@@ -1,20 +1,25 @@
 """The proof that exported graphs compute what the weights compute: `parity.json` in a model directory.
 
 It names the SHA-256 of every graph and of the weights it was made with. Anything exchanged afterwards has no proof.
+Float16 graphs are made from the float32 ones, so their proof stands inside that of the others and falls with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest
 
 STAGES = ("encode_image", "encode_prompts", "find", "describe")
 PROOF = "parity.json"
+
+Precision = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,8 @@ class Proof:
     graphs: SHA-256 of each graph by its path in the model directory
     stages: by the graph's name, or the graph's name, a dot, and one of its outputs
     versions: of the libraries and of the network's source that made the graphs
+    remark: what the figures do not show, in plain words
+    float16: the proof of the graphs that were made from these, where there are any
     """
 
     graphs: dict[str, str]
@@ -44,59 +51,71 @@ class Proof:
     versions: dict[str, str]
     stages: dict[str, Stage]
     passed: bool
+    remark: str = ""
+    float16: Proof | None = None
 
 
-def graph_path(directory: Path, stage: str) -> Path:
+def graph_path(directory: Path, stage: str, precision: Precision = "float32") -> Path:
     """Where the exported graph of a stage lies."""
-    return directory / "onnx" / f"{stage}.onnx"
+    return directory / "onnx" / (f"{stage}.onnx" if precision == "float32" else f"{stage}.{precision}.onnx")
 
 
-def hash_graphs(directory: Path) -> dict[str, str]:
+def hash_graphs(directory: Path, precision: Precision = "float32") -> dict[str, str]:
     """Hash the exported graphs that are there, by their path in the model directory."""
-    paths = [graph_path(directory, stage) for stage in STAGES]
+    paths = [graph_path(directory, stage, precision) for stage in STAGES]
     return {f"onnx/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}
 
 
 def read_proof(directory: Path) -> Proof | None:
     """Read parity.json; None where it is missing or is no proof."""
     try:
-        found = json.loads((directory / PROOF).read_text(encoding="utf-8"))
-        stages = {name: Stage(**stage) for name, stage in found["stages"].items()}
-        return Proof(**{**found, "stages": stages})
+        return _proof(json.loads((directory / PROOF).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def write_proof(directory: Path, proof: Proof) -> None:
-    """Write parity.json."""
-    (directory / PROOF).write_text(json.dumps(asdict(proof), indent=2) + "\n", encoding="utf-8")
+    """Write parity.json, whole or not at all."""
+    aside = directory / f".{PROOF}.{os.getpid()}"
+    aside.write_text(json.dumps(asdict(proof), indent=2) + "\n", encoding="utf-8")
+    aside.replace(directory / PROOF)
 
 
-def check_proof(directory: Path, manifest: Manifest) -> None:
+def check_proof(directory: Path, manifest: Manifest, precision: Precision = "float32") -> None:
     """Refuse a directory whose graphs are missing or not proven against its weights.
 
     The manifest's own hashes are taken for true: verify them first.
     """
-    require_graphs(directory)
-    remedy = _remedy(directory)
-    proof = read_proof(directory)
+    require_graphs(directory, precision)
+    remedy = _remedy(directory, precision)
+    whole = read_proof(directory)
+    proof = whole.float16 if whole is not None and precision == "float16" else whole
     if proof is None:
         raise ModelError(f"{directory}: the exported graphs have no {PROOF}; {remedy}")
     if proof.weights_sha256 != manifest.files.get(WEIGHTS):
         raise ModelError(f"{directory}: {PROOF} was made with other weights; {remedy}")
-    if proof.graphs != hash_graphs(directory):
+    if proof.graphs != hash_graphs(directory, precision):
         raise ModelError(f"{directory}: {PROOF} was made with other graphs; {remedy}")
     compared = {name.partition(".")[0] for name in proof.stages}
     if not (proof.passed and compared == set(STAGES) and all(stage.passed for stage in proof.stages.values())):
         raise ModelError(f"{directory}: {PROOF} says that the graphs differ from the weights; {remedy}")
 
 
-def require_graphs(directory: Path) -> None:
+def require_graphs(directory: Path, precision: Precision = "float32") -> None:
     """Raise ModelError where an exported graph is missing."""
-    missing = [stage for stage in STAGES if not graph_path(directory, stage).is_file()]
+    missing = [stage for stage in STAGES if not graph_path(directory, stage, precision).is_file()]
     if missing:
-        raise ModelError(f"{directory}: no exported graph of {', '.join(missing)}; {_remedy(directory)}")
+        raise ModelError(
+            f"{directory}: no exported {precision} graph of {', '.join(missing)}; {_remedy(directory, precision)}"
+        )
 
 
-def _remedy(directory: Path) -> str:
-    return f"run python -m export.build --model {directory}"
+def _proof(found: dict[str, object]) -> Proof:
+    """Make a proof of what JSON holds; what fits nowhere is a TypeError, as for any dataclass."""
+    stages = {name: Stage(**stage) for name, stage in found["stages"].items()}  # type: ignore[attr-defined]  # caught
+    inner = found.get("float16")
+    return Proof(**{**found, "stages": stages, "float16": _proof(inner) if isinstance(inner, dict) else None})  # type: ignore[arg-type]  # as above
+
+
+def _remedy(directory: Path, precision: Precision) -> str:
+    return f"run python -m export.build --model {directory}" + (" --target tensorrt" if precision == "float16" else "")

@@ -1,0 +1,34 @@
+"""Inputs to compare engines on: soft pictures and token ids, drawn anew from one seed every time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.engines import FloatArray, IntArray
+from models.manifest import NetworkSizes
+
+
+def films(random: np.random.Generator, count: int, *, side: int) -> FloatArray:
+    """Draw normalized pictures [film, side, side]: soft shapes under noise, as films are."""
+    ramp = np.linspace(-1, 1, side)
+    slopes = random.normal(size=(3, count, 1, 1))
+    soft = slopes[0] * ramp[:, np.newaxis] + slopes[1] * ramp + np.cos(3 * slopes[2] * ramp * ramp[:, np.newaxis])
+    drawn: FloatArray = (soft + 0.3 * random.normal(size=(count, side, side))).astype(np.float32)
+    return drawn
+
+
+def phrases(random: np.random.Generator, count: int, sizes: NetworkSizes) -> IntArray:
+    """Draw token ids [phrase, context]: start, words, end, zeros; of every length there may be."""
+    context, end = sizes.prompt_encoder.context, sizes.prompt_encoder.vocabulary - 1
+    tokens = np.zeros((count, context), dtype=np.int64)
+    for row, words in zip(tokens, random.integers(0, context - 1, count), strict=True):
+        row[0], row[1 + words] = end - 1, end
+        row[1 : 1 + words] = random.integers(1, end - 1, words)
+    return tokens
+
+
+def boxes(random: np.random.Generator, count: int, *, each: int) -> FloatArray:
+    """Draw boxes [film, each, 4] of the center form, some of which leave the picture."""
+    sides = random.uniform(0.05, 0.6, (count, each, 2))
+    drawn: FloatArray = np.concatenate([random.uniform(0, 1, (count, each, 2)), sides], axis=-1).astype(np.float32)
+    return drawn

@@ -1,0 +1,71 @@
+"""An engine whose first four functions are exported graphs; who runs a graph, and who writes, is handed in.
+
+So ONNX Runtime and TensorRT differ in how one graph is run, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.engines import FloatArray, IntArray, Patches, Regions
+
+Inputs = Mapping[str, NDArray[np.generic]]
+RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
+"""Runs the graph of a stage on inputs by name; gives its outputs in their order."""
+
+
+class GraphEngine:
+    """Four functions as graphs, the generator in PyTorch. One call at a time: each uses the whole device."""
+
+    def __init__(self, name: str, *, run: RunGraph, write: Callable[[FloatArray], IntArray]) -> None:
+        self._name = name
+        self._run_graph = run
+        self._write = write
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """As in `Engine`."""
+        return self._name
+
+    def encode_image(self, pixels: FloatArray) -> Patches:
+        """As in `Engine`."""
+        features, positions, cls = self._run("encode_image", pixels=pixels)
+        return Patches(features=features, positions=positions, cls=cls)
+
+    def encode_prompts(self, tokens: IntArray) -> FloatArray:
+        """As in `Engine`."""
+        return self._run("encode_prompts", tokens=tokens)[0]
+
+    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
+        """As in `Engine`."""
+        found = self._run(
+            "find", patches=patches.features, positions=patches.positions, cls=patches.cls, prompts=prompts
+        )
+        boxes, scores, aggregated_scores, features = found
+        return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
+
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
+        """As in `Engine`."""
+        return self._run(
+            "describe",
+            patches=patches.features,
+            positions=patches.positions,
+            cls=patches.cls,
+            boxes=boxes,
+            prompts=prompts,
+            prompted=prompted,
+        )[0]
+
+    def write(self, features: FloatArray) -> IntArray:
+        """As in `Engine`."""
+        with self._lock:
+            return self._write(features)
+
+    def _run(self, stage: str, **inputs: NDArray[np.generic]) -> Sequence[FloatArray]:
+        with self._lock:
+            return self._run_graph(stage, inputs)

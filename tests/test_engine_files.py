@@ -1,0 +1,175 @@
+"""Built engines on disk: used for what they are, built again when they are anything else, and never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from models.engines import EngineUnavailable
+from models.engines.engine_files import Compiler, EngineFiles
+
+
+@dataclass
+class FakeCompiler:
+    """Keeps the protocol of a compiler; an engine is its graph's bytes behind a word."""
+
+    gpu: str = "NVIDIA H100 80GB HBM3"
+    version: str = "11.4.0.106"
+    refused: tuple[bytes, ...] = ()
+    broken: bool = False
+    built: list[bytes] = field(default_factory=list)
+    timings: list[bytes] = field(default_factory=list)
+
+    def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
+        if self.broken:
+            raise EngineUnavailable("not_built", "no")
+        self.built.append(graph)
+        self.timings.append(timings)
+        return b"engine of\n" + graph, b"learned %d" % len(self.built)
+
+    def load(self, engine: bytes) -> str | None:
+        return None if engine in self.refused else engine.decode()
+
+
+_: type[Compiler[str]] = FakeCompiler
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    path = tmp_path / "find.float16.onnx"
+    path.write_bytes(b"a graph")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "storage" / "engines"
+
+
+def only_engine(folder: Path) -> Path:
+    (path,) = folder.glob("*.engine")
+    return path
+
+
+def test_an_engine_is_built_once_and_named_for_graph_gpu_and_version(graph: Path, folder: Path) -> None:
+    compiler = FakeCompiler()
+
+    opened = [EngineFiles(folder).open(graph, compiler) for _ in range(3)]
+
+    assert opened == ["engine of\na graph"] * 3
+    assert compiler.built == [b"a graph"]
+    name = hashlib.sha256(b"a graph").hexdigest()
+    assert only_engine(folder).name == f"{name}-nvidia-h100-80gb-hbm3-11.4.0.106.engine"
+
+
+@pytest.mark.parametrize("other", [FakeCompiler(gpu="NVIDIA L4"), FakeCompiler(version="11.5.0.1")])
+def test_another_gpu_or_version_builds_its_own_and_leaves_the_first(
+    graph: Path, folder: Path, other: FakeCompiler
+) -> None:
+    files = EngineFiles(folder)
+    files.open(graph, FakeCompiler())
+
+    files.open(graph, other)
+
+    assert len(other.built) == 1
+    assert len(list(folder.glob("*.engine"))) == 2
+
+
+def test_another_graph_is_never_fitted_into_an_engine(graph: Path, folder: Path) -> None:
+    files, compiler = EngineFiles(folder), FakeCompiler()
+    files.open(graph, compiler)
+    graph.write_bytes(b"another graph")
+
+    assert files.open(graph, compiler) == "engine of\nanother graph"
+
+
+def damage(path: Path, *, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("place", [0, 20, -1])
+def test_a_damaged_file_is_built_again(graph: Path, folder: Path, place: int) -> None:
+    files, compiler = EngineFiles(folder), FakeCompiler()
+    files.open(graph, compiler)
+    good = only_engine(folder).read_bytes()
+    damage(only_engine(folder), place=place)
+
+    assert files.open(graph, compiler) == "engine of\na graph"
+    assert len(compiler.built) == 2
+    assert only_engine(folder).read_bytes() == good
+
+
+@pytest.mark.parametrize("size", [0, 30, -1])
+def test_a_file_that_was_cut_off_is_built_again(graph: Path, folder: Path, size: int) -> None:
+    files, compiler = EngineFiles(folder), FakeCompiler()
+    files.open(graph, compiler)
+    only_engine(folder).write_bytes(only_engine(folder).read_bytes()[:size])
+
+    assert files.open(graph, compiler) == "engine of\na graph"
+    assert len(compiler.built) == 2
+
+
+def test_an_engine_for_other_ranges_is_built_again(graph: Path, folder: Path) -> None:
+    files, compiler = EngineFiles(folder), FakeCompiler()
+    files.open(graph, compiler)
+    line, _, engine = only_engine(folder).read_bytes().partition(b"\n")
+    facts = json.loads(line)
+    facts["ranges"]["prompt"]["most"] += 1
+    only_engine(folder).write_bytes(json.dumps(facts).encode() + b"\n" + engine)
+
+    files.open(graph, compiler)
+
+    assert len(compiler.built) == 2
+
+
+def test_an_engine_that_the_runtime_does_not_take_is_built_again_and_only_once(graph: Path, folder: Path) -> None:
+    files, compiler = EngineFiles(folder), FakeCompiler()
+    files.open(graph, compiler)
+    compiler.refused = (b"engine of\na graph",)
+
+    assert files.open(graph, compiler) is None
+    assert len(compiler.built) == 2
+
+
+def test_timings_of_one_build_are_given_to_the_next(graph: Path, folder: Path) -> None:
+    files, compiler = EngineFiles(folder), FakeCompiler()
+    for content in (b"one", b"two"):
+        graph.write_bytes(content)
+        files.open(graph, compiler)
+    (path,) = folder.glob("timings-*.cache")
+    damage(path, place=-1)
+    graph.write_bytes(b"three")
+    files.open(graph, compiler)
+
+    assert compiler.timings == [b"", b"learned 1", b""]
+
+
+def test_a_build_that_fails_leaves_nothing(graph: Path, folder: Path) -> None:
+    with pytest.raises(EngineUnavailable):
+        EngineFiles(folder).open(graph, FakeCompiler(broken=True))
+
+    assert not folder.exists()
+
+
+def test_only_the_owner_may_look_into_the_folders(graph: Path, folder: Path) -> None:
+    EngineFiles(folder).open(graph, FakeCompiler())
+
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o700, 0o700]
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_builds_at_the_same_time_leave_one_good_file(graph: Path, folder: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        opened = list(pool.map(lambda _: EngineFiles(folder).open(graph, FakeCompiler()), range(8)))
+
+    compiler = FakeCompiler()
+    assert set(opened) == {"engine of\na graph"}
+    assert EngineFiles(folder).open(graph, compiler) == "engine of\na graph"
+    assert compiler.built == []

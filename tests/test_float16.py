@@ -1,0 +1,183 @@
+"""Float16 graphs: what is rounded and what is not, how far readings move, and that only proven ones are opened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
+
+from export import build, parity
+from export.float16 import FLOAT16, FLOAT32, to_float16
+from models.engines import EngineUnavailable, open_engine
+from models.engines.proof import PROOF, STAGES, graph_path, read_proof
+from models.errors import ModelError
+
+
+def element_types(model: ModelProto) -> dict[str, int]:
+    graph = shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph
+    return {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)}
+
+
+def one_node(kind: str, *weights: TensorProto) -> ModelProto:
+    """A graph of one operator on a float32 input and some weights, as if traced in an attention."""
+    node = helper.make_node(kind, ["x", *(weight.name for weight in weights)], ["y"])
+    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'network.attention', 'one']")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy"]
+    graph = helper.make_graph([node], "one", values[:1], values[1:], list(weights))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def test_readings_of_64_films_stay_within_the_tolerance(half_model: Path) -> None:
+    proof = read_proof(half_model)
+
+    assert proof is not None and proof.float16 is not None
+    assert proof.float16.passed
+    assert (parity.FILMS, parity.FLOAT16.boxes, parity.FLOAT16.scores) == (64, 2e-3, 5e-3)
+    assert 0 < proof.float16.stages["find.boxes"].max_abs <= proof.float16.stages["find.boxes"].tolerance == 2e-3
+    assert 0 < proof.float16.stages["find.scores"].max_abs <= proof.float16.stages["find.scores"].tolerance == 5e-3
+
+
+def test_readings_stay_within_it_when_every_operator_is_rounded(
+    half_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Two films here, for the evaluator is slow; `make float16` reads 64.
+    status = parity.main(["--model", str(half_model), "onnx", "rounded-float16", "--films", "2", "--json"])
+    stages = json.loads(capsys.readouterr().out)["stages"]
+
+    assert status == 0
+    proof = read_proof(half_model)
+    assert proof is not None and proof.float16 is not None
+    assert stages["find.features"]["max_abs"] > proof.float16.stages["find.features"].max_abs / 2, "nothing was rounded"
+
+
+def test_the_proof_names_the_float16_graphs_and_says_that_they_never_ran_on_a_gpu(half_model: Path) -> None:
+    proof = read_proof(half_model)
+
+    assert proof is not None and proof.float16 is not None
+    assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in STAGES}
+    assert set(proof.float16.graphs) == {f"onnx/{stage}.float16.onnx" for stage in STAGES}
+    assert proof.float16.remark.startswith("These graphs have never run on a GPU or in TensorRT.")
+    assert proof.float16.remark in (half_model / PROOF).read_text()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_inputs_and_outputs_are_those_of_the_float32_graph(half_model: Path, stage: str) -> None:
+    full, half = (onnx.load(graph_path(half_model, stage, precision)) for precision in ("float32", "float16"))
+
+    assert list(half.graph.input) == list(full.graph.input)
+    assert list(half.graph.output) == list(full.graph.output)
+    assert half.opset_import == full.opset_import
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_cast_follows_a_cast_and_none_is_made_twice(half_model: Path, stage: str) -> None:
+    graph = onnx.load(graph_path(half_model, stage, "float16")).graph
+    casts = [node for node in graph.node if node.op_type == "Cast"]
+    casted = {node.output[0] for node in casts}
+
+    assert [node.name for node in casts if node.input[0] in casted] == []
+    assert max(Counter((node.input[0], node.attribute[0].i) for node in casts).values(), default=1) == 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_parity_needs_stays_float32(half_model: Path, stage: str) -> None:
+    model = onnx.load(graph_path(half_model, stage, "float16"))
+    kinds = element_types(model)
+    kept = ("LayerNormalization", "Softmax", "Exp", "Pow", "ReduceMax", "ReduceSum", "Clip", "Sigmoid")
+
+    assert [n.name for n in model.graph.node if n.op_type in kept and kinds[n.output[0]] != FLOAT32] == []
+
+
+def test_what_takes_the_time_is_float16(half_model: Path) -> None:
+    for stage in ("encode_image", "find", "describe"):
+        model = onnx.load(graph_path(half_model, stage, "float16"))
+        kinds = element_types(model)
+        multiplied = [kinds[node.output[0]] for node in model.graph.node if node.op_type == "MatMul"]
+
+        assert multiplied.count(FLOAT16) > 0.9 * len(multiplied)
+
+
+def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: Path) -> None:
+    for stage in STAGES:
+        assert str(repository).encode() not in graph_path(half_model, stage, "float16").read_bytes()
+
+
+def test_an_error_in_one_weight_is_caught(half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(shutil.copytree(half_model, tmp_path / "model"))
+    path = graph_path(folder, "find", "float16")
+    model = onnx.load(path)
+    weight = next(one for one in model.graph.initializer if one.data_type == FLOAT16 and len(one.dims) == 2)
+    values = numpy_helper.to_array(weight).copy()
+    values[3, 4] += 0.5
+    weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    onnx.save(model, path)
+
+    assert parity.main(["--model", str(folder), "onnx", "onnx-float16", "--films", "2", "--json"]) == 1
+    stages = json.loads(capsys.readouterr().out)["stages"]
+    assert {name.partition(".")[0] for name, one in stages.items() if one["max_abs"] > one["tolerance"]} == {"find"}
+
+
+def test_a_second_build_leaves_proven_graphs_alone(half_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (half_model / PROOF).read_bytes()
+    capsys.readouterr()
+
+    assert build.main(["--model", str(half_model), "--target", "tensorrt", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"stages", "passed", "files", "float16"}
+    assert set(found["float16"]) == {"stages", "passed", "files", "remark"}
+    assert (half_model / PROOF).read_bytes() == before
+
+
+def test_a_changed_float16_graph_is_not_opened_and_stops_nobody_else(half_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(half_model, tmp_path / "model"))
+    shutil.copy(graph_path(folder, "describe", "float16"), graph_path(folder, "find", "float16"))
+
+    with pytest.raises(EngineUnavailable, match=r"other graphs; .* --target tensorrt") as refused:
+        open_engine(folder, engine="tensorrt", engines=tmp_path / "engines")
+    assert refused.value.reason == "no_graphs"
+    assert open_engine(folder, engine="onnx").name == "onnx"
+
+
+@pytest.mark.skipif(find_spec("tensorrt") is not None, reason="TensorRT is installed here")
+def test_engines_cannot_be_built_ahead_without_tensorrt_and_the_remedy_is_named(
+    half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--model", str(half_model), "--target", "onnx,tensorrt", "--engines", str(tmp_path / "engines")]
+
+    assert build.main(command) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install -c constraints.txt '.[gpu]'" in line
+    assert not (tmp_path / "engines").exists()
+
+
+def test_a_weight_beyond_float16_is_refused() -> None:
+    large = numpy_helper.from_array(np.array([[1, 70000], [0, 0]], np.float32), "large")
+
+    with pytest.raises(ModelError, match="weight large holds a number beyond float16"):
+        to_float16(one_node("Add", large))
+
+
+def test_a_single_number_beyond_float16_is_a_mask_and_saturates() -> None:
+    mask = numpy_helper.from_array(np.array(-3.4e38, np.float32), "mask")
+
+    (weight,) = to_float16(one_node("Add", mask)).graph.initializer
+
+    assert numpy_helper.to_array(weight) == np.finfo(np.float16).min
+
+
+def test_a_graph_inside_a_graph_is_refused() -> None:
+    inner = helper.make_graph([], "inner", [], [])
+
+    model = one_node("Identity")
+    model.graph.node[0].attribute.append(helper.make_attribute("body", inner))
+    with pytest.raises(ModelError, match=r"Identity .* has a graph inside"):
+        to_float16(model)

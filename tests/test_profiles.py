@@ -1,0 +1,106 @@
+"""Engines are built for what the reader asks, and what is more than that goes through in parts or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.answers import ReaderPrompt
+from models.engines import FloatArray
+from models.engines.graph_engine import GraphEngine, Inputs
+from models.engines.profiles import RANGES, in_parts
+from models.engines.proof import STAGES, graph_path
+from models.errors import ModelError
+from models.manifest import read_manifest
+from models.reader import ChexReader
+from models.tokenizers import (
+    PROMPT_VOCABULARY,
+    SENTENCE_MERGES,
+    SENTENCE_VOCABULARY,
+    PromptTokenizer,
+    SentenceTokenizer,
+)
+from node import prompts
+
+
+class Doubling:
+    """A runtime that doubles its first input, and remembers how much it was given at once."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, stage: str, inputs: Inputs) -> Sequence[FloatArray]:
+        first = np.asarray(next(iter(inputs.values())), dtype=np.float32)
+        self.counts.append(len(first))
+        return [2 * first, first]
+
+
+def test_every_free_axis_of_the_graphs_has_a_range(phantom_model: Path) -> None:
+    axes = {
+        size.dim_param
+        for stage in STAGES
+        for value in onnx.load(graph_path(phantom_model, stage)).graph.input
+        for size in value.type.tensor_type.shape.dim
+        if size.dim_param
+    }
+
+    assert axes == set(RANGES)
+
+
+def test_ranges_hold_what_the_reader_asks() -> None:
+    chexpert = prompts.load("chexpert14").prompts
+    spoken = sum(len(prompt.phrases) + len(prompt.negatives) for prompt in chexpert)
+
+    assert all(1 == one.least <= one.usual <= one.most for one in RANGES.values())
+    assert (RANGES["prompt"].usual, RANGES["phrase"].usual) == (len(chexpert), spoken)
+    assert RANGES["prompt"].most >= 60
+    assert RANGES["film"].usual == 1
+
+
+@given(count=st.integers(1, 200), stage=st.sampled_from(["encode_image", "encode_prompts"]))
+def test_parts_are_joined_in_their_order(count: int, stage: str) -> None:
+    run = Doubling()
+    given = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+
+    doubled, first = in_parts(run)(stage, {"x": given})
+
+    most = RANGES["phrase" if stage == "encode_prompts" else "film"].most
+    assert np.array_equal(first, given) and np.array_equal(doubled, 2 * given)
+    assert max(run.counts) <= most
+    assert len(run.counts) == -(-count // most)
+
+
+@pytest.mark.parametrize(("stage", "axis"), [("find", "prompt"), ("describe", "box")])
+def test_more_prompts_of_one_film_than_an_engine_takes_are_refused(stage: str, axis: str) -> None:
+    most = RANGES[axis].most
+    run = in_parts(Doubling())
+    patches = np.zeros((9, 2), np.float32)
+
+    run(stage, {"patches": patches, "prompts": np.zeros((9, most, 3), np.float32)})
+    with pytest.raises(ModelError, match=f"{most + 1} of {axis} in one call; this engine is built for {most}"):
+        run(stage, {"patches": patches, "prompts": np.zeros((9, most + 1, 3), np.float32)})
+
+
+def test_a_prompt_set_that_is_too_large_for_the_engine_is_refused_before_any_film(phantom_model: Path) -> None:
+    vocabularies = phantom_model / "vocab"
+    reader = ChexReader(
+        read_manifest(phantom_model),
+        GraphEngine("tensorrt", run=Doubling(), write=lambda features: features.astype(np.int64)),
+        PromptTokenizer(vocabularies / PROMPT_VOCABULARY),
+        SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
+    )
+    asked = [
+        ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
+        for prompt in prompts.load("chexpert14").prompts
+    ]
+    more = [ReaderPrompt(key=f"zone_{n}", kind="region", phrases=("zone",), negatives=()) for n in range(36)]
+
+    reader.check([*asked, *more[:-1]])
+    with pytest.raises(ModelError, match="65 prompts are asked, engine tensorrt takes 64; use fewer, or onnx"):
+        reader.check([*asked, *more])
