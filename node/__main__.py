@@ -165,7 +165,8 @@ def _parser() -> _Parser:
 def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
     defaults = ModelSettings()
     parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
-    parser.add_argument("--engine", choices=ENGINES, default=defaults.engine)
+    # TensorRT keeps what it builds beside the node's storage, which these commands have not.
+    parser.add_argument("--engine", choices=[name for name in ENGINES if name != "tensorrt"], default=defaults.engine)
     parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
     parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
     parser.set_defaults(run=run)

@@ -18,18 +18,22 @@ from pathlib import Path
 
 from node import log, prompts
 from node.config import Settings
-from node.domain import PromptSet
+from node.domain import MESSAGE_KIND, PromptKind, PromptSet
 from node.errors import InputError
+from node.http import HttpServer, Readiness
 from node.identity import VERSION
-from node.inference import Reader, open_reader
+from node.inference import Reader, open_reader, read_parity
 from node.janitor import Janitor
 from node.ledger import Ledger, connect
 from node.listener import Listener
-from node.metrics import HttpServer, Metrics, Readiness, Snapshot, SnapshotCollector
+from node.metrics import Metrics, Snapshot, SnapshotCollector
+from node.order_listener import OrderListener
+from node.order_store import OrderStore
 from node.pipeline import WRITERS, Pipeline
 from node.spool import Spool
 from node.steps import Steps, delivery_of
 from node.submitter import Submitter
+from node.watch import Watch
 from node.workflow import Engine
 
 
@@ -39,6 +43,7 @@ class Running:
 
     dicom_port: int
     http_port: int
+    orders_port: int | None
     is_broken: Callable[[], bool]
 
 
@@ -53,18 +58,19 @@ def run(
     """
     log.get().info("service.started", version=VERSION)
     prompt_set = prompts.load(settings.model.prompts)
-    reader = reader or open_reader(
-        settings.model.directory, prompts=prompt_set, engine=settings.model.engine, threads=settings.model.threads
-    )
-    metrics = _metrics(reader, prompt_set)
+    metrics = Metrics()
+    reader = reader or _open_model(settings, prompt_set, metrics)
+    _publish_identity(settings, metrics, reader=reader, prompt_set=prompt_set)
     with ExitStack() as parts:
         parts.enter_context(_only_one(settings.storage.directory))
         spool = _open_spool(settings)
         is_complete = ledger_path(settings).exists() and engine_path(settings).exists()
         ledger = _open_ledger(settings, spool)
         parts.callback(ledger.close)
-        metrics.registry.register(SnapshotCollector(lambda: _snapshot(ledger, spool)))
-        steps = _steps(settings, spool=spool, ledger=ledger, metrics=metrics, reader=reader, prompt_set=prompt_set)
+        orders = OrderStore(settings.storage.directory)
+        steps = _steps(
+            settings, spool=spool, orders=orders, ledger=ledger, metrics=metrics, reader=reader, prompt_set=prompt_set
+        )
         engine = Engine(engine_path(settings), steps, settings.study, on_step=on_step)
         parts.callback(engine.close)
         if not is_complete:  # a database was lost: better sent twice, byte for byte the same, than never
@@ -76,25 +82,30 @@ def run(
 
         submitter = Submitter(touch)
         parts.callback(submitter.close)
-        janitor = Janitor(spool, ledger, keep_days=settings.storage.keep_days)
+        janitor = Janitor(spool, ledger, orders, keep_days=settings.storage.keep_days)
         parts.callback(janitor.close)
         with _opening("listener", settings.listener.host, settings.listener.port):
             listener = Listener(settings.listener, spool, metrics, on_kept=submitter.submit)
         parts.callback(listener.close)
         _submit_unread(spool, ledger, submitter)
 
+        fallbacks = {one.engine: one.reason for one in reader.fallbacks}
+
         def readiness() -> Readiness:
             workers = submitter.is_alive and janitor.is_alive and not engine.is_broken
             return Readiness(
-                parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room, "workers": workers}
+                parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room, "workers": workers},
+                facts={"engine": reader.identity.engine, "fallbacks": fallbacks},
             )
 
-        with _opening("http", settings.http.host, settings.http.port):
-            http = HttpServer(metrics, readiness, host=settings.http.host, port=settings.http.port)
-        parts.callback(http.close)
-        running = Running(dicom_port=listener.port, http_port=http.port, is_broken=lambda: engine.is_broken)
+        metrics.registry.register(SnapshotCollector(lambda: _snapshot(settings, ledger, spool, readiness())))
+        running = Running(
+            dicom_port=listener.port,
+            http_port=_open_pages(settings, metrics, readiness, parts),
+            orders_port=_open_orders(settings, orders, parts),
+            is_broken=lambda: engine.is_broken,
+        )
         _publish(settings, running)
-        log.get().info("service.ready", dicom_port=running.dicom_port, http_port=running.http_port)
         yield running
     log.get().info("service.stopped")
 
@@ -151,6 +162,17 @@ def _only_one(directory: Path) -> Iterator[None]:
         yield
 
 
+def _open_model(settings: Settings, prompt_set: PromptSet, metrics: Metrics) -> Reader:
+    return open_reader(
+        settings.model.directory,
+        prompts=prompt_set,
+        engine=settings.model.engine,
+        threads=settings.model.threads,
+        engines=settings.storage.directory / "engines",
+        on_written=metrics.on_written,
+    )
+
+
 def _open_spool(settings: Settings) -> Spool:
     spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
     swept = spool.sweep()
@@ -184,32 +206,70 @@ def _opening(table: str, host: str, port: int) -> Iterator[None]:
         raise InputError(f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another") from error
 
 
+def _open_orders(settings: Settings, orders: OrderStore, parts: ExitStack) -> int | None:
+    """Take orders, where the settings ask for it, until the service stops; the real port."""
+    if settings.orders is None:
+        return None
+    with _opening("orders", settings.orders.host, settings.orders.port):
+        listener = OrderListener(settings.orders, orders, zone=settings.site.zone)
+    parts.callback(listener.close)
+    return listener.port
+
+
+def _open_pages(settings: Settings, metrics: Metrics, readiness: Callable[[], Readiness], parts: ExitStack) -> int:
+    """Serve `/metrics`, `/live` and `/ready` until the service stops; the real port."""
+    with _opening("http", settings.http.host, settings.http.port):
+        http = HttpServer(metrics, readiness, host=settings.http.host, port=settings.http.port)
+    parts.callback(http.close)
+    return http.port
+
+
 def _publish(settings: Settings, running: Running) -> None:
     content = {"pid": os.getpid(), "dicom_port": running.dicom_port, "http_port": running.http_port}
     running_path(settings).write_text(json.dumps(content), encoding="utf-8")
+    ports = {"dicom_port": running.dicom_port, "http_port": running.http_port, "orders_port": running.orders_port}
+    log.get().info("service.ready", **{name: port for name, port in ports.items() if port is not None})
 
 
-def _metrics(reader: Reader, prompt_set: PromptSet) -> Metrics:
+def _publish_identity(settings: Settings, metrics: Metrics, *, reader: Reader, prompt_set: PromptSet) -> None:
     identity = reader.identity
-    metrics = Metrics()
     model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
     metrics.build_info.labels(VERSION, model, names).set(1)
+    metrics.engine_info.labels(identity.engine, next((one.reason for one in reader.fallbacks), "none")).set(1)
+    for stage, proof in read_parity(settings.model.directory).items():
+        metrics.parity_difference.labels(stage).set(proof["max_abs"])
+        metrics.parity_tolerance.labels(stage).set(proof["tolerance"])
+    metrics.expect(
+        destinations=[destination.name for destination in settings.destinations],
+        prompts=[prompt.key for prompt in prompt_set.prompts if prompt.kind is PromptKind.PATHOLOGY],
+    )
+    for one in reader.fallbacks:
+        log.get().warning("engine.fell_back", engine=one.engine, reason=one.reason, message=one.message)
     log.get().info(
         "model.opened", model=model, engine=identity.engine, prompts=names, weights_sha256=identity.weights_sha256
     )
-    return metrics
 
 
 def _steps(
-    settings: Settings, *, spool: Spool, ledger: Ledger, metrics: Metrics, reader: Reader, prompt_set: PromptSet
+    settings: Settings,
+    *,
+    spool: Spool,
+    orders: OrderStore,
+    ledger: Ledger,
+    metrics: Metrics,
+    reader: Reader,
+    prompt_set: PromptSet,
 ) -> Steps:
     wanted = {kind for destination in settings.destinations for kind in destination.outputs}
     pipeline = Pipeline(
         spool=spool,
+        orders=orders,
         reader=reader,
         prompts=prompt_set,
         zone=settings.site.zone,
-        kinds=tuple(kind for kind in WRITERS if kind in wanted),
+        kinds=tuple(kind for kind in (*WRITERS, MESSAGE_KIND) if kind in wanted),
+        timed=metrics.timed,
+        on_read=Watch(spool, metrics, model=reader.identity, prompts=prompt_set).note,
     )
     return Steps(
         pipeline=pipeline,
@@ -227,9 +287,17 @@ def _submit_unread(spool: Spool, ledger: Ledger, submitter: Submitter) -> None:
             submitter.submit(study_uid)
 
 
-def _snapshot(ledger: Ledger, spool: Spool) -> Snapshot:
+def _snapshot(settings: Settings, ledger: Ledger, spool: Spool, readiness: Readiness) -> Snapshot:
+    delayed = ledger.delayed_destinations()
+    names = [destination.name for destination in settings.destinations]
     return Snapshot(
         studies=ledger.study_counts(),
+        deliveries={pair: count for pair, count in ledger.delivery_counts().items() if pair[0] in names},
+        paused={name: name in delayed for name in names},
         oldest_waiting_seconds=ledger.oldest_waiting_seconds(),
+        oldest_delivery_seconds=ledger.oldest_delivery_seconds(),
         spool_free_bytes=spool.free_bytes,
+        spool_capacity_bytes=spool.capacity_bytes,
+        spool_reserve_bytes=spool.reserve_bytes,
+        ready=readiness.parts,
     )

@@ -6,31 +6,29 @@ stand on its field and nowhere else. Nothing else in the program reads a setting
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import re
 import tomllib
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
+from node.domain import MESSAGE_KIND
 from node.errors import ConfigError
-from node.rules import ADDRESS, AE_TITLE, NOT_BLANK, TIME_ZONE, between, later, one_of, ruled, setting
-
-_T = TypeVar("_T")
+from node.rules import ADDRESS, AE_TITLE, HL7_NAME, NOT_BLANK, TIME_ZONE, between, later, one_of, setting
+from node.tables import Reading, to_lines
 
 OUTPUT_KINDS = ("sr", "gsps")
-ENGINES = ("onnx", "torch")
+ENGINES = ("onnx", "tensorrt", "torch")
 
 _ANY_PORT, _PEER_PORT = between(0, 65535), between(1, 65535)
 _SECONDS = between(0.05, 86400.0)
+_GIVE_UP_HOURS = between(0.001, 8760.0)
+_TYPE = one_of("dicom", "hl7", later=("dicomweb",))
 
 _LATER = {
     "listener.tls": "DICOM TLS is not in this version; remove the table",
-    "destinations.tls": "TLS to a destination is not in this version; remove the table",
+    "destinations.tls": "TLS to a destination of this type is not in this version; remove the table",
 }
 
 
@@ -88,7 +86,7 @@ class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set."""
 
     directory: Path = Path("models/weights/phantom")
-    engine: str = setting(one_of(*ENGINES, later=("tensorrt",)), default="onnx")
+    engine: str = setting(one_of(*ENGINES), default="onnx")
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
 
@@ -102,17 +100,58 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DestinationSettings:
+class OrdersSettings:
+    """Where orders come in by MLLP, and from which IP addresses. Port 0 takes any free port."""
+
+    host: str = setting(NOT_BLANK, default="127.0.0.1")
+    port: int = setting(_ANY_PORT, default=2575)
+    hosts: tuple[str, ...] = setting(ADDRESS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS 1.2 or newer: whose certificates are believed, and the node's own where the other side asks for one."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DicomDestination:
     """One archive that gets results by C-STORE."""
 
     name: str = setting(NOT_BLANK)
     ae_title: str = setting(AE_TITLE)
     host: str = setting(NOT_BLANK)
     port: int = setting(_PEER_PORT)
-    type: str = setting(one_of("dicom", later=("hl7", "dicomweb")), default="dicom")
+    type: str = setting(_TYPE, default="dicom")
     outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS, later=("sr3d", "sc", "text")), default=OUTPUT_KINDS)
     storage_commitment: bool = setting(later(False, "is not in this version; set it to false"), default=False)
-    give_up_hours: float = setting(between(0.001, 8760.0), default=72.0)
+    give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hl7Destination:
+    """One information system that gets results as ORU^R01 over MLLP, and how a message is addressed there."""
+
+    name: str = setting(NOT_BLANK)
+    host: str = setting(NOT_BLANK)
+    port: int = setting(_PEER_PORT)
+    type: str = setting(_TYPE, default="hl7")
+    outputs: tuple[str, ...] = setting(one_of(MESSAGE_KIND), default=(MESSAGE_KIND,))
+    sending_application: str = setting(HL7_NAME, default="CHEX")
+    sending_facility: str = setting(HL7_NAME, default="")
+    receiving_application: str = setting(HL7_NAME, default="")
+    receiving_facility: str = setting(HL7_NAME, default="")
+    processing_id: str = setting(one_of("P", "T", "D"), default="P")
+    answer_seconds: float = setting(between(0.05, 600.0), default=30.0)
+    give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
+    tls: TlsSettings | None = None
+
+
+DestinationSettings: TypeAlias = DicomDestination | Hl7Destination
+"""One of several tables; its `type` says which, and the first one stands where it is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +164,7 @@ class Settings:
     site: SiteSettings = field(default_factory=SiteSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    orders: OrdersSettings | None = None
     destinations: tuple[DestinationSettings, ...] = ()
 
 
@@ -147,8 +187,9 @@ def parse(table: Mapping[str, object]) -> Settings:
 
     Raises ConfigError with one line per mistake.
     """
-    mistakes = list(_needed(table))
-    settings = _build(Settings, table, where="", mistakes=mistakes)
+    reading = Reading(later=_LATER)
+    settings = reading.table(Settings, table, where="")
+    mistakes = [*_needed(table), *reading.mistakes]
     if settings is not None:
         mistakes += _contradictions(settings)
     if settings is None or mistakes:
@@ -158,7 +199,7 @@ def parse(table: Mapping[str, object]) -> Settings:
 
 def render(settings: Settings) -> str:
     """Write the effective settings as TOML, defaults included."""
-    return "\n".join(_lines(settings, "")).strip() + "\n"
+    return "\n".join(to_lines(settings)).strip() + "\n"
 
 
 def _needed(table: Mapping[str, object]) -> Iterator[str]:
@@ -174,82 +215,16 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Name values that are good each, but not together."""
     if settings.study.max_seconds < settings.study.quiet_seconds:
         yield "study.max_seconds: must not be below study.quiet_seconds"
-    listener, http = settings.listener, settings.http
-    if listener.port and (listener.host, listener.port) == (http.host, http.port):
-        yield "http.port: must not be listener.port as well; choose another one"
+    taken = {(settings.listener.host, settings.listener.port): "listener"}
+    for table, address in (("http", settings.http), ("orders", settings.orders)):
+        if address is not None and address.port:
+            other = taken.setdefault((address.host, address.port), table)
+            if other != table:
+                yield f"{table}.port: must not be {other}.port as well; choose another one"
+    for destination in settings.destinations:
+        tls = destination.tls if isinstance(destination, Hl7Destination) else None
+        if tls is not None and (tls.certificate is None) != (tls.key is None):
+            yield "destinations.tls.key: a certificate and its key go together; name both or neither"
     names = [destination.name for destination in settings.destinations]
     if len(set(names)) < len(names):
         yield "destinations.name: every destination needs a name of its own"
-
-
-def _build(kind: type[_T], table: object, *, where: str, mistakes: list[str]) -> _T | None:
-    """Make one dataclass from one table, noting every mistake; None when a value is missing or of the wrong type."""
-    if not isinstance(table, Mapping):
-        mistakes.append(f"{where}: must be a table, write [{where}] and its keys below")
-        return None
-    hints = typing.get_type_hints(kind)
-    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
-    for key in sorted(table.keys() - fields.keys()):
-        name = f"{where}.{key}".lstrip(".")
-        known = _LATER.get(re.sub(r"\[\d+\]", "", name))
-        mistakes.append(f"{name}: {known or 'unknown key; remove it or correct its spelling'}")
-    values: dict[str, object] = {}
-    for key, item in fields.items():
-        name = f"{where}.{key}".lstrip(".")
-        if key in table:
-            values[key] = _convert(hints[key], table[key], where=name, mistakes=mistakes)
-            mistakes += [f"{name}: {complaint}" for complaint in ruled(item, values[key])]
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            mistakes.append(f"{name}: is missing; add it")
-            values[key] = None
-    return None if None in values.values() else kind(**values)
-
-
-def _convert(hint: object, value: object, *, where: str, mistakes: list[str]) -> object:
-    """Convert one TOML value to a field's type; None, with a mistake noted, when it does not fit."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _build(hint, value, where=where, mistakes=mistakes)
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list) or not value:
-            mistakes.append(f"{where}: must be a list with something in it")
-            return None
-        places = [f"{where}[{number}]" if len(value) > 1 else where for number in range(1, len(value) + 1)]
-        kind = typing.get_args(hint)[0]
-        items = [_convert(kind, one, where=at, mistakes=mistakes) for at, one in zip(places, value, strict=True)]
-        return None if None in items else tuple(items)
-    if hint is Path and isinstance(value, str) and value:
-        return Path(value)
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(hint, type) and type(value) is hint:
-        return value
-    wanted = {Path: "a path in quotes", float: "a number", int: "a whole number", str: "a text in quotes"}
-    mistakes.append(f"{where}: must be {wanted.get(hint, 'true or false')}, got {value!r}")  # type: ignore[call-overload]  # hint is a type
-    return None
-
-
-def _lines(value: object, where: str) -> list[str]:
-    """Render one dataclass as TOML lines: plain keys first, then its tables."""
-    plain, tables = [], []
-    for item in dataclasses.fields(value):  # type: ignore[arg-type]  # always one of our dataclasses
-        name, inner = f"{where}.{item.name}".lstrip("."), getattr(value, item.name)
-        if dataclasses.is_dataclass(inner):
-            tables += ["", f"[{name}]", *_lines(inner, name)]
-        elif isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
-            for one in inner:
-                tables += ["", f"[[{name}]]", *_lines(one, name)]
-        else:
-            plain.append(f"{item.name} = {_toml(inner)}")
-    return plain + tables
-
-
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return str(value)
-        case tuple():
-            return "[" + ", ".join(_toml(one) for one in value) + "]"
-        case _:
-            return json.dumps(str(value))  # a JSON string is a TOML basic string

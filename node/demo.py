@@ -23,7 +23,7 @@ from pydicom.dataset import Dataset
 from node import app, imaging, prompts
 from node.config import (
     Caller,
-    DestinationSettings,
+    DicomDestination,
     HttpSettings,
     ListenerSettings,
     ModelSettings,
@@ -37,6 +37,7 @@ from node.folder import write_folder
 from node.inference import Reader, open_reader
 from node.listener import Listener
 from node.metrics import Metrics
+from node.order_store import OrderStore
 from node.pipeline import Pipeline, Round
 from node.spool import Spool
 
@@ -106,8 +107,8 @@ def _settings(directory: Path, *, model: ModelSettings, archive_port: int) -> Se
     )
 
 
-def _to(ae_title: str, port: int) -> DestinationSettings:
-    return DestinationSettings(name="demo", ae_title=ae_title, host=_HERE[0], port=port)
+def _to(ae_title: str, port: int) -> DicomDestination:
+    return DicomDestination(name="demo", ae_title=ae_title, host=_HERE[0], port=port)
 
 
 def _await(arrived: threading.Semaphore, *, count: int) -> None:
@@ -121,6 +122,7 @@ def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> Non
     """Lay out what the archive received beside the node's own report of the same round."""
     pipeline = Pipeline(
         spool=Spool(settings.storage.directory),
+        orders=OrderStore(settings.storage.directory),
         reader=reader,
         prompts=prompts.load(settings.model.prompts),
         zone=settings.site.zone,

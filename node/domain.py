@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
+
+MESSAGE_KIND: Final = "oru"
+"""The kind of output that is an HL7 message; all others are DICOM objects."""
 
 _UID = re.compile(r"[0-9]+(\.[0-9]+)*")
 _NAMESPACE = uuid.UUID("a3f1f7a6-3f0e-5d0b-9f9b-6c1d4b0c7e55")
@@ -309,9 +312,38 @@ class Report:
         return tuple(film for film in self.films if film.is_read)
 
 
+class Priority(StrEnum):
+    """How soon an ordered study is wanted (HL7 table 0485)."""
+
+    STAT = "stat"
+    ASAP = "asap"
+    ROUTINE = "routine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the information system said of a study before its films came. Never a patient's name or number.
+
+    placer_number, filler_number: the components of an HL7 entity identifier (EI); empty when not known
+    """
+
+    accession: str = ""
+    study_uid: str = ""
+    placer_number: tuple[str, ...] = ()
+    filler_number: tuple[str, ...] = ()
+    priority: Priority = Priority.ROUTINE
+
+    def __post_init__(self) -> None:
+        if not (self.accession or self.study_uid):
+            raise ValueError("an order names a study by its accession number or its UID")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputObject:
-    """One DICOM object that leaves the node; one UID never carries two contents."""
+    """What leaves the node: a DICOM object, or a message, which has no class and no series.
+
+    One UID never carries two contents.
+    """
 
     kind: str
     study_uid: str

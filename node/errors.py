@@ -65,6 +65,14 @@ class GiveUp(NodeError):
     """Will fail every time: park it for a person."""
 
 
+def is_of_disk(error: BaseException) -> bool:
+    """Say whether an error is the disk's, which no other study would be spared.
+
+    Libraries raise an OSError without a number for what is wrong with a file, pydicom where one ends too early.
+    """
+    return isinstance(error, OSError) and error.errno is not None
+
+
 def where(error: BaseException) -> str:
     """Name an unforeseen error by its class and place; its text may hold patient data."""
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydicom.dataset import Dataset
 
-from node import __version__
+from node import __version__, attributes
 from node.domain import ModelIdentity, derive_uid
 
 PROGRAM = "ChEX Node"
@@ -30,9 +30,9 @@ def series_uid(*, study_uid: str, modality: str, device: str) -> str:
 def is_own(dataset: Dataset) -> bool:
     """Say whether this program wrote an object, with any weights: its series follows from its device UID."""
     study, series, modality = (
-        str(dataset.get(keyword, "")) for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
+        attributes.text(dataset, keyword) for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
     )
     return any(
-        series == series_uid(study_uid=study, modality=modality, device=str(equipment.get("DeviceUID", "")))
-        for equipment in dataset.get("ContributingEquipmentSequence", None) or ()
+        series == series_uid(study_uid=study, modality=modality, device=attributes.text(equipment, "DeviceUID"))
+        for equipment in attributes.items(dataset, "ContributingEquipmentSequence")
     )

@@ -32,7 +32,7 @@ from pydicom.uid import (
 
 from node import attributes, grayscale, pixel_format
 from node.domain import Box, Reason, Side
-from node.errors import ConfigError, Undecodable
+from node.errors import ConfigError, Undecodable, is_of_disk
 from node.framing import Framing, Turn
 
 GrayPicture = npt.NDArray[np.float32]
@@ -74,7 +74,7 @@ def read_header(path: Path) -> Dataset:
     """Read one DICOM file, with or without preamble and file meta, for everything but its pixels.
 
     PixelData is there when the file has any, so that `routing.choose` can tell; long values are fetched from the file
-    when first looked at. Raises Undecodable for anything that names no storage class, and OSError as the disk does.
+    when first looked at. Raises Undecodable for what names no class and instance, and OSError as the disk does.
     """
     return _read(path, longest_bytes=_LONG_BYTES)
 
@@ -164,12 +164,14 @@ def _read(path: Path, *, longest_bytes: int | None) -> Dataset:
                 dataset = dcmread(path, force=True, stop_before_pixels=True)
                 if dataset:
                     dataset.add_new("PixelData", "OB", b"")
-    except (OSError, Undecodable):
+    except Undecodable:
         raise
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+        if is_of_disk(error):
+            raise
         raise Undecodable(Reason.UNDECODABLE, f"not readable as DICOM ({type(error).__name__})") from error
-    if not attributes.text(dataset, "SOPClassUID"):
-        raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class")
+    if not (attributes.text(dataset, "SOPClassUID") and attributes.text(dataset, "SOPInstanceUID")):
+        raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class or no SOP instance")
     _complete_meta(dataset)
     return dataset
 

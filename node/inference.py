@@ -7,7 +7,8 @@ Boxes cross from the network's unit square to pixels of the stored film here, th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -60,12 +61,28 @@ class Answer:
     boxes: tuple[ScoredBox, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """An engine that was wanted and does not run here.
+
+    reason: not_installed, no_gpu, no_graphs, not_built or not_loaded; message: what to do
+    """
+
+    engine: str
+    reason: str
+    message: str
+
+
 class Reader(Protocol):
     """Reads films. `gray` names the gray values it wants, `square` the part of an upright film it looks at."""
 
     @property
     def identity(self) -> ModelIdentity:
         """Which network answers."""
+
+    @property
+    def fallbacks(self) -> Sequence[Fallback]:
+        """The engines that were wanted before the one that answers, in the order they were tried."""
 
     @property
     def gray(self) -> str:
@@ -81,9 +98,19 @@ class Reader(Protocol):
         """Answer questions about one film, each on its own."""
 
 
-def open_reader(directory: Path, *, prompts: PromptSet, engine: str, threads: int = 0) -> Reader:
-    """Open a model directory for one prompt set.
+def open_reader(
+    directory: Path,
+    *,
+    prompts: PromptSet,
+    engine: str,
+    threads: int = 0,
+    engines: Path | None = None,
+    on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
+) -> Reader:
+    """Open a model directory for one prompt set; the first start on a GPU builds its engines, which takes minutes.
 
+    engines: where engines built for a GPU are kept
+    on_written: hears how many tokens were generated, and in how many seconds
     Raises InputError when the directory is not whole, its hashes do not fit, its graphs lack their proof, or prompts
     and thresholds do not go together.
     """
@@ -92,12 +119,24 @@ def open_reader(directory: Path, *, prompts: PromptSet, engine: str, threads: in
     from models.reader import open_reader as open_model
 
     try:
-        network = open_model(directory, engine=engine, threads=threads)
+        network = open_model(directory, engine=engine, threads=threads, engines=engines, on_written=on_written)
         network.check(_to_network(prompts))
         manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         return _NetworkReader(network, manifest_sha256)
     except ModelError as error:
         raise InputError(str(error)) from error
+
+
+def read_parity(directory: Path) -> Mapping[str, Mapping[str, float]]:
+    """What a model directory's graphs differ from its network: `max_abs` and `tolerance` by stage (DESIGN.md 4).
+
+    Nothing where no proof lies, as without exported graphs; what `open_reader` has opened has a good one.
+    """
+    path = directory / "parity.json"
+    if not path.exists():
+        return {}
+    stages: Mapping[str, Mapping[str, float]] = json.loads(path.read_bytes())["stages"]
+    return stages
 
 
 class _NetworkReader:
@@ -107,6 +146,9 @@ class _NetworkReader:
         self._network = network
         manifest = network.manifest
         self.gray = str(manifest.gray)
+        self.fallbacks = tuple(
+            Fallback(engine=one.engine, reason=one.reason, message=one.message) for one in network.fallbacks
+        )
         self.identity = ModelIdentity(
             name=manifest.name,
             version=manifest.version,

@@ -1,4 +1,4 @@
-"""Removes studies that were delivered and are older than `keep_days`; waiting or parked work never ages out."""
+"""Removes delivered studies, and orders, that are older than `keep_days`; waiting or parked work never ages out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from node import log
 from node.errors import where
 from node.ledger import Ledger
+from node.order_store import OrderStore
 from node.spool import Spool
 
 _PAUSE_SECONDS = 3600.0
@@ -16,8 +17,8 @@ _PAUSE_SECONDS = 3600.0
 class Janitor:
     """Looks once an hour until closed."""
 
-    def __init__(self, spool: Spool, ledger: Ledger, *, keep_days: float) -> None:
-        self._spool, self._ledger, self._keep = spool, ledger, timedelta(days=keep_days)
+    def __init__(self, spool: Spool, ledger: Ledger, orders: OrderStore, *, keep_days: float) -> None:
+        self._spool, self._ledger, self._orders, self._keep = spool, ledger, orders, timedelta(days=keep_days)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
         self._thread.start()
@@ -46,6 +47,7 @@ class Janitor:
             if self._spool.remove_study(study_uid):
                 self._ledger.forget(study_uid)
                 log.get().info("study.removed", study=study_uid)
+        self._orders.remove_older(datetime.now(UTC) - self._keep)
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:

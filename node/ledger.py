@@ -96,11 +96,17 @@ class Ledger:
         self, delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None
     ) -> None:
         """Write a delivery's state."""
-        statement = _row(delivery, state, attempts=attempts).on_conflict_do_update(
-            index_elements=["id"], set_={"state": state, "attempts": attempts, "reason": reason}
+        with self._engine.begin() as connection:
+            connection.execute(_changed(delivery, state, attempts=attempts, reason=reason))
+
+    def set_sent(self, delivery: Delivery, *, attempts: int) -> bool:
+        """Write that a delivery was sent; say whether it was its study's last. Of two at once, one is."""
+        others = sa.select(sa.func.count()).where(
+            _DELIVERIES.c.study_uid == delivery.study_uid, _DELIVERIES.c.state != DeliveryState.SENT
         )
         with self._engine.begin() as connection:
-            connection.execute(statement)
+            connection.execute(_changed(delivery, DeliveryState.SENT, attempts=attempts))
+            return connection.execute(others).scalar() == 0
 
     def delivery_state(self, delivery: Delivery) -> DeliveryState | None:
         """A delivery's state, or None when it is not known here."""
@@ -146,6 +152,14 @@ class Ledger:
             ).scalar()
         now = _now()
         return {"studies": now - (study or now), "deliveries": now - (delivery or now)}
+
+    def oldest_delivery_seconds(self) -> Mapping[str, float]:
+        """Age of the oldest open delivery of each destination that has one."""
+        is_open = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        columns = (_DELIVERIES.c.destination, sa.func.min(_DELIVERIES.c.created_at))
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(*columns).where(is_open).group_by(_DELIVERIES.c.destination))
+            return {destination: _now() - created_at for destination, created_at in rows}
 
     def parked(self) -> list[Parked]:
         """Everything that waits for a person."""
@@ -195,6 +209,12 @@ def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> Insert:
         attempts=attempts,
         created_at=_now(),
     )
+
+
+def _changed(delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None) -> Insert:
+    """A new row, or the changed one."""
+    values = {"state": state, "attempts": attempts, "reason": reason}
+    return _row(delivery, state, attempts=attempts).on_conflict_do_update(index_elements=["id"], set_=values)
 
 
 def _now() -> float:

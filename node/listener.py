@@ -93,11 +93,14 @@ class Listener:
             block=False,
             evt_handlers=[
                 (evt.EVT_REQUESTED, self._on_requested),
+                (evt.EVT_ACCEPTED, lambda _event: metrics.associations_accepted.inc()),
+                (evt.EVT_REJECTED, self._on_rejected),
                 (evt.EVT_C_ECHO, lambda _event: _SUCCESS),
                 (evt.EVT_C_STORE, self._on_store),
             ],
         )
         self._entity, self._server = entity, cast(ThreadedAssociationServer, server)  # what block=False returns
+        metrics.associations_open.set_function(lambda: len(entity.active_associations))
 
     @property
     def port(self) -> int:
@@ -122,8 +125,7 @@ class Listener:
             host=event.assoc.requestor.address,
         )
         if refusal is not None:
-            self._metrics.associations_refused.labels(reason).inc()
-            log.get().warning("association.refused", reason=reason, host=event.assoc.requestor.address)
+            self._count_refused(reason, host=event.assoc.requestor.address)
             event.assoc.acse.send_reject(*refusal)
             event.assoc.kill()
             return
@@ -133,6 +135,14 @@ class Listener:
             build_context(Verification),
             *(build_context(uid, list(TRANSFER_SYNTAXES)) for uid in sorted(proposed) if is_storage(uid)),
         ]
+
+    def _on_rejected(self, event: evt.Event) -> None:
+        """Count what the library refuses by itself: one association too many."""
+        self._count_refused("limit", host=event.assoc.requestor.address)
+
+    def _count_refused(self, reason: str, *, host: str | None) -> None:
+        self._metrics.associations_refused.labels(reason).inc()
+        log.get().warning("association.refused", reason=reason, host=host)
 
     def _refusal(
         self, *, calling_aet: str, called_aet: str, host: str | None
@@ -148,7 +158,8 @@ class Listener:
     def _on_store(self, event: evt.Event) -> int | Dataset:
         """Keep one object, then answer. The only place where an object is acknowledged."""
         try:
-            return self._keep(event)
+            with self._metrics.timed("receive"):
+                return self._keep(event)
         except Refused as error:
             return self._refuse(error, reason=error.reason)
         except Exception as error:  # a boundary: whatever goes wrong with one object, the listener lives
@@ -165,11 +176,13 @@ class Listener:
         self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
         outcome = "kept" if kept.is_new else "repeated"
         self._metrics.instances.labels(outcome).inc()
+        self._metrics.received_bytes.inc(len(body))
         log.get().info(f"instance.{outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=len(body))
         return _SUCCESS
 
     def _refuse(self, error: Refused, *, reason: str) -> Dataset:
         self._metrics.instances.labels("refused").inc()
+        self._metrics.failures.labels("receive", error.reason).inc()
         log.get().warning("instance.refused", reason=reason)
         answer = Dataset()
         answer.Status = error.status

@@ -23,6 +23,7 @@ EVENTS: Final = {
     "service.ready": "listener, HTTP and worker are up; carries the real ports",
     "service.stopped": "everything is closed",
     "model.opened": "weights, graphs and their hashes are good",
+    "engine.fell_back": "a wanted engine does not run here, the next is tried; `reason` says why, `message` what to do",
     "association.refused": "a caller was not let in; `reason` says why",
     "instance.kept": "a received object is synced on disk; the sender got Success",
     "instance.repeated": "the same object was kept before; the sender got Success",
@@ -39,15 +40,17 @@ EVENTS: Final = {
     "engine.broken": "a step met a full disk or a lost database; the process ends and starts again",
     "delivery.sent": "one output reached one destination",
     "delivery.delayed": "a destination did not take an output; it is tried again",
+    "order.kept": "an order is synced on disk, or removed when it was cancelled; its sender got AA",
+    "order.refused": "a connection or a message with orders was not taken; `reason` says why, the sender knows",
     "delivery.parked": "a destination will not take an output; a person must look (`node retry`)",
     "library.warned": "a library logged a warning or an error",
 }
 
 FIELDS: Final = frozenset(
     """
-    event level timestamp version model prompts engine weights_sha256 dicom_port http_port host reason
+    event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port host reason
     study sop_instance_uid kind round stage instances bytes files read not_processed outputs seconds
-    destination attempts library message where
+    destination attempts priority cancelled library message where
     """.split()
 )
 

@@ -1,60 +1,165 @@
-"""Every metric of the node, and the three pages that machines read: `/metrics`, `/live`, `/ready`.
+"""Every metric of the node, by name.
 
-Labels come from short closed lists; never a UID, an AE title or a text. Names are part of the outer contract.
+Labels come from closed lists, which stand here, in the settings or in the prompt set: never a UID, an AE title or a
+text from outside. A counter starts at 0 for every label it can have, so that the first event is seen as one. Names are
+part of the outer contract.
 """
 
 from __future__ import annotations
 
-import json
-import threading
+import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
+from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
-_Wsgi = Callable[[dict[str, object], Callable[..., object]], Iterable[bytes]]
-_STEP_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+from node.domain import FindingState, Reason
+
+Wsgi = Callable[[dict[str, object], Callable[..., object]], Iterable[bytes]]
+
+OTHER_SCANNER: Final = "other"
+REFUSALS: Final = ("caller", "called_ae", "disk", "limit")
+FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
+    "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
+    **dict.fromkeys(("plan", "read", "write", "finish"), ("foreseen", "unforeseen")),
+    "deliver": ("down", "busy", "rejected", "expired", "removed", "unforeseen"),
+}
+STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish", "deliver")
+
+_STUDY_STATES: Final = ("receiving", "reading", "finished", "parked")
+_DELIVERY_STATES: Final = ("waiting", "sending", "sent", "parked")
+_STEP_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_TURNAROUND_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
+_PROBABILITY_BUCKETS: Final = tuple(number / 10 for number in range(1, 11))
 
 
 class Metrics:
-    """The counters and gauges of one node, in a registry of its own."""
+    """The counters, histograms and gauges of one node, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.instances = Counter(
-            "cxr_instances", "Received objects: kept, repeated, refused.", ["outcome"], registry=self.registry
+        self._identity()
+        self._network()
+        self._work()
+        self._model()
+
+    def _identity(self) -> None:
+        self.build_info = self._gauge(
+            "cxr_build_info", "Versions of program, model and prompt set.", "version", "model", "prompts"
         )
-        self.associations_refused = Counter(
-            "cxr_associations_refused", "Associations refused, by reason.", ["reason"], registry=self.registry
-        )
-        self.films = Counter(
-            "cxr_films", "Films by outcome: read, or the reason why not.", ["outcome"], registry=self.registry
-        )
-        self.step_seconds = Histogram(
-            "cxr_step_duration_seconds", "Time of one step of a study.", ["step"],
-            buckets=_STEP_BUCKETS, registry=self.registry,
+        self.engine_info = self._gauge(
+            "cxr_engine_info", "The engine in use, and why it is not the wanted one: none if it is.",
+            "engine", "fallback",
         )  # fmt: skip
-        self.deliveries = Counter(
+        self.parity_difference = self._gauge(
+            "cxr_parity_max_difference", "Largest difference between exported graphs and network.", "stage"
+        )
+        self.parity_tolerance = self._gauge(
+            "cxr_parity_tolerance", "Largest difference that is allowed between them.", "stage"
+        )
+
+    def _network(self) -> None:
+        self.associations_accepted = self._counter("cxr_associations_accepted", "Associations accepted.")
+        self.associations_open = self._gauge("cxr_associations_open", "Associations that are open now.")
+        self.associations_refused = self._counter(
+            "cxr_associations_refused", "Associations refused, by reason.", "reason"
+        )
+        self.instances = self._counter("cxr_instances", "Received objects: kept, repeated, refused.", "outcome")
+        self.received_bytes = self._counter("cxr_received_bytes", "Bytes of objects that were acknowledged.")
+        _start_at_zero(self.associations_refused, REFUSALS)
+        _start_at_zero(self.instances, ("kept", "repeated", "refused"))
+
+    def _work(self) -> None:
+        self.films = self._counter("cxr_films", "Films by outcome: read, or the reason why not.", "outcome")
+        self.step_seconds = self._histogram(
+            "cxr_step_duration_seconds", "Time of one step; no step lies within another.", _STEP_BUCKETS, "step"
+        )
+        self.turnaround_seconds = self._histogram(
+            "cxr_turnaround_seconds", "From the last arrival of a round to its last delivery.", _TURNAROUND_BUCKETS
+        )
+        self.failures = self._counter("cxr_failures", "Failures by stage and class of reason.", "stage", "reason")
+        self.deliveries = self._counter(
             "cxr_deliveries", "Delivery attempts by destination and outcome: sent, delayed, parked.",
-            ["destination", "outcome"], registry=self.registry,
+            "destination", "outcome",
         )  # fmt: skip
-        self.build_info = Gauge(
-            "cxr_build_info", "Versions of program, model and prompt set.", ["version", "model", "prompts"],
-            registry=self.registry,
-        )  # fmt: skip
+        _start_at_zero(self.films, ("read", *Reason))
+        for step in STEPS:
+            self.step_seconds.labels(step)
+        for stage, reasons in FAILURES.items():
+            _start_at_zero(self.failures, (stage,), reasons)
+
+    def _model(self) -> None:
+        self.tokens = self._counter("cxr_tokens_generated", "Tokens that the sentence generator wrote.")
+        self.generation_seconds = self._counter("cxr_generation_seconds", "Time that the sentence generator took.")
+        self.findings = self._counter(
+            "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
+        )
+        self.probability = self._histogram(
+            "cxr_finding_probability", "Probabilities of pathology prompts.", _PROBABILITY_BUCKETS, "prompt", "scanner"
+        )
+        self.drift_psi = self._gauge(
+            "cxr_drift_psi", "Population stability index of the newest films against the first.", "prompt", "scanner"
+        )
+        self.drift_films = self._gauge(
+            "cxr_drift_films", "Films in the windows that drift is computed from.", "window", "scanner"
+        )
+
+    def expect(self, *, destinations: Iterable[str], prompts: Iterable[str]) -> None:
+        """Start the counters at 0 whose labels come from the settings and the prompt set."""
+        _start_at_zero(self.deliveries, destinations, ("sent", "delayed", "parked"))
+        for prompt in prompts:
+            _start_at_zero(self.findings, (prompt,), FindingState, (OTHER_SCANNER,))
+            self.probability.labels(prompt, OTHER_SCANNER)
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Time one step; one that fails is counted as a failure, not here."""
+        began = time.monotonic()
+        yield
+        self.step_seconds.labels(step).observe(time.monotonic() - began)
+
+    def on_written(self, tokens: int, seconds: float) -> None:
+        """Count what the sentence generator wrote, and how long it took."""
+        self.tokens.inc(tokens)
+        self.generation_seconds.inc(seconds)
+
+    def application(self) -> Wsgi:
+        """The page of all metrics."""
+        return make_wsgi_app(self.registry)
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(name, meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, labels, registry=self.registry)
+
+    def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What is counted at the moment somebody asks, not when it happens."""
+    """What is counted at the moment somebody asks, not when it happens; ages in seconds.
+
+    deliveries: number by destination and state; paused: whether a destination's deliveries were tried in vain
+    ready: each part that must be good before work is sent here, and whether it is
+    """
 
     studies: Mapping[str, int]
+    deliveries: Mapping[tuple[str, str], int]
+    paused: Mapping[str, bool]
     oldest_waiting_seconds: Mapping[str, float]
+    oldest_delivery_seconds: Mapping[str, float]
     spool_free_bytes: int
+    spool_capacity_bytes: int
+    spool_reserve_bytes: int
+    ready: Mapping[str, bool]
 
 
 class SnapshotCollector(Collector):
@@ -64,82 +169,51 @@ class SnapshotCollector(Collector):
         self._take = take
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Take one snapshot and turn it into gauges."""
-        snapshot = self._take()
-        studies = GaugeMetricFamily("cxr_studies", "Studies by state.", labels=["state"])
-        for state, count in snapshot.studies.items():
-            studies.add_metric([state], count)
-        yield studies
-        oldest = GaugeMetricFamily(
-            "cxr_oldest_waiting_seconds", "Age of the oldest study or delivery that waits.", labels=["queue"]
+        """Take one snapshot and turn it into gauges; a state that no work is in counts 0."""
+        now = self._take()
+        studies = {state: now.studies.get(state, 0) for state in (*_STUDY_STATES, *now.studies)}
+        pairs = (*itertools.product(now.paused, _DELIVERY_STATES), *now.deliveries)
+        deliveries = {pair: now.deliveries.get(pair, 0) for pair in pairs}
+        waiting = {
+            "studies": studies["receiving"] + studies["reading"],
+            "deliveries": sum(number for (_, state), number in deliveries.items() if state in ("waiting", "sending")),
+        }
+        oldest = {name: now.oldest_delivery_seconds.get(name, 0.0) for name in now.paused}
+        yield _family("cxr_studies", "Studies by state.", ("state",), studies)
+        yield _family("cxr_waiting", "Studies and deliveries that wait.", ("queue",), waiting)
+        yield _family(
+            "cxr_oldest_waiting_seconds", "Age of the oldest study or delivery that waits.",
+            ("queue",), now.oldest_waiting_seconds,
+        )  # fmt: skip
+        yield _family(
+            "cxr_destination_deliveries", "Deliveries by destination and state.", ("destination", "state"), deliveries
         )
-        for queue, seconds in snapshot.oldest_waiting_seconds.items():
-            oldest.add_metric([queue], seconds)
-        yield oldest
-        yield GaugeMetricFamily("cxr_spool_free_bytes", "Free space where films are kept.", snapshot.spool_free_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
-    """The parts that must be good before work is sent here; each name with whether it is."""
-
-    parts: Mapping[str, bool]
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether every part is good."""
-        return all(self.parts.values())
-
-
-class HttpServer:
-    """Serves the three pages on one address until closed."""
-
-    def __init__(self, metrics: Metrics, readiness: Callable[[], Readiness], *, host: str, port: int) -> None:
-        self._server = make_server(
-            host, port, _application(metrics, readiness), server_class=ThreadingWSGIServer, handler_class=_QuietHandler
+        yield _family(
+            "cxr_destination_oldest_waiting_seconds", "Age of a destination's oldest delivery that waits.",
+            ("destination",), oldest,
+        )  # fmt: skip
+        yield _family(
+            "cxr_destination_paused", "1 while a destination's deliveries were tried in vain.",
+            ("destination",), now.paused,
+        )  # fmt: skip
+        yield GaugeMetricFamily("cxr_spool_free_bytes", "Free space where films are kept.", now.spool_free_bytes)
+        yield GaugeMetricFamily("cxr_spool_capacity_bytes", "Size of the disk of films.", now.spool_capacity_bytes)
+        yield GaugeMetricFamily(
+            "cxr_spool_reserve_bytes", "Free space below which nothing is accepted.", now.spool_reserve_bytes
         )
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The real port."""
-        return int(self._server.server_port)
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)
+        yield _family("cxr_ready", "1 while a part of the node is good.", ("part",), now.ready)
 
 
-def _application(metrics: Metrics, readiness: Callable[[], Readiness]) -> _Wsgi:
-    """Route the three paths; everything else is 404."""
-    expose = make_wsgi_app(metrics.registry)
-
-    def application(environ: dict[str, object], start_response: Callable[..., object]) -> Iterable[bytes]:
-        match environ["PATH_INFO"]:
-            case "/metrics":
-                return expose(environ, start_response)  # type: ignore[no-any-return]  # untyped library
-            case "/live":
-                return _answer(start_response, "200 OK", {"live": True})
-            case "/ready":
-                ready = readiness()
-                status = "200 OK" if ready.is_ready else "503 Service Unavailable"
-                return _answer(start_response, status, {"ready": ready.is_ready, **ready.parts})
-            case _:
-                return _answer(start_response, "404 Not Found", {"paths": ["/metrics", "/live", "/ready"]})
-
-    return application
+def _start_at_zero(counter: Counter, *lists: Iterable[str]) -> None:
+    for labels in itertools.product(*lists):
+        counter.labels(*labels)
 
 
-def _answer(start_response: Callable[..., object], status: str, body: Mapping[str, object]) -> Iterable[bytes]:
-    start_response(status, [("Content-Type", "application/json")])
-    return [json.dumps(body).encode()]
-
-
-class _QuietHandler(WSGIRequestHandler):
-    """Says nothing per request: probes come every few seconds."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Drop the line."""
+def _family(
+    name: str, meaning: str, labels: tuple[str, ...], values: Mapping[str, float] | Mapping[tuple[str, str], float]
+) -> GaugeMetricFamily:
+    """One gauge with a value per label, or per tuple of labels."""
+    family = GaugeMetricFamily(name, meaning, labels=labels)
+    for label, value in values.items():
+        family.add_metric([label] if isinstance(label, str) else label, value)
+    return family

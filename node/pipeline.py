@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from pydicom.filereader import read_file_meta_info
 
 from node import attributes, findings, imaging, routing
 from node.domain import (
+    MESSAGE_KIND,
     Film,
     ModelIdentity,
     ObjectReference,
@@ -34,12 +36,15 @@ from node.domain import (
 from node.errors import Undecodable
 from node.identity import VERSION
 from node.inference import Reader
-from node.outputs import document, gsps, record, sr
+from node.order_store import OrderStore
+from node.outputs import document, gsps, oru, record, sr
 from node.spool import RoundMark, Spool, sop_instance_uid_of
 
 _ATTEMPTS: Final = 4
 
 Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
+
+Timed = Callable[[str], AbstractContextManager[None]]
 
 WRITERS: Final[Mapping[str, Writer]] = {"sr": sr.write, "gsps": gsps.write}
 
@@ -57,13 +62,19 @@ class Answered:
     picture: NDArray[np.uint8] | None = None
 
 
-def answer_film(path: Path, reader: Reader, prompts: PromptSet) -> Answered:
+def _untimed(_step: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed = _untimed) -> Answered:
     """Decide on one object and read it if it is a frontal chest film.
 
+    timed: times the steps route, decode and read
     Raises Undecodable only when the file is no DICOM object at all.
     """
-    header = imaging.read_header(path)
-    decision = routing.choose(header)
+    with timed("route"):
+        header = imaging.read_header(path)
+        decision = routing.choose(header)
     if decision.action is routing.Action.LEAVE:
         return Answered(header=header, film=None, reason=decision.reason)
     source = str(header.SOPInstanceUID)
@@ -71,11 +82,13 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet) -> Answered:
         film = Film(source=source, reason=decision.reason, notes=decision.notes)
         return Answered(header=header, film=film, reason=decision.reason)
     try:
-        image = imaging.load(imaging.read_file(path), gray=reader.gray, square=reader.square)
+        with timed("decode"):
+            image = imaging.load(imaging.read_file(path), gray=reader.gray, square=reader.square)
     except Undecodable as error:
         reason = Reason(error.reason)
         return Answered(header=header, film=Film(source=source, reason=reason, notes=decision.notes), reason=reason)
-    reading = reader.read(image, prompts)
+    with timed("read"):
+        reading = reader.read(image, prompts)
     film = Film(
         source=source,
         notes=decision.notes,
@@ -110,7 +123,8 @@ def _with_series(header: Dataset) -> Dataset:
     if attributes.text(header, "SeriesInstanceUID"):
         return header
     named = copy.copy(header)
-    named.SeriesInstanceUID = derive_uid("series of", str(header.SOPInstanceUID))
+    # Put in as a new element, since the old one may have a value that cannot even be looked at.
+    named.add_new("SeriesInstanceUID", "UI", derive_uid("series of", str(header.SOPInstanceUID)))
     return named
 
 
@@ -126,13 +140,19 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """The calls of one round, on the spool. Each may be repeated after a crash."""
+    """The calls of one round, on the spool. Each may be repeated after a crash.
+
+    on_read: hears every film that the network has read, with its header
+    """
 
     spool: Spool
+    orders: OrderStore
     reader: Reader
     prompts: PromptSet
     zone: ZoneInfo
     kinds: tuple[str, ...]
+    timed: Timed = _untimed
+    on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
 
     def plan(self, study_uid: str) -> Round | None:
         """Fix what a round covers; None when nothing came since the last one."""
@@ -180,10 +200,18 @@ class Pipeline:
     def write(self, plan: Round) -> list[OutputObject]:
         """Write and keep every output of a round; the report names the newest earlier one as predecessor."""
         report, sources = self.report(plan)
-        return [
+        kinds = [kind for kind in WRITERS if kind in self.kinds]
+        outputs = [
             self._keep(kind, dataset, plan.study_uid)
-            for kind, dataset in write_objects(report, sources, zone=self.zone, kinds=self.kinds)
+            for kind, dataset in write_objects(report, sources, zone=self.zone, kinds=kinds)
         ]
+        if MESSAGE_KIND in self.kinds and report.films:
+            accession = oru.accession_of(sources.values())
+            order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
+            message, content = oru.write(report, sources, self.zone, order=order, documents=outputs)
+            self.spool.keep_output(message, content)
+            outputs.append(message)
+        return outputs
 
     def finish(self, plan: Round, outputs: Sequence[OutputObject]) -> None:
         """Mark a round as finished."""
@@ -208,9 +236,12 @@ class Pipeline:
         if self.spool.begin_reading(study_uid, key) > _ATTEMPTS:
             return unreadable, None
         try:
-            answered = answer_film(self.spool.received_path(study_uid, file), self.reader, self.prompts)
+            path = self.spool.received_path(study_uid, file)
+            answered = answer_film(path, self.reader, self.prompts, timed=self.timed)
         except Undecodable:
             return unreadable, None
+        if answered.film is not None and answered.film.is_read:
+            self.on_read(answered.film, answered.header)
         return answered.film, answered.reason
 
     def _header(self, study_uid: str, file: str) -> Dataset:

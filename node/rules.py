@@ -76,6 +76,12 @@ def _is_not_blank(value: object) -> str | None:
     return None if text.strip() and text.isprintable() else f"{text!r} must be a printable text that is not blank"
 
 
+def _is_hl7_name(value: object) -> str | None:
+    """HL7 2.5.1 2.A, HD.1: a namespace of at most 20 characters; none is allowed."""
+    name = str(value)
+    return None if len(name) <= 20 and name.isprintable() else f"{name!r} must be at most 20 printable characters"
+
+
 def _is_time_zone(value: object) -> str | None:
     try:
         ZoneInfo(str(value))
@@ -86,5 +92,6 @@ def _is_time_zone(value: object) -> str | None:
 
 AE_TITLE: Final[Rule] = _is_ae_title
 ADDRESS: Final[Rule] = _is_address
+HL7_NAME: Final[Rule] = _is_hl7_name
 NOT_BLANK: Final[Rule] = _is_not_blank
 TIME_ZONE: Final[Rule] = _is_time_zone

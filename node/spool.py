@@ -8,28 +8,27 @@ UID are the next version.
     studies/<study>/received/<sop instance>~<version>~<hash>.dcm     as received, PS3.10 file meta in front
     studies/<study>/readings/<key>.json                              what was said about one film
     studies/<study>/outputs/<sop instance>.<kind>.dcm                what leaves the node
+    studies/<study>/outputs/<uid>.hl7                                the same as a message
     studies/<study>/rounds/<number>.json                             mark of a finished round
+    windows/<name>.json                                              what films of late were answered, without a patient
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
-from node.domain import Delivery, Instance, JsonObject, OutputObject, Study, is_uid
+from node import durable
+from node.domain import MESSAGE_KIND, Delivery, Instance, JsonObject, OutputObject, Study, is_uid
 from node.errors import Refused, SpoolFull
 
 _MIB = 1024 * 1024
-_TEMPORARY = ".incoming-"
 _REMOVING = ".removing-"
 
 
@@ -56,15 +55,25 @@ class Spool:
 
     def __init__(self, directory: Path, *, min_free_mib: int = 0) -> None:
         self.directory = directory
-        self._studies = directory / "studies"
+        self._studies, self._windows = directory / "studies", directory / "windows"
         self._min_free_bytes = min_free_mib * _MIB
         self._making_folders = threading.Lock()
-        _make_folder(self._studies)
+        durable.make_folder(self._studies)
 
     @property
     def free_bytes(self) -> int:
         """Free space on the disk."""
         return shutil.disk_usage(self.directory).free
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Size of the disk."""
+        return shutil.disk_usage(self.directory).total
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Free space below which nothing is accepted."""
+        return self._min_free_bytes
 
     @property
     def has_room(self) -> bool:
@@ -84,7 +93,7 @@ class Spool:
         try:
             versions = _versions(folder, sop_instance_uid)
             if versions and versions[-1].sha256 == sha256:
-                _sync_folder(folder)  # whoever wrote it may not have come that far yet
+                durable.sync_folder(folder)  # whoever wrote it may not have come that far yet
                 return Kept(instance=versions[-1], is_new=False)
             if not self.has_room:
                 raise SpoolFull("the disk is below its reserve; send again later")
@@ -122,15 +131,16 @@ class Spool:
 
     def keep_reading(self, study_uid: str, key: str, content: JsonObject) -> None:
         """Keep what was said about one film."""
-        self._write(self._folder(study_uid) / "readings" / f"{key}.json", _json(content))
+        self._write(self._folder(study_uid) / "readings" / f"{key}.json", durable.to_json(content))
 
     def reading(self, study_uid: str, key: str) -> JsonObject | None:
         """What was said about one film, or None when nothing is kept under this key."""
-        return _read_json(self._folder(study_uid) / "readings" / f"{key}.json")
+        return durable.read_json(self._folder(study_uid) / "readings" / f"{key}.json")
 
     def output_path(self, output: OutputObject | Delivery) -> Path:
         """Where an output lies or will lie."""
-        return self._folder(output.study_uid) / "outputs" / f"{output.sop_instance_uid}.{output.kind}.dcm"
+        ending = "hl7" if output.kind == MESSAGE_KIND else f"{output.kind}.dcm"
+        return self._folder(output.study_uid) / "outputs" / f"{output.sop_instance_uid}.{ending}"
 
     def keep_output(self, output: OutputObject, content: bytes) -> None:
         """Keep one output; an object that exists stays as it is, so one UID never carries two contents."""
@@ -141,7 +151,7 @@ class Spool:
     def mark_round(self, study_uid: str, mark: RoundMark) -> None:
         """Mark a round as finished; its files are not looked at again."""
         content = {**asdict(mark), "created_at": mark.created_at.isoformat()}
-        self._write(self._folder(study_uid) / "rounds" / f"{mark.number:06d}.json", _json(content))
+        self._write(self._folder(study_uid) / "rounds" / f"{mark.number:06d}.json", durable.to_json(content))
 
     def rounds(self, study_uid: str) -> list[RoundMark]:
         """The marks of all finished rounds, oldest first."""
@@ -150,6 +160,14 @@ class Spool:
     def has_unread(self, study_uid: str) -> bool:
         """Whether a study holds a file that no finished round covers."""
         return _has_unread(self._folder(study_uid))
+
+    def keep_window(self, name: str, content: JsonObject) -> None:
+        """Keep what is known of many films together."""
+        self._write(self._windows / f"{name}.json", durable.to_json(content))
+
+    def window(self, name: str) -> JsonObject | None:
+        """What is kept under a name, or None."""
+        return durable.read_json(self._windows / f"{name}.json")
 
     def sweep(self) -> int:
         """Remove files that were never acknowledged; only at start, while nobody writes. Returns how many."""
@@ -160,7 +178,7 @@ class Spool:
             else:
                 shutil.rmtree(folder, ignore_errors=True)
                 aside.rename(folder)
-        leftovers = list(self._studies.rglob(f"{_TEMPORARY}*"))
+        leftovers = [*self._studies.rglob(f"{durable.TEMPORARY}*"), *self._windows.rglob(f"{durable.TEMPORARY}*")]
         for path in leftovers:
             path.unlink()
         return len(leftovers)
@@ -177,9 +195,9 @@ class Spool:
             folder.rename(aside)
             is_read = not _has_unread(aside)
             if is_read:
-                _make_folder(folder)
+                durable.make_folder(folder)
                 (aside / "rounds").rename(folder / "rounds")
-                _sync_folder(folder)
+                durable.sync_folder(folder)
             else:
                 aside.rename(folder)
         if is_read:
@@ -189,19 +207,8 @@ class Spool:
     def _write(self, path: Path, *parts: bytes) -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
         with self._making_folders:  # a folder that another thread has made is used only after its entry is synced
-            _make_folder(path.parent)
-        handle, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+            durable.make_folder(path.parent)
+        durable.write(path, *parts)
 
     def _folder(self, study_uid: str) -> Path:
         if not is_uid(study_uid):
@@ -222,7 +229,7 @@ def _has_unread(folder: Path) -> bool:
 
 def _marks(folder: Path) -> list[RoundMark]:
     paths = sorted((folder / "rounds").glob("*.json"))
-    return [_round_mark(content) for path in paths if (content := _read_json(path)) is not None]
+    return [_round_mark(content) for path in paths if (content := durable.read_json(path)) is not None]
 
 
 def _newest(folder: Path) -> list[Path]:
@@ -262,32 +269,3 @@ def _version(path: Path) -> tuple[int, str]:
 def _versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
     """Every version of one object, oldest first."""
     return [_instance(path) for path in sorted(folder.glob(f"{sop_instance_uid}~*.dcm"), key=_version)]
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder (mode 0700) whose own entry, and those of its new parents, survive a power cut."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(one.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _json(content: Mapping[str, object]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, indent=1).encode()
-
-
-def _read_json(path: Path) -> JsonObject | None:
-    """Read a file of ours; one that is missing or damaged counts as absent, so that its work is done again."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None

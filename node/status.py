@@ -14,6 +14,7 @@ from node.config import Settings
 from node.domain import DeliveryState, is_uid
 from node.errors import InputError
 from node.ledger import Ledger, connect
+from node.order_store import OrderStore
 from node.spool import Spool
 from node.workflow import Client
 
@@ -21,7 +22,7 @@ _STUDY_STATES = ("receiving", "reading", "finished", "parked")
 
 
 def status(settings: Settings) -> dict[str, object]:
-    """Describe a node as DESIGN.md 8 says: ready, studies, deliveries, parked."""
+    """Describe a node as DESIGN.md 8 says: ready, studies, deliveries, parked; and the orders it remembers."""
     ledger = _open_ledger(settings)
     try:
         studies, delayed, counts = ledger.study_counts(), ledger.delayed_destinations(), ledger.delivery_counts()
@@ -39,6 +40,7 @@ def status(settings: Settings) -> dict[str, object]:
             }
             for destination in settings.destinations
         },
+        "orders": OrderStore(settings.storage.directory).counts(),
         "parked": parked,
     }
 
@@ -68,6 +70,7 @@ def render(content: dict[str, object]) -> str:
     lines += [f"studies {state}: {count}" for state, count in _table(content["studies"])]
     for name, counts in _table(content["deliveries"]):
         lines.append(f"destination {name}: " + ", ".join(f"{state} {count}" for state, count in _table(counts)))
+    lines += [f"orders {priority}: {count}" for priority, count in _table(content["orders"])]
     for one in cast(list[dict[str, str]], content["parked"]):
         lines.append(f"parked {one['study']} at {one['stage']}: {one['reason']}")
     return "\n".join(lines)

@@ -7,8 +7,7 @@ database, ends the process (`workflow`). Every step may be repeated: one that wa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, TypeVar, cast
@@ -16,7 +15,7 @@ from typing import Final, TypeVar, cast
 from node import destinations, log
 from node.config import DestinationSettings
 from node.domain import Delivery, DeliveryState, OutputObject
-from node.errors import DestinationDown, GiveUp, NodeError, RetryLater, where
+from node.errors import DestinationDown, GiveUp, NodeError, RetryLater, is_of_disk, where
 from node.ledger import Ledger
 from node.metrics import Metrics
 from node.pipeline import Pipeline, Round
@@ -43,7 +42,8 @@ class Steps:
         """Fix what a round covers; None when there is nothing new or the study had to be parked."""
 
         def work() -> Json | None:
-            planned = self.pipeline.plan(study_uid)
+            with self.metrics.timed("plan"):
+                planned = self.pipeline.plan(study_uid)
             self.ledger.set_study(study_uid, "reading" if planned else "finished")
             if planned is None:
                 return None
@@ -68,7 +68,8 @@ class Steps:
         planned = _round(plan)
 
         def work() -> Json:
-            outputs = self.pipeline.write(planned)
+            with self.metrics.timed("write"):
+                outputs = self.pipeline.write(planned)
             deliveries = {
                 name: [
                     delivery
@@ -99,7 +100,8 @@ class Steps:
 
         def work() -> None:
             outputs = [OutputObject(**output) for output in cast(list[dict[str, str]], written["outputs"])]
-            self.pipeline.finish(planned, outputs)
+            with self.metrics.timed("finish"):
+                self.pipeline.finish(planned, outputs)
             is_read = not self.pipeline.spool.has_unread(planned.study_uid)
             self.ledger.set_study(planned.study_uid, "finished" if is_read else "receiving")
             identity = self.pipeline.reader.identity
@@ -130,31 +132,42 @@ class Steps:
             return {"outcome": "sent"}
         settings = self.destinations.get(delivery.destination)
         if settings is None:
-            return self._parked(delivery, attempt, "the destination is no longer in the settings")
+            return self._parked(delivery, attempt, "removed", reason="the destination is no longer in the settings")
         self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt)
         path = self.pipeline.spool.output_path(delivery)
         try:
-            with self._timed("deliver"):
+            with self.metrics.timed("deliver"):
                 destinations.deliver(path, settings, calling_aet=self.calling_aet)
         except RetryLater as error:
             if time.time() - started > settings.give_up_hours * 3600:
-                return self._parked(delivery, attempt, f"{error}; gave up after {settings.give_up_hours:g} hours")
+                reason = f"{error}; gave up after {settings.give_up_hours:g} hours"
+                return self._parked(delivery, attempt, "expired", reason=reason)
             return self._delayed(delivery, attempt, error)
         except GiveUp as error:
-            return self._parked(delivery, attempt, str(error))
+            return self._parked(delivery, attempt, "rejected", reason=str(error))
         except Exception as error:  # a boundary: park what nobody foresaw, and go on with everything else
-            return self._parked(delivery, attempt, where(error))
-        self.ledger.set_delivery(delivery, DeliveryState.SENT, attempts=attempt)
+            return self._parked(delivery, attempt, "unforeseen", reason=where(error))
+        if self.ledger.set_sent(delivery, attempts=attempt):
+            self._observe_turnaround(delivery.study_uid, started)
         self._count(delivery, "sent", attempt)
         return {"outcome": "sent"}
 
+    def _observe_turnaround(self, study_uid: str, started: float) -> None:
+        """Note how long ago the last object came that the outputs, written at `started`, can speak of."""
+        arrivals = [one.received_at.timestamp() for one in self.pipeline.spool.study(study_uid).instances]
+        last = max((arrival for arrival in arrivals if arrival <= started), default=started)
+        self.metrics.turnaround_seconds.observe(time.time() - last)
+
     def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater) -> Json:
         self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=str(error))
+        is_down = isinstance(error, DestinationDown)
+        self.metrics.failures.labels("deliver", "down" if is_down else "busy").inc()
         wait = min(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1), _LONGEST_WAIT_SECONDS)
         self._count(delivery, "delayed", attempt, reason=str(error), seconds=wait)
-        return {"outcome": "delayed", "wait": wait, "down": isinstance(error, DestinationDown)}
+        return {"outcome": "delayed", "wait": wait, "down": is_down}
 
-    def _parked(self, delivery: Delivery, attempt: int, reason: str) -> Json:
+    def _parked(self, delivery: Delivery, attempt: int, failure: str, *, reason: str) -> Json:
+        self.metrics.failures.labels("deliver", failure).inc()
         self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=attempt, reason=reason)
         self._count(delivery, "parked", attempt, reason=reason)
         return {"outcome": "parked"}
@@ -178,21 +191,16 @@ class Steps:
         A disk that is full or fails is no matter of one study: that is raised, and ends the process.
         """
         try:
-            with self._timed(stage):
-                return work()
-        except OSError:
-            raise
+            return work()
         except Exception as error:  # a boundary: one strange study must not stop the others
-            reason = str(error) if isinstance(error, NodeError) else where(error)
+            if is_of_disk(error):
+                raise
+            is_foreseen = isinstance(error, NodeError)
+            self.metrics.failures.labels(stage, "foreseen" if is_foreseen else "unforeseen").inc()
+            reason = str(error) if is_foreseen else where(error)
             log.get().error("study.parked", study=study_uid, stage=stage, reason=reason)
             self.ledger.set_study(study_uid, "parked", stage=stage, reason=reason)
             return otherwise
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.metrics.step_seconds.labels(step).observe(time.monotonic() - began)
 
 
 def _round(plan: Json) -> Round:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from node.domain import FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
 from node.imaging import Radiograph
-from node.inference import Answer, PathologyAnswer, Question, Reading
+from node.inference import Answer, Fallback, PathologyAnswer, Question, Reading
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -16,6 +16,7 @@ class ScriptedReader:
     """A `Reader` that says the same of every film; what it says depends on nothing but `version`."""
 
     gray = "voi"
+    fallbacks: tuple[Fallback, ...] = ()
 
     def __init__(self, version: str = "1") -> None:
         self.identity = ModelIdentity(name="scripted", version=version, weights_sha256="0" * 64, engine="scripted")

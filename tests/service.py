@@ -15,7 +15,7 @@ from typing import IO, Self
 from node import config
 from node.config import (
     Caller,
-    DestinationSettings,
+    DicomDestination,
     HttpSettings,
     ListenerSettings,
     ModelSettings,
@@ -50,7 +50,7 @@ def settings_for(
         study=StudySettings(quiet_seconds=quiet_seconds, max_seconds=30.0),
         http=HttpSettings(port=0),
         model=model or ModelSettings(),
-        destinations=(DestinationSettings(name="archive", ae_title=archive_ae, host=LOOPBACK, port=archive_port),),
+        destinations=(DicomDestination(name="archive", ae_title=archive_ae, host=LOOPBACK, port=archive_port),),
     )
 
 

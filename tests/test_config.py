@@ -84,9 +84,10 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         ("[storage]", "[listener.tls]\nport = 2762\n[storage]", "listener.tls"),
         ('directory = "spool"', 'directory = "spool"\ndatabase_url = "postgresql://db"', "storage.database_url"),
         ("port = 4242", "port = 4242\nstorage_commitment = true", "destinations.storage_commitment"),
-        ("port = 4242", 'port = 4242\ntype = "hl7"', "destinations.type"),
+        ("port = 4242", 'port = 4242\ntype = "dicomweb"', "destinations.type"),
+        ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
+        ("port = 4242", 'port = 4242\n[destinations.tls]\nca = "ca.pem"', "destinations.tls"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "sc"]', "destinations.outputs"),
-        ("[storage]", '[model]\nengine = "tensorrt"\n[storage]', "model.engine"),
         ('hosts = ["127.0.0.1"]', 'hosts = ["localhost"]', "listener.callers.hosts"),
         ("[storage]", "[audit]\n[storage]", "audit"),
     ],
@@ -96,6 +97,57 @@ def test_what_this_version_does_not_have_is_refused(tmp_path: Path, before: str,
 
     assert len(found) == 1
     assert found[0].startswith(f"{key}:")
+
+
+HL7 = """
+[[destinations]]
+name = "ris"
+type = "hl7"
+host = "127.0.0.1"
+port = 2575
+receiving_application = "RIS"
+[destinations.tls]
+ca = "ca.pem"
+certificate = "node.pem"
+key = "node.key"
+[orders]
+hosts = ["127.0.0.1"]
+"""
+
+
+def test_a_destination_is_what_its_type_says(tmp_path: Path) -> None:
+    settings = load(tmp_path, GOOD + HL7)
+
+    archive, system = settings.destinations
+    assert isinstance(archive, config.DicomDestination)
+    assert isinstance(system, config.Hl7Destination)
+    assert (system.outputs, system.sending_application, system.receiving_application) == (("oru",), "CHEX", "RIS")
+    assert system.tls == config.TlsSettings(ca=Path("ca.pem"), certificate=Path("node.pem"), key=Path("node.key"))
+    assert settings.orders == config.OrdersSettings(port=2575, hosts=("127.0.0.1",))
+    assert load(tmp_path, config.render(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ('type = "hl7"', 'type = "hl7"\nae_title = "RIS"', {"destinations[2].ae_title"}),
+        ('type = "hl7"', 'type = "hl7"\noutputs = ["sr"]', {"destinations[2].outputs"}),
+        (
+            'type = "hl7"\n',
+            "",
+            {"destinations[2].ae_title", "destinations[2].receiving_application", "destinations[2].tls"},
+        ),
+        ('"RIS"', '"' + "R" * 21 + '"', {"destinations[2].receiving_application"}),
+        ('type = "hl7"', 'type = "hl7"\nprocessing_id = "X"', {"destinations[2].processing_id"}),
+        ('ca = "ca.pem"\n', "", {"destinations[2].tls.ca"}),
+        ('key = "node.key"\n', "", {"destinations.tls.key"}),
+        ("[orders]", "[orders]\nport = 8080", {"orders.port"}),
+    ],
+)
+def test_mistakes_of_an_information_system_are_named(tmp_path: Path, before: str, after: str, names: set[str]) -> None:
+    found = mistakes_in(tmp_path, GOOD + HL7.replace(before, after))
+
+    assert {line.split(":")[0] for line in found} == names
 
 
 def test_a_mistake_in_one_of_several_tables_tells_which(tmp_path: Path) -> None:

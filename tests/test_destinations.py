@@ -8,7 +8,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
 from node import destinations
-from node.config import DestinationSettings
+from node.config import DicomDestination
 from node.destinations.dicom import judge
 from node.errors import DestinationDown, GiveUp, RetryLater
 from tests import films, peers
@@ -27,8 +27,8 @@ def film(tmp_path: Path) -> Path:
     return path
 
 
-def to(archive: peers.ReceivingArchive) -> DestinationSettings:
-    return DestinationSettings(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
+def to(archive: peers.ReceivingArchive) -> DicomDestination:
+    return DicomDestination(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
 
 
 def deliver(film: Path, archive: peers.ReceivingArchive) -> None:

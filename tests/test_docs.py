@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from node import log, prompts
 from node.config import Settings
 from node.domain import Reason
-from node.metrics import Metrics, Snapshot, SnapshotCollector
+from tests.exported import whole_registry
 
 REPOSITORY = Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -25,21 +26,23 @@ def setting_names(kind: type, where: str = "") -> list[str]:
     names = []
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        hint = hints[field.name]
-        inner = typing.get_args(hint)[0] if typing.get_args(hint) else hint
-        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
-            names += setting_names(inner, f"{where}{field.name}.")
-        else:
+        tables = [one for one in flat(hints[field.name]) if dataclasses.is_dataclass(one)]
+        names += [name for table in tables for name in setting_names(table, f"{where}{field.name}.")]
+        if not tables:
             names.append(where + field.name)
     return names
 
 
+def flat(hint: object) -> Iterator[type]:
+    """Every class that a type hint names."""
+    if isinstance(hint, type) and not typing.get_args(hint):
+        yield hint
+    for inner in typing.get_args(hint):
+        yield from flat(inner)
+
+
 def metric_names() -> set[str]:
-    metrics = Metrics()
-    metrics.registry.register(
-        SnapshotCollector(lambda: Snapshot(studies={}, oldest_waiting_seconds={}, spool_free_bytes=0))
-    )
-    return {family.name + ("_total" if family.type == "counter" else "") for family in metrics.registry.collect()}
+    return {family.name + ("_total" if family.type == "counter" else "") for family in whole_registry().collect()}
 
 
 def test_every_setting_is_in_the_readme_and_every_one_there_exists() -> None:
@@ -56,7 +59,7 @@ def test_every_metric_is_in_the_readme_and_every_one_there_exists() -> None:
 
 def test_every_log_event_is_in_the_readme_and_every_one_there_exists() -> None:
     roots = {event.split(".")[0] for event in log.EVENTS} - {"study", "film"}
-    mentioned = {span for span in CODE_SPANS if re.fullmatch(rf"({'|'.join(roots)}|study|film)\.[a-z]+", span)}
+    mentioned = {span for span in CODE_SPANS if re.fullmatch(rf"({'|'.join(roots)}|study|film)\.[a-z_]+", span)}
 
     settings = set(setting_names(Settings))
     assert mentioned - settings == set(log.EVENTS)
@@ -79,7 +82,7 @@ def test_every_code_of_our_own_is_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["node", "export.build", "export.parity", "models.checkpoint", "models.random_weights"]
+    "module", ["node", "deploy.backup", "export.build", "export.parity", "models.checkpoint", "models.random_weights"]
 )
 def test_every_module_that_the_readme_runs_can_be_run(module: str) -> None:
     assert f"python -m {module} " in README

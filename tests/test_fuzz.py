@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from datetime import UTC, datetime
 from functools import cache
@@ -11,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydicom.datadict import tag_for_keyword
 from pydicom.uid import JPEG2000Lossless
 
 from node import prompts
@@ -64,6 +66,26 @@ def test_a_file_with_some_bytes_changed(data: st.DataObject) -> None:
         content[data.draw(st.integers(0, header_ends - 1))] = data.draw(st.integers(0, 255))
 
     answer(bytes(content))
+
+
+@pytest.mark.parametrize("keyword", ["StudyInstanceUID", "SeriesInstanceUID", "Modality", "PatientOrientation", "Rows"])
+def test_a_value_of_no_known_representation_counts_as_absent(keyword: str) -> None:
+    content = films.file_bytes(films.thumbnail())
+    element = struct.pack("<HH", *divmod(tag_for_keyword(keyword) or 0, 1 << 16))
+    place = content.index(element, 132 + 200) + len(element)
+
+    answer(content[:place] + b"U\0" + content[place + 2 :])
+
+
+def test_a_length_that_leads_astray_is_no_failure_of_the_disk(tmp_path: Path) -> None:
+    content = bytearray(contents()[1])
+    high_bit = content.index(b"\x28\x00\x02\x01US")
+    content[high_bit + 6] = 44
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content)
+
+    with pytest.raises(Undecodable):
+        answer_film(path, ScriptedReader(), PROMPTS)
 
 
 @settings(max_examples=30)

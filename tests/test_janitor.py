@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from node.domain import Delivery, DeliveryState
+from node.domain import Delivery, DeliveryState, Order
 from node.janitor import Janitor, removable
 from node.ledger import Ledger, connect
+from node.order_store import OrderStore
 from node.spool import RoundMark, Spool
 
 STUDY = "1.2.3"
@@ -20,6 +21,7 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
+        self.orders = OrderStore(folder)
         kept = self.spool.keep(study_uid=STUDY, sop_instance_uid="1.2.3.4", meta=b"", body=b"film").instance
         os.utime(kept.path, (1, 1))
         mark = RoundMark(number=1, created_at=NOW, files=(kept.path.name,), outputs=())
@@ -70,7 +72,12 @@ def test_a_study_with_a_late_film_stays(shelf: Shelf) -> None:
 
 
 def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
-    Janitor(shelf.spool, shelf.ledger, keep_days=30).close()
+    shelf.orders.keep(Order(accession="A-17"))
+    for path in shelf.spool.directory.glob("orders/*"):
+        os.utime(path, (1, 1))
+
+    Janitor(shelf.spool, shelf.ledger, shelf.orders, keep_days=30).close()
 
     assert shelf.spool.study(STUDY).instances == ()
     assert shelf.ledger.study_state(STUDY) is None
+    assert shelf.orders.find(study_uid=STUDY, accession="A-17") is None

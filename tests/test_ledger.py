@@ -90,3 +90,22 @@ def test_the_oldest_waiting_work_has_an_age(ledger: Ledger) -> None:
     ledger.set_study("1", "receiving")
 
     assert 0.0 <= ledger.oldest_waiting_seconds()["studies"] < 60.0
+
+
+def test_the_last_delivery_of_a_study_is_told_from_the_others(ledger: Ledger) -> None:
+    for destination in ("first", "second"):
+        ledger.add_delivery(delivery(destination))
+
+    assert not ledger.set_sent(delivery("first"), attempts=1)
+    assert ledger.set_sent(delivery("second"), attempts=1)
+
+    assert ledger.delivery_state(delivery("second")) is DeliveryState.SENT
+
+
+def test_each_destination_has_an_oldest_delivery_while_one_waits(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery("up"))
+    ledger.add_delivery(delivery("down"))
+    ledger.set_sent(delivery("up"), attempts=1)
+
+    assert set(ledger.oldest_delivery_seconds()) == {"down"}
+    assert 0.0 <= ledger.oldest_delivery_seconds()["down"] < 60.0

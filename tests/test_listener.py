@@ -217,3 +217,46 @@ def test_what_fails_on_our_side_is_answered_with_another_status(node: Node) -> N
 
 def _fail(_study_uid: str) -> None:
     raise RuntimeError("nobody hears")
+
+
+def test_associations_bytes_and_time_of_what_was_kept_are_counted(node: Node) -> None:
+    film = films.thumbnail()
+    sent = encode(film, is_implicit_vr=False, is_little_endian=True)
+    assert sent is not None
+
+    peers.send_all([film, film], port=node.listener.port)
+
+    assert node.count("cxr_associations_accepted_total") == 1
+    assert node.count("cxr_received_bytes_total") == 2 * len(sent)
+    assert node.count("cxr_step_duration_seconds_count", step="receive") == 2
+
+
+def test_one_association_too_many_is_rejected_and_counted(tmp_path: Path) -> None:
+    spool, metrics = Spool(tmp_path), Metrics()
+    callers = (Caller(ae_title="TESTER", hosts=("127.0.0.1",)),)
+    listener = Listener(
+        ListenerSettings(port=0, callers=callers, max_associations=1), spool, metrics, on_kept=lambda _uid: None
+    )
+    node = Node(listener, spool, metrics, [])
+    first = AE(ae_title="TESTER").associate(
+        "127.0.0.1", listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
+    )
+    try:
+        assert node.count("cxr_associations_open") == 1
+        assert peers.send(films.thumbnail(), port=listener.port) is None
+        peers.wait_until(
+            lambda: node.count("cxr_associations_refused_total", reason="limit") == 1, what="the refusal is counted"
+        )
+    finally:
+        first.release()
+        listener.close()
+
+
+def test_what_is_refused_is_counted_with_its_reason(node: Node) -> None:
+    film = films.thumbnail()
+    del film.StudyInstanceUID
+
+    assert peers.send(film, port=node.listener.port) == 0xC000
+
+    assert node.count("cxr_failures_total", stage="receive", reason="cannot_understand") == 1
+    assert node.count("cxr_step_duration_seconds_count", step="receive") == 0

@@ -102,7 +102,7 @@ def test_every_event_that_is_logged_is_listed_and_every_listed_one_is_logged() -
         source = path.read_text(encoding="utf-8")
         said |= set(
             re.findall(
-                r'"((?:service|model|association|instance|spool|study|film|delivery|engine|janitor|library)\.\w+)"',
+                r'"((?:service|model|association|instance|spool|study|film|delivery|engine|janitor|library|order)\.\w+)"',
                 source,
             )
         )

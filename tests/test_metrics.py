@@ -4,21 +4,20 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from node.metrics import HttpServer, Metrics, Readiness, Snapshot, SnapshotCollector
+from node.domain import Reason
+from node.errors import Refused
+from node.http import HttpServer, Readiness
+from node.metrics import FAILURES, REFUSALS, Metrics
+from tests.exported import whole_registry
 
 
 class Service:
     def __init__(self) -> None:
         self.parts = {"listener": True, "model": True, "disk": True}
         self.metrics = Metrics()
-        self.metrics.registry.register(
-            SnapshotCollector(
-                lambda: Snapshot(
-                    studies={"finished": 2}, oldest_waiting_seconds={"studies": 1.5}, spool_free_bytes=1024
-                )
-            )
-        )
+        whole_registry(self.metrics)
         self.server = HttpServer(self.metrics, lambda: Readiness(parts=self.parts), host="127.0.0.1", port=0)
 
     def get(self, path: str) -> tuple[int, str]:
@@ -35,6 +34,16 @@ def service() -> Iterator[Service]:
     service = Service()
     yield service
     service.server.close()
+
+
+def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
+    """The values of one metric, by its labels in alphabetical order of their names."""
+    return {
+        tuple(value for _, value in sorted(sample.labels.items())): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
 
 
 def test_live_answers_while_the_process_works(service: Service) -> None:
@@ -70,3 +79,51 @@ def test_metrics_carry_counters_and_what_is_counted_when_asked(service: Service)
 
 def test_any_other_path_is_not_found(service: Service) -> None:
     assert service.get("/studies")[0] == 404
+
+
+def test_counters_start_at_zero_for_every_label_they_can_have() -> None:
+    metrics = Metrics()
+    metrics.expect(destinations=["pacs"], prompts=["edema"])
+    registry = metrics.registry
+
+    assert samples(registry, "cxr_associations_refused_total") == {(reason,): 0.0 for reason in REFUSALS}
+    assert samples(registry, "cxr_films_total") == {(outcome,): 0.0 for outcome in ("read", *Reason)}
+    assert samples(registry, "cxr_deliveries_total") == {
+        ("pacs", outcome): 0.0 for outcome in ("sent", "delayed", "parked")
+    }
+    assert samples(registry, "cxr_findings_total") == {
+        ("edema", "other", state): 0.0 for state in ("present", "indeterminate", "absent")
+    }
+    assert samples(registry, "cxr_failures_total") == {
+        (reason, stage): 0.0 for stage, reasons in FAILURES.items() for reason in reasons
+    }
+
+
+def test_every_refusal_of_an_object_has_its_label() -> None:
+    kinds: list[type[Refused]] = [Refused, *Refused.__subclasses__()]
+
+    assert {kind.reason for kind in kinds} == set(FAILURES["receive"])
+
+
+def test_work_that_waits_is_counted_by_queue_and_by_destination() -> None:
+    registry = whole_registry()
+
+    assert samples(registry, "cxr_waiting") == {("studies",): 1.0, ("deliveries",): 3.0}
+    assert samples(registry, "cxr_studies") == {
+        ("receiving",): 0.0, ("reading",): 1.0, ("finished",): 2.0, ("parked",): 0.0,
+    }  # fmt: skip
+    assert samples(registry, "cxr_destination_paused") == {("archive",): 1.0, ("second",): 0.0}
+    assert samples(registry, "cxr_destination_oldest_waiting_seconds") == {("archive",): 8.0, ("second",): 0.0}
+    assert samples(registry, "cxr_destination_deliveries")[("second", "parked")] == 0.0
+    assert samples(registry, "cxr_ready") == {("listener",): 1.0, ("disk",): 0.0}
+
+
+def test_a_step_that_fails_is_not_timed() -> None:
+    metrics = Metrics()
+
+    with metrics.timed("decode"):
+        pass
+    with pytest.raises(KeyError), metrics.timed("decode"):
+        raise KeyError
+
+    assert samples(metrics.registry, "cxr_step_duration_seconds_count")[("decode",)] == 1.0

@@ -11,7 +11,7 @@ from pydicom import Dataset, dcmread
 from pydicom.data import get_testdata_file
 from pydicom.uid import ComputedRadiographyImageStorage, JPEG2000Lossless, generate_uid
 
-from node.config import load
+from node.config import DicomDestination, load
 from tests.orthanc import DEPLOYED, Orthanc
 from tests.peers import ReceivingArchive, send, wait_until
 
@@ -166,6 +166,7 @@ def test_the_example_settings_of_the_two_sides_fit() -> None:
     node = load(DEPLOYED / "node.toml")
 
     (destination,) = node.destinations
+    assert isinstance(destination, DicomDestination)
     assert archive["DicomModalities"] == {"CHEX": [node.listener.ae_title, node.listener.host, node.listener.port]}
     assert (destination.ae_title, destination.port) == (archive["DicomAet"], archive["DicomPort"])
     assert [caller.ae_title for caller in node.listener.callers] == [archive["DicomAet"]]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from node import prompts
-from node.config import DestinationSettings
+from node.config import DicomDestination
 from node.domain import Delivery, DeliveryState, PromptSet
 from node.imaging import Radiograph
 from node.inference import Reading
 from node.ledger import Ledger, connect
 from node.metrics import Metrics
+from node.order_store import OrderStore
 from node.pipeline import WRITERS, Pipeline
 from node.spool import Spool
 from node.steps import Json, Steps
@@ -46,12 +49,13 @@ class Bench:
     def steps(self, reader: ScriptedReader | None = None) -> Steps:
         pipeline = Pipeline(
             spool=self.spool,
+            orders=OrderStore(self.folder),
             reader=reader or ScriptedReader(),
             prompts=prompts.load("chexpert14"),
             zone=ZoneInfo("UTC"),
             kinds=tuple(WRITERS),
         )
-        archive = DestinationSettings(
+        archive = DicomDestination(
             name="archive", ae_title=self.archive.ae_title, host=peers.LOOPBACK, port=self.archive.port
         )
         return Steps(
@@ -166,6 +170,19 @@ def test_a_fault_of_the_program_parks_the_study_without_its_text(bench: Bench) -
     assert "Doe" not in parked.reason
 
 
+def test_what_a_library_calls_an_error_of_the_system_parks_its_study_alone(bench: Bench) -> None:
+    class Complaining(ScriptedReader):
+        """Raises as pydicom and Pillow do for a file that ends too early: without the number that a disk gives."""
+
+        def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+            raise OSError("no tag to read at file position 13890")
+
+    (instance,) = bench.spool.study(STUDY).instances
+
+    assert bench.steps(Complaining()).read(STUDY, instance.path.name) is None
+    assert [one.study for one in bench.ledger.parked()] == [STUDY]
+
+
 def test_a_full_disk_is_no_matter_of_one_study(bench: Bench) -> None:
     (bench.folder / "studies" / STUDY / "readings").write_text("in the way", encoding="utf-8")
     (instance,) = bench.spool.study(STUDY).instances
@@ -184,3 +201,43 @@ def test_a_film_that_ended_the_process_again_and_again_is_answered(bench: Bench)
         bench.spool.begin_reading(STUDY, key)
 
     assert steps.read(STUDY, instance.path.name) == "undecodable"
+
+
+def counted(steps: Steps, name: str, **labels: str) -> float:
+    return steps.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
+    steps = bench.steps()
+    (instance,) = bench.spool.study(STUDY).instances
+    os.utime(instance.path, (time.time() - HOUR, time.time() - HOUR))
+    _, written = bench.written(steps)
+    deliveries = cast(dict[str, list[dict[str, str]]], written["deliveries"])["archive"]
+
+    for number, delivery in enumerate(deliveries):
+        assert counted(steps, "cxr_turnaround_seconds_count") == 0, number
+        steps.send(delivery, 1, time.time())
+
+    assert len(deliveries) == 2
+    assert counted(steps, "cxr_turnaround_seconds_count") == 1
+    assert HOUR <= counted(steps, "cxr_turnaround_seconds_sum") < 2 * HOUR
+
+
+def test_failures_are_counted_by_stage_and_class(bench: Bench) -> None:
+    steps = bench.steps(FailingReader())
+    (instance,) = bench.spool.study(STUDY).instances
+    steps.read(STUDY, instance.path.name)
+    delivering = bench.steps()
+    _, written = bench.written(delivering)
+    bench.archive.refuse(0xA700)
+    delivering.send(first(written), 1, time.time())
+    delivering.send(first(written), 2, time.time() - 73 * HOUR)
+    with bench.archive.down():
+        delivering.send(first(written), 3, time.time())
+    bench.archive.refuse(0xA900)
+    delivering.send(first(written), 4, time.time())
+
+    assert counted(steps, "cxr_failures_total", stage="read", reason="unforeseen") == 1
+    for reason in ("busy", "expired", "down", "rejected"):
+        assert counted(delivering, "cxr_failures_total", stage="deliver", reason=reason) == 1, reason
+    assert counted(delivering, "cxr_step_duration_seconds_count", step="deliver") == 0

@@ -15,7 +15,7 @@ from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from pynetdicom import AE
 from pynetdicom.association import Association
 
-from node.config import DestinationSettings
+from node.config import DicomDestination
 from node.errors import DestinationDown, GiveUp, RetryLater
 
 _CONNECT_SECONDS = 10
@@ -27,7 +27,7 @@ _STORED = frozenset((0x0000, 0x0111))
 _HOPELESS = frozenset((0x0106, 0x0107, 0x0117, 0x0120, 0x0121, 0x0122, 0x0124))
 
 
-def send(path: Path, destination: DestinationSettings, *, calling_aet: str) -> None:
+def send(path: Path, destination: DicomDestination, *, calling_aet: str) -> None:
     """Send one file and wait for the answer.
 
     Raises RetryLater or GiveUp.
@@ -61,7 +61,7 @@ def judge(status: Dataset, name: str) -> None:
     raise RetryLater(f"{name} answered {code:04X}")
 
 
-def _associate(dataset: Dataset, destination: DestinationSettings, *, calling_aet: str) -> Association:
+def _associate(dataset: Dataset, destination: DicomDestination, *, calling_aet: str) -> Association:
     """Open an association that proposes the object's class.
 
     Raises RetryLater when the peer cannot be reached or rejects.
@@ -85,7 +85,7 @@ def _associate(dataset: Dataset, destination: DestinationSettings, *, calling_ae
     raise DestinationDown(f"{destination.name} cannot be reached at {destination.host}:{destination.port}")
 
 
-def _not_accepted(destination: DestinationSettings) -> str:
+def _not_accepted(destination: DicomDestination) -> str:
     return f"{destination.name} does not accept this SOP class; enable it there, then retry"
 
 

@@ -26,7 +26,7 @@ def _film(film: Film) -> Iterator[str]:
         yield words.NOTHING_NEAR
     for state in FindingState:
         if findings := film.in_state(state):
-            yield f"{_HEADINGS[state]}:"
+            yield f"{words.HEADINGS[state]}:"
             for finding in findings:
                 yield from (f"  {line}" for line in _finding(finding))
     if film.sentences:
@@ -34,13 +34,6 @@ def _film(film: Film) -> Iterator[str]:
     for number, sentence in enumerate(film.sentences, 1):
         boxes = "; ".join(_edges(scored.box) for scored in sentence.boxes) or "no box"
         yield f"  [{number}] {short_text(words.spoken(sentence), 2000)} @ {boxes}"
-
-
-_HEADINGS = {
-    FindingState.PRESENT: "Present (at or above threshold)",
-    FindingState.INDETERMINATE: "Indeterminate (near the threshold; to be reviewed)",
-    FindingState.ABSENT: "Not seen by the network (below threshold; may have been missed)",
-}
 
 
 def _finding(finding: Finding) -> Iterator[str]:

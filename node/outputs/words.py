@@ -27,6 +27,11 @@ REASONS: Mapping[Reason, str] = {
 NOTES: Mapping[Note, str] = {
     Note.VIEW_UNKNOWN: "its header does not state view or body part; it was read as a frontal chest view",
 }
+HEADINGS: Mapping[FindingState, str] = {
+    FindingState.PRESENT: "Present (at or above threshold)",
+    FindingState.INDETERMINATE: "Indeterminate (near the threshold; to be reviewed)",
+    FindingState.ABSENT: "Not seen by the network (below threshold; may have been missed)",
+}
 ANALYZED_SQUARE = "Analyzed square"
 NOTHING_NEAR = (
     "No prompted finding came near its threshold in the analyzed square. "

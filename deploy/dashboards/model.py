@@ -1,0 +1,123 @@
+"""Whether the network still answers as it did: positive rates, probabilities, drift, per prompt and scanner."""
+
+from __future__ import annotations
+
+from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, Dashboard, Kind, Panel
+
+_DRIFT = (
+    Panel(
+        title="Drift now",
+        description="Population stability index of the last 200 films against the first 500 that these weights and "
+        "prompts read. Above 0.1 something moved; above 0.2: runbook, CxrDrift. `all` is every scanner together.",
+        queries={
+            "{{prompt}}, {{scanner}}": "max by (prompt, scanner) "
+            '(cxr_drift_psi{instance=~"$instance",scanner=~"$scanner"})'
+        },
+        unit=COUNT,
+        kind=Kind.BARS,
+        steps=(0.1, 0.2),
+        height=12,
+    ),
+    Panel(
+        title="Drift over time",
+        description="The same index; a step shows when it began, which tells what changed at that time.",
+        queries={
+            "{{prompt}}, {{scanner}}": "max by (prompt, scanner) "
+            '(cxr_drift_psi{instance=~"$instance",scanner=~"$scanner"})'
+        },
+        unit=COUNT,
+        steps=(0.1, 0.2),
+        height=12,
+    ),
+    Panel(
+        title="Films in the windows",
+        description="How full the windows are: an index needs 500 films of reference and 200 after them.",
+        queries={
+            "{{scanner}} {{window}}": "max by (scanner, window) "
+            '(cxr_drift_films{instance=~"$instance",scanner=~"$scanner"})'
+        },
+        unit=COUNT,
+        kind=Kind.BARS,
+    ),
+    Panel(
+        title="Films by scanner",
+        description="Films read per second, by scanner model. A new name is a new model: look at its drift first.",
+        queries={
+            "{{scanner}}": "max by (scanner) "
+            '(rate(cxr_finding_probability_count{instance=~"$instance",scanner=~"$scanner"}[$__rate_interval]))'
+        },
+        unit=PER_SECOND,
+        kind=Kind.STACK,
+    ),
+)
+
+_ANSWERS = (
+    Panel(
+        title="Positive rate, one day",
+        description="Part of the films of one day on which a finding is present, by prompt.",
+        queries={
+            "{{prompt}}": 'avg by (prompt) (instance_prompt:cxr_findings_present:ratio_1d{instance=~"$instance"})'
+        },
+        unit=RATIO,
+        height=10,
+    ),
+    Panel(
+        title="To be reviewed",
+        description="Part of the films in the band below the threshold, by prompt.",
+        queries={
+            "{{prompt}}": "sum by (prompt) "
+            '(increase(cxr_findings_total{instance=~"$instance",scanner=~"$scanner",state="indeterminate"}[1d])) / '
+            "sum by (prompt) "
+            '(increase(cxr_findings_total{instance=~"$instance",scanner=~"$scanner"}[1d]))'
+        },
+        unit=RATIO,
+        height=10,
+    ),
+    Panel(
+        title="Probability, half of the films below",
+        description="Median probability of each prompt over one day.",
+        queries={
+            "{{prompt}}": 'avg by (prompt) (instance_prompt:cxr_finding_probability:p50_1d{instance=~"$instance"})'
+        },
+        unit=RATIO,
+        height=10,
+    ),
+    Panel(
+        title="Probability, 90 of 100 films below",
+        description="The upper end of each prompt's probabilities over one day.",
+        queries={
+            "{{prompt}}": 'avg by (prompt) (instance_prompt:cxr_finding_probability:p90_1d{instance=~"$instance"})'
+        },
+        unit=RATIO,
+        height=10,
+    ),
+)
+
+_ENGINE = (
+    Panel(
+        title="Model and prompt set",
+        description="What answers, as printed in every output.",
+        queries={"{{instance}}: {{model}}, {{prompts}}": 'cxr_build_info{instance=~"$instance"}'},
+        unit=COUNT,
+        kind=Kind.NAMES,
+    ),
+    Panel(
+        title="Difference from the network",
+        description="Largest difference of the exported graphs from the network when they were made, as a part of what "
+        "is allowed, by stage. Above 1 a node does not start.",
+        queries={
+            "{{stage}}": 'max by (stage) (cxr_parity_max_difference{instance=~"$instance"} / cxr_parity_tolerance)'
+        },
+        unit=RATIO,
+        kind=Kind.BARS,
+        steps=(0.5, 1),
+    ),
+)
+
+DASHBOARD = Dashboard(
+    name="chex-model",
+    title="ChEX Node: model and drift",
+    description="Whether the network still answers as it did.",
+    rows={"Drift": _DRIFT, "Answers": _ANSWERS, "Engine": _ENGINE},
+    scanner=True,
+)

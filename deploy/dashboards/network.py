@@ -1,0 +1,113 @@
+"""Who sends, what is taken, what is refused, and whether the disk can hold it."""
+
+from __future__ import annotations
+
+from deploy.dashboards.panels import BYTES, BYTES_PER_SECOND, COUNT, PER_SECOND, SECONDS, Dashboard, Kind, Panel
+
+_ASSOCIATIONS = (
+    Panel(
+        title="Associations accepted",
+        description="Associations accepted per second.",
+        queries={"{{instance}}": 'rate(cxr_associations_accepted_total{instance=~"$instance"}[$__rate_interval])'},
+        unit=PER_SECOND,
+        width=8,
+    ),
+    Panel(
+        title="Associations open",
+        description="Associations that are open now; at listener.max_associations the next is refused.",
+        queries={"{{instance}}": 'cxr_associations_open{instance=~"$instance"}'},
+        unit=COUNT,
+        width=8,
+    ),
+    Panel(
+        title="Associations refused",
+        description="Refused per hour: caller (AE title or address is not among the callers), called_ae (another AE "
+        "title was called), disk (below its reserve), limit (too many at once).",
+        queries={"{{reason}}": 'sum by (reason) (increase(cxr_associations_refused_total{instance=~"$instance"}[1h]))'},
+        unit=COUNT,
+        kind=Kind.STACK,
+        width=8,
+    ),
+)
+
+_OBJECTS = (
+    Panel(
+        title="Objects",
+        description="Objects per second: kept, repeated (the same bytes came before), refused.",
+        queries={
+            "{{outcome}}": 'sum by (outcome) (rate(cxr_instances_total{instance=~"$instance"}[$__rate_interval]))'
+        },
+        unit=PER_SECOND,
+        kind=Kind.STACK,
+    ),
+    Panel(
+        title="Bytes",
+        description="Bytes of acknowledged objects per second.",
+        queries={"{{instance}}": 'rate(cxr_received_bytes_total{instance=~"$instance"}[$__rate_interval])'},
+        unit=BYTES_PER_SECOND,
+    ),
+    Panel(
+        title="Objects refused, by reason",
+        description="Refused per hour: cannot_understand (no valid UIDs), out_of_resources (disk), processing_failure "
+        "(a fault of the node).",
+        queries={
+            "{{reason}}": 'sum by (reason) (increase(cxr_failures_total{instance=~"$instance",stage="receive"}[1h]))'
+        },
+        unit=COUNT,
+        kind=Kind.STACK,
+    ),
+    Panel(
+        title="Time to acknowledge",
+        description="From the whole object in memory to synced on disk, before Success is answered: the speed of the "
+        "disk.",
+        queries={
+            "half": "histogram_quantile(0.5, sum by (le) "
+            '(rate(cxr_step_duration_seconds_bucket{instance=~"$instance",step="receive"}[$__range])))',
+            "95 of 100": "histogram_quantile(0.95, sum by (le) "
+            '(rate(cxr_step_duration_seconds_bucket{instance=~"$instance",step="receive"}[$__range])))',
+        },
+        unit=SECONDS,
+    ),
+)
+
+_OUT = (
+    Panel(
+        title="Sent",
+        description="Outputs that a destination took, per second.",
+        queries={
+            "{{destination}}": "sum by (destination) "
+            '(rate(cxr_deliveries_total{instance=~"$instance",outcome="sent"}[$__rate_interval]))'
+        },
+        unit=PER_SECOND,
+    ),
+    Panel(
+        title="Delivery failures",
+        description="Per hour: down (no connection), busy (not now), rejected (never), expired (given up), removed "
+        "(not in the settings any more).",
+        queries={
+            "{{reason}}": 'sum by (reason) (increase(cxr_failures_total{instance=~"$instance",stage="deliver"}[1h]))'
+        },
+        unit=COUNT,
+        kind=Kind.STACK,
+    ),
+)
+
+_DISK = (
+    Panel(
+        title="Disk",
+        description="Free space, and the reserve below which nothing is accepted: runbook, CxrDiskAlmostFull.",
+        queries={
+            "{{instance}} free": 'cxr_spool_free_bytes{instance=~"$instance"}',
+            "{{instance}} reserve": 'cxr_spool_reserve_bytes{instance=~"$instance"}',
+        },
+        unit=BYTES,
+        width=24,
+    ),
+)
+
+DASHBOARD = Dashboard(
+    name="chex-network",
+    title="ChEX Node: DICOM network",
+    description="Who sends, what is taken, what is refused.",
+    rows={"Associations": _ASSOCIATIONS, "Objects": _OBJECTS, "Results": _OUT, "Disk": _DISK},
+)

@@ -1,0 +1,134 @@
+"""The first look: does it work, does it keep up, does anybody have to act."""
+
+from __future__ import annotations
+
+from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel
+
+_STATE = (
+    Panel(
+        title="Ready",
+        description="Whether listener, model, disk and workers of every node are good. Anything but yes: runbook, "
+        "CxrNotReady.",
+        queries={"ready": 'min(cxr_ready{instance=~"$instance"})'},
+        unit=COUNT,
+        kind=Kind.NUMBER,
+        steps=(1, 0.5),
+        words={"1": "yes", "0": "no"},
+        width=4,
+        height=4,
+    ),
+    Panel(
+        title="Alerts firing",
+        description="Alerts of any node that fire now. The runbook has a section on each.",
+        queries={"alerts": 'count(ALERTS{alertname=~"Cxr.*",alertstate="firing"}) or vector(0)'},
+        unit=COUNT,
+        kind=Kind.NUMBER,
+        steps=(1,),
+        width=4,
+        height=4,
+    ),
+    Panel(
+        title="Studies waiting",
+        description="Studies that were received and are not finished, quiet time included.",
+        queries={"studies": 'sum(cxr_waiting{instance=~"$instance",queue="studies"})'},
+        unit=COUNT,
+        kind=Kind.NUMBER,
+        steps=(50, 200),
+        width=4,
+        height=4,
+    ),
+    Panel(
+        title="Oldest waiting",
+        description="Age of the oldest unfinished study. Above 15 minutes: runbook, CxrStudiesStuck.",
+        queries={"age": 'max(cxr_oldest_waiting_seconds{instance=~"$instance",queue="studies"})'},
+        unit=SECONDS,
+        kind=Kind.NUMBER,
+        steps=(300, 900),
+        width=4,
+        height=4,
+    ),
+    Panel(
+        title="Parked",
+        description="Studies and deliveries that wait for a person: `python -m node status`, then `retry`.",
+        queries={
+            "parked": 'sum(cxr_studies{instance=~"$instance",state="parked"}) + '
+            'sum(cxr_destination_deliveries{instance=~"$instance",state="parked"})'
+        },
+        unit=COUNT,
+        kind=Kind.NUMBER,
+        steps=(1,),
+        width=4,
+        height=4,
+    ),
+    Panel(
+        title="Disk free",
+        description="Free part of the disk of the fullest node.",
+        queries={"free": 'min(cxr_spool_free_bytes{instance=~"$instance"} / cxr_spool_capacity_bytes)'},
+        unit=RATIO,
+        kind=Kind.NUMBER,
+        steps=(0.15, 0.05),
+        width=4,
+        height=4,
+    ),
+)
+
+_FLOW = (
+    Panel(
+        title="Films",
+        description="Films per second, read or answered with the reason why not.",
+        queries={"{{outcome}}": 'sum by (outcome) (rate(cxr_films_total{instance=~"$instance"}[$__rate_interval]))'},
+        unit=PER_SECOND,
+        kind=Kind.STACK,
+    ),
+    Panel(
+        title="Turnaround",
+        description="From the last arrival of a round to its last delivery: half of the studies are faster than the "
+        "first line, 95 of 100 faster than the second. The quiet time is part of it.",
+        queries={
+            "half": 'histogram_quantile(0.5, sum by (le) (rate(cxr_turnaround_seconds_bucket{instance=~"$instance"}'
+            "[$__range])))",
+            "95 of 100": 'max(instance:cxr_turnaround_seconds:p95_1h{instance=~"$instance"})',
+        },
+        unit=SECONDS,
+    ),
+    Panel(
+        title="Waiting",
+        description="Studies and deliveries that wait. A line that only rises: the node does not keep up, or something "
+        "stopped.",
+        queries={"{{queue}}": 'sum by (queue) (cxr_waiting{instance=~"$instance"})'},
+        unit=COUNT,
+    ),
+    Panel(
+        title="Failures",
+        description="Failures by stage, per second. One is nothing; a share above 5 of 100: runbook, CxrFailureRate.",
+        queries={"{{stage}}": 'sum by (stage) (rate(cxr_failures_total{instance=~"$instance"}[$__rate_interval]))'},
+        unit=PER_SECOND,
+        kind=Kind.STACK,
+    ),
+)
+
+_IDENTITY = (
+    Panel(
+        title="What runs",
+        description="Program, model and prompt set of each node, as printed in every output.",
+        queries={"{{version}}, {{model}}, {{prompts}}": 'cxr_build_info{instance=~"$instance"}'},
+        unit=COUNT,
+        kind=Kind.NAMES,
+        height=5,
+    ),
+    Panel(
+        title="Engine",
+        description="The engine in use, and why it is not the wanted one: none if it is.",
+        queries={"{{instance}}: {{engine}}, fall-back {{fallback}}": 'cxr_engine_info{instance=~"$instance"}'},
+        unit=COUNT,
+        kind=Kind.NAMES,
+        height=5,
+    ),
+)
+
+DASHBOARD = Dashboard(
+    name="chex-overview",
+    title="ChEX Node: overview",
+    description="Does it work, does it keep up, does anybody have to act.",
+    rows={"Now": _STATE, "Flow": _FLOW, "Identity": _IDENTITY},
+)

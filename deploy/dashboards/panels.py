@@ -1,0 +1,152 @@
+"""What a dashboard is made of, and how Grafana's own builders turn it into Grafana's format.
+
+A panel says in its description what it shows and what is good; its thresholds are those of the alerts where there is
+one. Panels flow from left to right, 24 columns wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from grafana_foundation_sdk.builders import bargauge, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import common as common_builders
+from grafana_foundation_sdk.builders import dashboard as grafana
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as model
+
+_DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_COLORS = ("green", "yellow", "red")
+
+# The unit names of Grafana that the panels use.
+COUNT, SECONDS, BYTES, RATIO, PER_SECOND, BYTES_PER_SECOND = "short", "s", "bytes", "percentunit", "ops", "Bps"
+
+
+class Kind(Enum):
+    """How a panel shows its queries."""
+
+    NUMBER = "number"
+    NAMES = "names"
+    LINES = "lines"
+    STACK = "stack"
+    BARS = "bars"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel.
+
+    queries: legend and PromQL expression of each; legends name labels as `{{label}}`
+    steps: values at which the color goes from green to yellow to red; with one step, to red; falling where low is bad
+    words: texts shown for values
+    """
+
+    title: str
+    description: str
+    queries: Mapping[str, str]
+    unit: str
+    kind: Kind = Kind.LINES
+    steps: Sequence[float] = ()
+    words: Mapping[str, str] | None = None
+    width: int = 12
+    height: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """One dashboard; name: of its file, and of its address in Grafana."""
+
+    name: str
+    title: str
+    description: str
+    rows: Mapping[str, Sequence[Panel]]
+    scanner: bool = False
+
+
+def build(dashboard: Dashboard) -> model.Dashboard:
+    """Make Grafana's dashboard."""
+    builder = (
+        grafana.Dashboard(dashboard.title)
+        .uid(dashboard.name)
+        .description(dashboard.description)
+        .tags(["chex-node"])
+        .readonly()
+        .refresh("30s")
+        .time("now-6h", "now")
+        .timezone("browser")
+        .tooltip(model.DashboardCursorSync.CROSSHAIR)
+        .with_variable(grafana.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+        .with_variable(_choice("instance", "Node", "label_values(cxr_build_info, instance)"))
+        .link(_link_to_the_others())
+    )
+    if dashboard.scanner:
+        builder.with_variable(_choice("scanner", "Scanner", "label_values(cxr_drift_films, scanner)"))
+    for title, panels in dashboard.rows.items():
+        builder.with_row(grafana.Row(title))
+        for panel in panels:
+            builder.with_panel(_panel(panel))
+    return builder.build()
+
+
+def _choice(name: str, label: str, query: str) -> grafana.QueryVariable:
+    """A choice of label values; all of them at first."""
+    return (
+        grafana.QueryVariable(name)
+        .label(label)
+        .datasource(_DATASOURCE)
+        .query(query)
+        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(model.VariableOption(text="All", value="$__all", selected=True))
+    )
+
+
+def _link_to_the_others() -> grafana.DashboardLink:
+    link = grafana.DashboardLink("Dashboards").type(model.DashboardLinkType.DASHBOARDS)
+    return link.tags(["chex-node"]).keep_time(True).include_vars(True).as_dropdown(True)
+
+
+def _panel(panel: Panel) -> stat.Panel | timeseries.Panel | bargauge.Panel:
+    builder = _kind(panel.kind)
+    builder.title(panel.title).description(panel.description).unit(panel.unit).datasource(_DATASOURCE)
+    builder.span(panel.width).height(panel.height).thresholds(_thresholds(panel.steps))
+    if panel.words:
+        options = {value: model.ValueMappingResult(text=text) for value, text in panel.words.items()}
+        builder.mappings([model.ValueMap(options=options)])
+    for number, (legend, expression) in enumerate(panel.queries.items()):
+        query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + number))
+        is_now = panel.kind in (Kind.NUMBER, Kind.NAMES, Kind.BARS)
+        builder.with_target((query.instant() if is_now else query.range()).datasource(_DATASOURCE))
+    return builder
+
+
+def _kind(kind: Kind) -> stat.Panel | timeseries.Panel | bargauge.Panel:
+    """An empty panel of a kind."""
+    last = common_builders.ReduceDataOptions().calcs(["lastNotNull"])
+    if kind in (Kind.NUMBER, Kind.NAMES):
+        shown = common.BigValueTextMode.NAME if kind is Kind.NAMES else common.BigValueTextMode.AUTO
+        return stat.Panel().color_mode(common.BigValueColorMode.VALUE).reduce_options(last).text_mode(shown)
+    if kind is Kind.BARS:
+        bars = bargauge.Panel().reduce_options(last).orientation(common.VizOrientation.HORIZONTAL)
+        return bars.display_mode(common.BarGaugeDisplayMode.BASIC).min(0)
+    legend = common_builders.VizLegendOptions().show_legend(True).placement(common.LegendPlacement.BOTTOM)
+    lines = timeseries.Panel().legend(legend.display_mode(common.LegendDisplayMode.LIST)).line_width(2)
+    lines.tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI)).axis_soft_min(0)
+    lines.thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.LINE))
+    if kind is Kind.STACK:
+        lines.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(30)
+    return lines
+
+
+def _thresholds(steps: Sequence[float]) -> grafana.ThresholdsConfig:
+    """Colors by value; rising steps go from green to red, falling ones (low is bad) are the same from the other end."""
+    is_falling = any(first > second for first, second in pairwise(steps))
+    colors = list(_COLORS[:1] + _COLORS[-len(steps) :]) if steps else list(_COLORS[:1])
+    if is_falling:
+        colors, steps = colors[::-1], steps[::-1]
+    found = [model.Threshold(value=value, color=color) for value, color in zip((None, *steps), colors, strict=True)]
+    return grafana.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(found)

@@ -1,0 +1,143 @@
+"""ORU^R01 over MLLP: one message, one connection, and what its acknowledgment means.
+
+The stored message is the same for all; where it goes is written into its header here, from settings alone, so that a
+repeat has the same bytes. An answer counts only when it names this message: a late one to an earlier message is
+passed over. A connection that ends without an answer may be this message's fault and stops no other; one that cannot
+be made, or on which nobody answers, is the destination's.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import Final
+
+from node.config import Hl7Destination, TlsSettings
+from node.errors import DestinationDown, GiveUp, RetryLater
+from node.hl7 import mllp
+from node.hl7.acknowledgment import Acknowledgment, Code, read_acknowledgment
+from node.hl7.text import SEGMENT_END, escape
+
+_CONNECT_SECONDS: Final = 10.0
+
+# Table 0357: segment sequence, required field missing, data type, table value; unsupported message type, event,
+# processing id, version; duplicate key. The same message would meet the same error again.
+_HOPELESS: Final = frozenset(("100", "101", "102", "103", "200", "201", "202", "203", "205"))
+
+# Where the header names sender, receiver and processing id, counted from the segment's name (2.15.9).
+_FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID = 2, 9, 10
+
+
+def send(path: Path, destination: Hl7Destination) -> None:
+    """Send one message and wait for its acknowledgment.
+
+    Raises RetryLater or GiveUp.
+    """
+    content = address(path.read_bytes(), destination)
+    with _connect(destination) as connection:
+        try:
+            answer = _exchange(connection, content, destination)
+        except mllp.BrokenFrame as error:
+            raise RetryLater(f"{destination.name} answered with something that is no acknowledgment") from error
+        except TimeoutError as error:
+            raise DestinationDown(_no_answer(destination)) from error
+        except OSError as error:
+            raise RetryLater(_lost(destination)) from error
+    judge(answer, destination.name)
+
+
+def address(content: bytes, destination: Hl7Destination) -> bytes:
+    """Write into a message's header who sends it to whom, and as what (MSH-3 to MSH-6, MSH-11)."""
+    header, rest = content.decode().split(SEGMENT_END, 1)
+    fields = header.split("|")
+    fields[_FIRST_ADDRESS : _FIRST_ADDRESS + 4] = map(
+        escape,
+        (
+            destination.sending_application,
+            destination.sending_facility,
+            destination.receiving_application,
+            destination.receiving_facility,
+        ),
+    )
+    fields[_PROCESSING_ID] = destination.processing_id
+    return f"{'|'.join(fields)}{SEGMENT_END}{rest}".encode()
+
+
+def judge(answer: Acknowledgment, name: str) -> None:
+    """Turn an acknowledgment into an outcome (HL7 2.5.1 2.9.2).
+
+    AE says that the content is at fault, AR that something else is, which by the standard may pass. Engines do not
+    keep to it: they answer AE when a system behind them is down, and AR for what they filter out. So the error code
+    decides where there is one, and both are tried again where there is none, until `give_up_hours` have passed.
+    Raises RetryLater or GiveUp.
+    """
+    if answer.code == Code.ACCEPT:
+        return
+    if answer.code not in set(Code):
+        raise RetryLater(f"{name} answered with an unknown acknowledgment code")
+    hopeless = sorted(_HOPELESS.intersection(answer.conditions))
+    if hopeless:
+        raise GiveUp(f"{name} answered {answer.code} with error {', '.join(hopeless)}; see its log, then retry")
+    raise RetryLater(f"{name} answered {answer.code}")
+
+
+def _connect(destination: Hl7Destination) -> socket.socket:
+    """Open a connection, with TLS where the settings ask for it. Raises DestinationDown."""
+    try:
+        plain = socket.create_connection((destination.host, destination.port), timeout=_CONNECT_SECONDS)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if destination.tls is None:
+                return plain
+            return _context(destination.tls).wrap_socket(plain, server_hostname=destination.host)
+        except BaseException:
+            plain.close()
+            raise
+    except ssl.SSLCertVerificationError as error:
+        raise DestinationDown(f"{destination.name}: its certificate is refused ({error.verify_message})") from error
+    except OSError as error:
+        where = f"{destination.host}:{destination.port}"
+        reason = error.strerror or type(error).__name__
+        raise DestinationDown(f"{destination.name} cannot be reached at {where} ({reason})") from error
+
+
+def _context(tls: TlsSettings) -> ssl.SSLContext:
+    """Believe nobody but the named authority, check the host's name, and show our own certificate if there is one."""
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.certificate is not None:
+        context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+def _exchange(connection: socket.socket, content: bytes, destination: Hl7Destination) -> Acknowledgment:
+    """Send a message and wait for the answer that names it.
+
+    Raises RetryLater, BrokenFrame, TimeoutError and other OSErrors.
+    """
+    control_id = content.split(b"|", _CONTROL_ID + 1)[_CONTROL_ID].decode()
+    end = time.monotonic() + destination.answer_seconds
+    connection.settimeout(destination.answer_seconds)
+    connection.sendall(mllp.frame(content))
+    frames = mllp.Frames(connection)
+    while (left := end - time.monotonic()) > 0:
+        received = frames.next(idle_seconds=left, frame_seconds=left)
+        if received is None:
+            raise RetryLater(_lost(destination))
+        try:
+            answer = read_acknowledgment(received)
+        except ValueError as error:
+            raise mllp.BrokenFrame("an answer is no acknowledgment") from error
+        if answer.control_id == control_id:
+            return answer
+    raise TimeoutError
+
+
+def _lost(destination: Hl7Destination) -> str:
+    return f"{destination.name} ended the connection without an answer"
+
+
+def _no_answer(destination: Hl7Destination) -> str:
+    return f"{destination.name} gave no answer to this message in {destination.answer_seconds:g} s"

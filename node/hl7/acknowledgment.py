@@ -1,0 +1,90 @@
+"""Acknowledgments (HL7 2.5.1 2.9): read from a peer, written to one. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from node.hl7.text import SEGMENT_END, Message, Segment, escape, read
+
+
+class Code(StrEnum):
+    """Table 0008, original mode: accepted, wrong in its content, not processed for another reason."""
+
+    ACCEPT = "AA"
+    ERROR = "AE"
+    REJECT = "AR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgment:
+    """What a peer answered to one message.
+
+    conditions: error codes of table 0357, in whichever place the peer's version has for them
+    """
+
+    code: str
+    control_id: str
+    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """Why a message was not accepted: a code of table 0357 and words without patient data."""
+
+    condition: str
+    text: str
+
+
+# Enhanced mode was not asked for (MSH-15 is empty), but some engines answer in it: its letters mean the same (2.9.3).
+_ENHANCED: Final = {"CA": Code.ACCEPT, "CE": Code.ERROR, "CR": Code.REJECT}
+
+
+def read_acknowledgment(content: bytes) -> Acknowledgment:
+    """Read a peer's answer. Raises ValueError when it is no acknowledgment."""
+    message = read(content)
+    answer = next(message.named("MSA"), None)
+    if answer is None:
+        raise ValueError("an acknowledgment has an MSA segment")
+    code = answer.text(1)
+    return Acknowledgment(
+        code=str(_ENHANCED.get(code, code)), control_id=answer.text(2), conditions=tuple(_conditions(message, answer))
+    )
+
+
+def acknowledge(message: Message | None, code: Code, *, now: datetime, complaint: Complaint | None = None) -> bytes:
+    """Write the answer to a message, or to what was none.
+
+    now: in the site's time zone
+    """
+    header = message.header if message is not None else None
+    asked, trigger, processing = (
+        ("", "", "") if header is None else (header.text(10), header.text(9, 2), header.text(11))
+    )
+    own_id = hashlib.sha256(f"{asked} {now.isoformat()}".encode()).hexdigest()[:20]
+    addresses = "|".join(_echo(header, field) for field in (5, 6, 3, 4))  # from whom it was asked, to whom asked
+    lines = [
+        f"MSH|^~\\&|{addresses}|{now:%Y%m%d%H%M%S%z}||ACK^{escape(trigger)}^ACK|{own_id}|{escape(processing) or 'P'}"
+        "|2.5.1||||||UNICODE UTF-8",
+        f"MSA|{code}|{escape(asked)}",
+    ]
+    if complaint is not None:
+        lines[-1] += f"|{escape(complaint.text)}"
+        lines.append(f"ERR|||{complaint.condition}^^HL70357|E||||{escape(complaint.text)}")
+    return (SEGMENT_END.join(lines) + SEGMENT_END).encode()
+
+
+def _echo(header: Segment | None, field: int) -> str:
+    """Write a field of the message that is answered."""
+    return "" if header is None else "^".join(map(escape, header.components(field)))
+
+
+def _conditions(message: Message, answer: Segment) -> Iterator[str]:
+    """Look for error codes where 2.5 (ERR-3), earlier versions (ERR-1.4) and still earlier ones (MSA-6) have them."""
+    yield from filter(None, (answer.text(6),))
+    for error in message.named("ERR"):
+        yield from filter(None, (error.text(3), error.text(1, 4)))

@@ -1,0 +1,71 @@
+"""Frames of the Minimal Lower Layer Protocol (HL7 Implementation Guide, appendix C.4): VT, message, FS, CR.
+
+What a peer sends is limited in size and time: a peer that never ends a frame must hold nobody.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Final
+
+LONGEST_MESSAGE: Final = 1024 * 1024
+
+_START, _END, _RETURN = b"\x0b", b"\x1c", b"\x0d"
+_BLOCK = 64 * 1024
+
+
+class BrokenFrame(ValueError):
+    """What came is no frame: half of one, one without end, or something else."""
+
+
+def frame(content: bytes) -> bytes:
+    """Put a message between its marks. Raises ValueError for one that holds a mark itself."""
+    if _START in content or _END in content:
+        raise ValueError("a message must not hold the marks of its frame")
+    return _START + content + _END + _RETURN
+
+
+class Frames:
+    """Reads the frames of one connection, one after the other."""
+
+    def __init__(self, connection: socket.socket, *, limit_bytes: int = LONGEST_MESSAGE) -> None:
+        self._connection, self._limit = connection, limit_bytes
+        self._waiting = b""
+
+    def next(self, *, idle_seconds: float | None, frame_seconds: float) -> bytes | None:
+        """Return the next message, or None when the peer ended the connection between two.
+
+        idle_seconds: how long to wait for the first byte; None for ever. frame_seconds: how long for all the others
+        Raises BrokenFrame; TimeoutError and other OSErrors of the connection.
+        """
+        if not self._strip() and not self._receive(idle_seconds):
+            return None
+        end = time.monotonic() + frame_seconds
+        while _END not in self._waiting:
+            if len(self._waiting) > self._limit:
+                raise BrokenFrame(f"a frame has more than {self._limit} bytes")
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("a frame did not end in time")
+            if not self._receive(left):
+                if not self._strip():
+                    return None
+                raise BrokenFrame("the connection ended inside a frame")
+        content, self._waiting = self._waiting.split(_END, 1)
+        _, mark, message = content.partition(_START)  # what stands before the mark belongs to no frame
+        if not mark:
+            raise BrokenFrame("a frame has no beginning")
+        return message
+
+    def _strip(self) -> bytes:
+        """Drop line ends between frames; some peers add one, some leave the last mark out. Returns what is left."""
+        self._waiting = self._waiting.lstrip(b"\r\n")
+        return self._waiting
+
+    def _receive(self, seconds: float | None) -> bool:
+        """Wait for more; False at the end of the connection."""
+        self._connection.settimeout(seconds)
+        block = self._connection.recv(_BLOCK)
+        self._waiting += block
+        return bool(block)

@@ -1,0 +1,152 @@
+r"""The text of HL7 version 2 messages (HL7 2.5.1 chapter 2): escapes, and reading what others send.
+
+Written messages are made with hl7apy, which does not escape everything: it leaves `\F\` alone, whether it stands for a
+delimiter or for itself. So a text is escaped here before it is handed over. What others send is cut at its delimiters
+and no more: an acknowledgment or an order must not be lost to a version or a segment that a library does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+SEGMENT_END: Final = "\r"
+HEADER: Final = "MSH"
+
+_LETTERS: Final = {"|": "F", "^": "S", "&": "T", "~": "R", "\\": "E"}
+_TO_ESCAPE: Final = re.compile(r"[|^&~\\\x00-\x1f\x7f-\x9f]")
+_NOT_PRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_HEXADECIMAL: Final = re.compile(r"X(?:[0-9A-Fa-f]{2})+")
+
+
+def escape(text: str) -> str:
+    r"""Make a text safe inside a field (2.7): `\F\` for a field separator ... `\X0D\` for a control character."""
+    return _TO_ESCAPE.sub(lambda found: f"\\{_name(found[0])}\\", text)
+
+
+def printable(text: str) -> str:
+    """Replace what no field of ours holds, control characters and lone surrogates, by blanks."""
+    return _NOT_PRINTABLE.sub(" ", text).rstrip()
+
+
+def unescape(text: str) -> str:
+    r"""Undo `escape`, and read what others write too: `\.br\` is a line break, highlighting is left out (2.7)."""
+    return _unescape(text, Delimiters())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delimiters:
+    """The characters that part a message (2.5.4), as its header names them."""
+
+    field: str = "|"
+    component: str = "^"
+    repetition: str = "~"
+    escape: str = "\\"
+    subcomponent: str = "&"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One line of a message. Fields, components and subcomponents are numbered from 1, as in the standard."""
+
+    fields: tuple[str, ...]
+    delimiters: Delimiters
+
+    @property
+    def name(self) -> str:
+        """Its three letters."""
+        return self.fields[0]
+
+    def text(self, field: int, component: int = 1, subcomponent: int = 1) -> str:
+        """A value of a field's first repetition, unescaped and without blanks around it; "" when there is none."""
+        parts = self._components(field)
+        whole = parts[component - 1] if component <= len(parts) else ""
+        inner = whole.split(self.delimiters.subcomponent)
+        return self._plain(inner[subcomponent - 1]) if subcomponent <= len(inner) else ""
+
+    def components(self, field: int) -> tuple[str, ...]:
+        """All components of a field's first repetition, unescaped, without empty ones at the end."""
+        values = [self._plain(one) for one in self._components(field)]
+        while values and not values[-1]:
+            values.pop()
+        return tuple(values)
+
+    def _components(self, field: int) -> list[str]:
+        whole = self.fields[field] if field < len(self.fields) else ""
+        if self.name == HEADER and field == 2:
+            return [whole]
+        return whole.split(self.delimiters.repetition)[0].split(self.delimiters.component)
+
+    def _plain(self, value: str) -> str:
+        return "" if value == '""' else _unescape(value, self.delimiters).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message that somebody sent; its header comes first."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def header(self) -> Segment:
+        """The MSH segment."""
+        return self.segments[0]
+
+    def named(self, *names: str) -> Iterator[Segment]:
+        """Its segments of these names, in order."""
+        return (segment for segment in self.segments if segment.name in names)
+
+
+def read(content: bytes) -> Message:
+    """Cut a message into segments and fields; UTF-8, or else ISO 8859-1. Raises ValueError for anything else."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        text = content.decode("iso8859-1")
+    lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
+    if not lines or not lines[0].startswith(HEADER) or len(lines[0]) < len(HEADER) + 5:
+        raise ValueError("a message begins with a header segment")
+    characters = tuple(lines[0][3:8])
+    if len(set(characters)) < 5 or any(one.isalnum() or one.isspace() for one in characters):
+        raise ValueError("a header names five different delimiters")
+    separator, component, repetition, escaping, subcomponent = characters
+    delimiters = Delimiters(
+        field=separator, component=component, repetition=repetition, escape=escaping, subcomponent=subcomponent
+    )
+    return Message(segments=tuple(_segment(line, delimiters) for line in lines))
+
+
+def _segment(line: str, delimiters: Delimiters) -> Segment:
+    fields = line.split(delimiters.field)
+    if fields[0] == HEADER:  # the separator itself is the first field of a header (2.15.9)
+        fields.insert(1, delimiters.field)
+    return Segment(fields=tuple(fields), delimiters=delimiters)
+
+
+def _name(character: str) -> str:
+    """Name a character in an escape sequence: its letter, or X and the bytes of its UTF-8 form."""
+    return _LETTERS.get(character) or f"X{character.encode('utf-8').hex().upper()}"
+
+
+def _unescape(text: str, delimiters: Delimiters) -> str:
+    letters = {
+        "F": delimiters.field,
+        "S": delimiters.component,
+        "T": delimiters.subcomponent,
+        "R": delimiters.repetition,
+        "E": delimiters.escape,
+        ".br": "\n",
+        "H": "",
+        "N": "",
+    }
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if _HEXADECIMAL.fullmatch(name):
+            return bytes.fromhex(name[1:]).decode("utf-8", errors="replace")
+        return letters.get(name, found[0])
+
+    mark = re.escape(delimiters.escape)
+    return re.sub(f"{mark}([^{mark}]*){mark}", value, text)

@@ -1,0 +1,93 @@
+"""A real Prometheus for tests: scrapes one node every second, evaluates the shipped rules, and answers queries."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import yaml
+
+from tests.peers import LOOPBACK, free_port, require, wait_until
+
+SHIPPED = Path(__file__).parents[1] / "deploy" / "prometheus"
+
+Json = dict[str, object]
+
+
+class Prometheus:
+    """One running Prometheus; `run_prometheus` starts and stops it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def values(self, expression: str) -> list[float]:
+        """The values of an expression now; an expression that is wrong fails the test."""
+        data = self._get("query", query=expression)
+        result = cast(list[Json], data["result"])
+        return [float(cast(list[str], sample["value"])[1]) for sample in result]
+
+    def rules(self) -> list[Json]:
+        """Every rule, with its health and its last error."""
+        groups = cast(list[Json], self._get("rules")["groups"])
+        return [rule for group in groups for rule in cast(list[Json], group["rules"])]
+
+    def firing(self) -> set[str]:
+        """The names of the alerts that fire now."""
+        alerts = cast(list[Json], self._get("alerts")["alerts"])
+        return {cast(dict[str, str], alert["labels"])["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.port}/-/ready", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def _get(self, page: str, **query: str) -> Json:
+        address = f"http://{LOOPBACK}:{self.port}/api/v1/{page}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                return cast(Json, json.load(answer)["data"])
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AssertionError(f"{query}: {error.read().decode()}") from error
+
+
+@contextmanager
+def run_prometheus(folder: Path, *, node_port: int) -> Iterator[Prometheus]:
+    """Run Prometheus with the shipped settings, but every second, and with alerts that fire after one second."""
+    program, port = require("prometheus"), free_port()
+    settings = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
+    settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    settings["scrape_configs"][0]["static_configs"][0]["targets"] = [f"{LOOPBACK}:{node_port}"]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    for name in settings["rule_files"]:
+        rules = re.sub(r"for: \w+", "for: 1s", (SHIPPED / name).read_text(encoding="utf-8"))
+        (folder / name).write_text(rules, encoding="utf-8")
+    command = [
+        program,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'storage'}",
+        f"--web.listen-address={LOOPBACK}:{port}",
+        "--log.level=error",
+    ]
+    with subprocess.Popen(command, cwd=folder) as process:
+        try:
+            prometheus = Prometheus(port)
+            wait_until(prometheus.is_ready, what="Prometheus answers", limit_seconds=60)
+            yield prometheus
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,86 @@
+"""The alerts in deploy/prometheus: well formed, each raised in time, each with its section in the runbook."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import cast
+
+import pytest
+import yaml
+
+from tests import peers
+from tests.expressions import DEPLOY, rules
+
+ALERTS = {rule["alert"]: rule for rule in rules("alerts.yml")}
+TESTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8"))["tests"]
+RUNBOOK = (DEPLOY / "runbook.md").read_text(encoding="utf-8")
+FIRING = 'ALERTS{alertname="%s",alertstate="firing"}'
+
+
+def promtool(*arguments: str, folder: Path = DEPLOY / "prometheus") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([peers.require("promtool"), *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def minutes(duration: str) -> int:
+    """A duration such as 2h15m, in minutes."""
+    hours, rest = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", duration).groups()  # type: ignore[union-attr]  # all are so
+    return 60 * int(hours or 0) + int(rest or 0)
+
+
+def test_prometheus_accepts_settings_and_rules() -> None:
+    done = promtool("check", "config", "prometheus.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_raised_in_time_and_not_before() -> None:
+    done = promtool("test", "rules", "alerts_test.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_tests_of_the_alerts_can_fail(tmp_path: Path) -> None:
+    for path in (DEPLOY / "prometheus").glob("*.yml"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    broken = (tmp_path / "alerts.yml").read_text(encoding="utf-8").replace("cxr_drift_psi > 0.2", "cxr_drift_psi > 0.9")
+    (tmp_path / "alerts.yml").write_text(broken, encoding="utf-8")
+
+    assert promtool("test", "rules", "alerts_test.yml", folder=tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_is_tested_from_its_fault_to_its_stated_time(alert: str) -> None:
+    limit = minutes(cast(dict[str, dict[str, str]], ALERTS[alert])["annotations"]["detected_within"])
+    own = [one for one in TESTS if one["name"].startswith(f"{alert} from ")]
+    faults = [minutes(one["name"].removeprefix(f"{alert} from ")) for one in own]
+    checks = [check for one in own for check in one["promql_expr_test"]]
+    raised = [minutes(check["eval_time"]) for check in checks if check["exp_samples"]]
+
+    assert {check["expr"] for check in checks} == {FIRING % alert}
+    assert any(not check["exp_samples"] for check in checks)
+    assert raised
+    assert all(time <= fault + limit for time, fault in zip(raised, faults, strict=True))
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_says_how_bad_it_is_and_where_help_stands(alert: str) -> None:
+    rule = cast(dict[str, dict[str, str]], ALERTS[alert])
+
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["annotations"]["summary"]
+    assert rule["annotations"]["runbook"] == f"deploy/runbook.md#{alert.lower()}"
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_the_runbook_tells_meaning_first_look_and_remedy(alert: str) -> None:
+    section = re.search(rf"^### {alert}\n(.*?)(?=^##|\Z)", RUNBOOK, re.DOTALL | re.MULTILINE)
+
+    assert section is not None
+    for part in ("**Meaning.**", "**First look.**", "**Remedy.**"):
+        assert part in section[1]
+
+
+def test_the_runbook_speaks_of_no_alert_that_is_not_there() -> None:
+    assert set(re.findall(r"\bCxr\w+", RUNBOOK)) == set(ALERTS)

@@ -1,0 +1,163 @@
+"""A node under a little load, watched by a real Prometheus: every panel has data, and no patient shows in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node import prompts
+from node.config import ModelSettings
+from node.domain import derive_uid
+from node.drift import CURRENT_FILMS, REFERENCE_FILMS
+from node.metrics import Metrics
+from node.spool import Spool
+from node.watch import Watch
+from tests import answered, films, peers
+from tests.exported import exported_families
+from tests.expressions import Query, panel_queries, rule_queries
+from tests.fakes import ScriptedReader
+from tests.prometheus import Prometheus, run_prometheus
+from tests.service import Service, settings_for
+
+PATIENT = {
+    "PatientName": "Marked^Patient",
+    "PatientID": "MARKED-ID",
+    "PatientBirthDate": "19110111",
+    "AccessionNumber": "MARKED-ACC",
+    "InstitutionName": "Marked Hospital",
+    "ManufacturerModelName": "Marked Model of Patient",
+    "Manufacturer": "Philips Marked",
+    "StationName": "MARKED-STATION",
+    "StudyDescription": "Marked study",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A node, its archive, and the Prometheus that watches it."""
+
+    service: Service
+    archive: peers.ReceivingArchive
+    prometheus: Prometheus
+    sent: list[Dataset]
+
+    def send(self, **changes: object) -> None:
+        """Send a film of a study of its own."""
+        number = str(len(self.sent))
+        uids = {name: derive_uid(name, number) for name in ("StudyInstanceUID", "SOPInstanceUID")}
+        self.sent.append(films.thumbnail({**PATIENT, **uids, **changes}))
+        assert peers.send(self.sent[-1], port=self.service.dicom_port) == 0
+
+    def has_seen(self, expression: str) -> None:
+        """Wait until Prometheus has scraped that something is so."""
+        peers.wait_until(lambda: bool(self.prometheus.values(expression)), what=expression, limit_seconds=90)
+
+    @property
+    def page(self) -> str:
+        """What the node exports now."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.service.http_port}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    folder = tmp_path_factory.mktemp("watched")
+    model = folder / "model"
+    model.mkdir()
+    stage = {"max_abs": 3e-7, "tolerance": 1e-4}
+    (model / "parity.json").write_text(json.dumps({"stages": {"find.boxes": stage}, "passed": True}), encoding="utf-8")
+    fill_windows(folder / "node")
+    peers.require("prometheus")
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(
+            folder / "node", archive_port=archive.port, model=ModelSettings(directory=model), quiet_seconds=0.1
+        )
+        with Service(settings) as service, run_prometheus(folder, node_port=service.http_port) as prometheus:
+            watched = Watched(service=service, archive=archive, prometheus=prometheus, sent=[])
+            watched.has_seen("cxr_films_total")
+            for wave in (1, 2):
+                watched.send()
+                watched.send(ViewPosition="LL")
+                assert peers.send(films.thumbnail(PATIENT), port=service.dicom_port, calling_ae="MARKEDCALLER") is None
+                watched.has_seen(f"cxr_turnaround_seconds_count >= {2 * wave}")
+                watched.has_seen(f'cxr_step_duration_seconds_count{{step="finish"}} >= {2 * wave}')
+            yield watched
+
+
+def fill_windows(directory: Path) -> None:
+    """Let a node start as if it had read enough films to speak of drift."""
+    spool, answers = Spool(directory), prompts.load("chexpert14")
+    Watch(spool, Metrics(), model=ScriptedReader().identity, prompts=answers).note(
+        answered.film(0.5), answered.header()
+    )
+    window = {"reference": "0" * REFERENCE_FILMS, "current": "1" * CURRENT_FILMS}
+    full = {part: {prompt.key: bins for prompt in answers.prompts} for part, bins in window.items()}
+    for path in (directory / "windows").glob("*-*.json"):
+        spool.keep_window(path.stem, full)  # type: ignore[arg-type]  # JSON, seen as narrower dicts
+
+
+def has_data(watched: Watched, query: Query) -> bool:
+    """Whether some value is a number; the scripted reader generates no tokens, so their speed is none."""
+    values = watched.prometheus.values(query.runnable)
+    return any(math.isfinite(value) for value in values) or (bool(values) and "tokens_per_second" in query.expression)
+
+
+def test_no_panel_is_without_data(watched: Watched) -> None:
+    queries = list(panel_queries())
+
+    def empty() -> list[str]:
+        return [query.place for query in queries if not has_data(watched, query)]
+
+    peers.wait_until(lambda: not empty(), what=f"every panel has data: {empty()}", limit_seconds=60)
+
+
+def test_every_rule_of_prometheus_works(watched: Watched) -> None:
+    def health() -> dict[str, object]:
+        return {str(rule["name"]): rule["health"] for rule in watched.prometheus.rules()}
+
+    peers.wait_until(lambda: "unknown" not in health().values(), what="every rule was evaluated", limit_seconds=60)
+
+    assert health() == {query.place: "ok" for query in rule_queries()}
+
+
+def test_every_metric_is_exported_with_a_value_from_the_start(watched: Watched) -> None:
+    page = watched.page
+
+    missing = [
+        name
+        for series in exported_families().values()
+        for name in series
+        if not any(line.startswith((f"{name} ", f"{name}{{")) for line in page.splitlines())
+    ]
+    assert missing == []
+
+
+def test_no_patient_and_no_caller_shows_in_the_metrics(watched: Watched) -> None:
+    page = watched.page.lower()
+
+    assert "philips-2" in page
+    assert "marked" not in page
+    assert "tester" not in page
+    for sent in watched.sent:
+        for keyword in ("StudyInstanceUID", "SOPInstanceUID", "PatientBirthDate"):
+            assert str(sent[keyword].value) not in page
+
+
+def test_a_stopped_destination_and_a_drifting_scanner_raise_their_alerts(watched: Watched) -> None:
+    raised = {"CxrDestinationStopped", "CxrDrift"}
+    with watched.archive.down():
+        watched.send()
+
+        peers.wait_until(lambda: raised <= watched.prometheus.firing(), what="both alerts fire", limit_seconds=90)
+
+    peers.wait_until(
+        lambda: "CxrDestinationStopped" not in watched.prometheus.firing(), what="the alert ends", limit_seconds=120
+    )
+    assert watched.prometheus.values("cxr_destination_paused") == [0.0]

@@ -1,0 +1,283 @@
+"""Orders: what is taken out of a message, what is kept of it and for how long, what is answered to whom."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.config import OrdersSettings
+from node.domain import Order, Priority
+from node.hl7.acknowledgment import Code, read_acknowledgment
+from node.hl7.text import read
+from node.order_listener import OrderListener
+from node.order_store import OrderStore
+from node.orders import OrderRefused, read_orders
+from tests import mllp, peers
+
+NOON = datetime(2024, 1, 31, 12, tzinfo=UTC)
+STUDY = "1.2.840.99.7"
+PATIENT = "PID|1||PID-7788^^^CLINIC||Zyxwvu^Qrst||19500228|M"
+ORM = "\r".join(
+    (
+        r"MSH|^~\&|RIS|CLINIC|CHEX|XRAY|20240131||ORM^O01|C1|P|2.3.1",
+        PATIENT,
+        "PV1|1|O",
+        "ORC|NW|P1^RIS|F1^RIS||||^^^^^S",
+        "OBR|1|P1^RIS|F1^RIS|XCHEST^Chest^L||||||||||||||A-17|RP-3",
+        f"ZDS|{STUDY}^RIS^Application^DICOM",
+    )
+)
+OMI = "\r".join(
+    (
+        r"MSH|^~\&|RIS|CLINIC|CHEX|XRAY|20240131||OMI^O23^OMI_O23|C2|P|2.5.1",
+        PATIENT,
+        "ORC|NW|P2^RIS",
+        "TQ1|1||||||||A^ASAP^HL70485",
+        "OBR|1|P2^RIS|F2^RIS^1.2.3^ISO|XCHEST^Chest^L",
+        f"IPC|A-18|RP-4|{STUDY}|SPS-1|CR",
+    )
+)
+
+
+def orders(text: str) -> list[Order]:
+    return [change.order for change in read_orders(read(text.encode()))]
+
+
+def test_an_orm_gives_numbers_accession_study_and_priority() -> None:
+    assert orders(ORM) == [
+        Order(
+            accession="A-17",
+            study_uid=STUDY,
+            placer_number=("P1", "RIS"),
+            filler_number=("F1", "RIS"),
+            priority=Priority.STAT,
+        )
+    ]
+
+
+def test_an_omi_has_them_elsewhere() -> None:
+    assert orders(OMI) == [
+        Order(
+            accession="A-18",
+            study_uid=STUDY,
+            placer_number=("P2", "RIS"),
+            filler_number=("F2", "RIS", "1.2.3", "ISO"),
+            priority=Priority.ASAP,
+        )
+    ]
+
+
+def test_each_order_of_a_message_is_one() -> None:
+    second = "ORC|NW|P9|F9\rOBR|1|P9|F9"
+
+    assert [order.accession for order in orders(f"{ORM}\r{second}")] == ["A-17", "F9"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "priority"),
+    [
+        ("^^^^^S", "^^^^^R", Priority.ROUTINE),
+        ("^^^^^S", "", Priority.ROUTINE),
+        ("^^^^^S", "^^^^^stat", Priority.STAT),
+        ("^^^^^S", "^^^^^T", Priority.ROUTINE),
+    ],
+)
+def test_what_is_not_urgent_is_routine(before: str, after: str, priority: Priority) -> None:
+    assert orders(ORM.replace(before, after))[0].priority is priority
+
+
+def test_the_priority_of_the_request_counts_where_the_order_names_none() -> None:
+    (order,) = orders(ORM.replace("^^^^^S", "").replace("A-17|RP-3", "A-17|RP-3||||||||^^^^^A"))
+
+    assert order.priority is Priority.ASAP
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "condition"),
+    [
+        ("ORM^O01", "ADT^A01", Code.REJECT, "200"),
+        ("ORM^O01", "ORM^O02", Code.REJECT, "201"),
+        ("|2.3.1", "|3.0", Code.REJECT, "203"),
+        ("|C1|", "||", Code.ERROR, "101"),
+        ("ORC|NW", "ZZZ|NW", Code.ERROR, "100"),
+        ("A-17", "", Code.ERROR, "101"),
+    ],
+)
+def test_a_message_that_cannot_be_used_is_refused_with_a_reason(
+    before: str, after: str, code: Code, condition: str
+) -> None:
+    without_numbers = ORM.replace("F1^RIS", "").replace(STUDY, "") if before == "A-17" else ORM
+
+    with pytest.raises(OrderRefused) as caught:
+        orders(without_numbers.replace(before, after))
+
+    assert (caught.value.code, caught.value.complaint.condition) == (code, condition)
+
+
+@given(st.lists(st.sampled_from(["ORC", "OBR", "TQ1", "IPC", "ZDS"]).flatmap(
+    lambda name: st.text("|^~&\\ A1.", max_size=40).map(lambda rest: f"{name}|{rest}")
+), max_size=5))  # fmt: skip
+def test_whatever_segments_say_is_an_order_or_a_refusal(segments: list[str]) -> None:
+    try:
+        found = orders("\r".join((ORM.split("\r")[0], *segments)))
+    except OrderRefused:
+        return
+    assert all(order.accession or order.study_uid for order in found)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> OrderStore:
+    return OrderStore(tmp_path)
+
+
+def test_an_order_is_found_by_accession_number_or_by_study(store: OrderStore) -> None:
+    order = Order(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+
+    store.keep(order)
+
+    assert store.find(study_uid="1.9", accession="A-17") == order
+    assert store.find(study_uid=STUDY, accession="") == order
+    assert store.find(study_uid="1.9", accession="A-1") is None
+    assert store.counts() == {"stat": 1, "asap": 0, "routine": 0}
+
+
+def test_a_changed_order_takes_the_place_of_the_first_and_a_cancelled_one_goes(store: OrderStore) -> None:
+    store.keep(Order(accession="A-17", priority=Priority.STAT))
+    store.keep(Order(accession="A-17"))
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
+
+    store.forget(Order(accession="A-17"))
+
+    assert store.find(study_uid="1.9", accession="A-17") is None
+
+
+@pytest.mark.parametrize("first", [None, Order(accession="A-17", placer_number=("P1",))])
+def test_what_a_round_knew_stays_so_whatever_comes_in_between(store: OrderStore, first: Order | None) -> None:
+    if first is not None:
+        store.keep(first)
+    assert store.fix(study_uid=STUDY, accession="A-17", at=NOON) == first
+
+    later = Order(accession="A-17", placer_number=("P2",))
+    store.keep(later)
+
+    assert store.fix(study_uid=STUDY, accession="A-17", at=NOON) == first
+    assert store.fix(study_uid=STUDY, accession="A-17", at=NOON + timedelta(hours=1)) == later
+
+
+def test_old_orders_go_and_young_ones_stay(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(Order(accession="A-17"))
+    for path in tmp_path.rglob("*.json"):
+        os.utime(path, (1, 1))
+    store.keep(Order(accession="A-18"))
+
+    store.remove_older(NOON)
+
+    assert store.find(study_uid="1.9", accession="A-17") is None
+    assert store.find(study_uid="1.9", accession="A-18") is not None
+
+
+def test_no_file_name_holds_a_number_of_a_patient(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(Order(accession="A-17"))
+
+    assert not [path for path in tmp_path.rglob("*") if "A-17" in path.name]
+
+
+@pytest.fixture
+def listener(store: OrderStore) -> Iterator[OrderListener]:
+    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("Europe/Berlin"))
+    yield listener
+    listener.close()
+
+
+def test_orders_are_answered_one_after_the_other_when_they_are_kept(listener: OrderListener, store: OrderStore) -> None:
+    answers = mllp.ask(listener.port, ORM.encode(), OMI.encode())
+
+    assert [(str(one.segment("MSA")[1]), str(one.segment("MSA")[2])) for one in answers] == [("AA", "C1"), ("AA", "C2")]
+    assert store.find(study_uid="1.9", accession="A-18") is not None
+
+
+def test_a_cancelled_order_is_answered_and_forgotten(listener: OrderListener, store: OrderStore) -> None:
+    mllp.ask(listener.port, ORM.encode())
+
+    (answer,) = mllp.ask(listener.port, ORM.replace("ORC|NW", "ORC|CA").encode())
+
+    assert str(answer.segment("MSA")[1]) == "AA"
+    assert store.find(study_uid=STUDY, accession="A-17") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (ORM.replace("ORM^O01", "ADT^A01"), "AR"),
+        (ORM.replace("ORC|NW", "ZZZ|NW"), "AE"),
+        ("GET / HTTP/1.1", "AR"),
+        (PATIENT, "AR"),
+    ],
+)
+def test_a_bad_message_is_answered_without_a_word_of_the_patient(
+    listener: OrderListener, store: OrderStore, content: str, code: str
+) -> None:
+    answers = mllp.ask(listener.port, content.encode(), OMI.encode())
+
+    assert [str(one.segment("MSA")[1]) for one in answers] == [code, "AA"]
+    assert not any(secret in str(answers) for secret in ("Zyxwvu", "PID-7788"))
+    assert store.find(study_uid="1.9", accession="A-17") is None
+
+
+def test_an_order_that_cannot_be_kept_is_not_accepted(listener: OrderListener, tmp_path: Path) -> None:
+    (tmp_path / "orders").write_text("no folder", encoding="utf-8")
+
+    (answer,) = mllp.ask(listener.port, ORM.encode())
+
+    verdict = read_acknowledgment(str(answer).encode())
+    assert (verdict.code, verdict.conditions) == ("AR", ("207",))
+
+
+@pytest.mark.parametrize("content", [b"\x0bMSH|^~\\&|half", b"\x16\x03\x01 TLS", b"no mark\x1c\r", b""])
+def test_what_is_no_frame_ends_its_own_connection_only(listener: OrderListener, content: bytes) -> None:
+    mllp.raw(listener.port, content)
+
+    (answer,) = mllp.ask(listener.port, ORM.encode())
+    assert str(answer.segment("MSA")[1]) == "AA"
+
+
+def test_an_order_from_elsewhere_is_not_taken(store: OrderStore) -> None:
+    listener = OrderListener(OrdersSettings(port=0, hosts=("192.0.2.1",)), store, zone=ZoneInfo("UTC"))
+    try:
+        assert mllp.ask(listener.port, ORM.encode()) == []
+    finally:
+        listener.close()
+
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+
+
+def test_an_open_connection_ends_with_the_node(store: OrderStore) -> None:
+    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
+    with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
+        connection.sendall(mllp.START + ORM.encode() + mllp.END)
+        assert connection.recv(65536)
+
+        listener.close()
+
+        assert connection.recv(65536) == b""
+        assert not listener.is_listening
+
+
+def test_connections_are_counted(store: OrderStore) -> None:
+    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
+    with ExitStack() as everything:
+        everything.callback(listener.close)
+        for _ in range(20):
+            connection = socket.create_connection((peers.LOOPBACK, listener.port), timeout=60)
+            everything.enter_context(connection)
+
+        assert mllp.ask(listener.port, ORM.encode()) == []
