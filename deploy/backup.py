@@ -1,0 +1,95 @@
+"""Runnable: a backup of `storage.directory` while its node runs or stands.
+
+    python -m deploy.backup STORAGE_DIRECTORY BACKUP        BACKUP must not exist; deploy/backup.md says the rest
+
+Nothing is locked, so the order of the copies is what makes them agree. Marks of finished rounds come first, then the
+ledger, then everything else: a mark in the backup has its deliveries in the ledger's copy, and whatever the ledger
+names lies in the files, which are younger. Work that went on meanwhile is found unfinished and is done again, with the
+same outputs. The durable engine's database stays behind; the node builds it again from ledger and files at its start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+LEDGER = "ledger.sqlite"
+FOLDERS = ("studies", "orders", "windows")
+TEMPORARY = ".incoming-"  # never acknowledged to anybody
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.backup", description="Back up a node while it runs.")
+    parser.add_argument("storage", type=Path, metavar="STORAGE_DIRECTORY", help="storage.directory of the node")
+    parser.add_argument("backup", type=Path, metavar="BACKUP", help="a new folder")
+    options = parser.parse_args(arguments)
+    storage, backup = options.storage, options.backup
+    if not (storage / LEDGER).is_file():
+        print(f"{storage}: holds no {LEDGER}; name the storage.directory of a node", file=sys.stderr)
+        return 2
+    if backup.exists():
+        print(f"{backup}: exists already; name a new folder", file=sys.stderr)
+        return 2
+    try:
+        files = back_up(storage, backup)
+    except (OSError, sqlite3.Error) as error:
+        print(f"failed: {error}; the backup is not complete, remove {_unfinished(backup)}", file=sys.stderr)
+        return 1
+    print(f"{backup}: {files} files")
+    return 0
+
+
+def back_up(storage: Path, backup: Path) -> int:
+    """Copy a node's directory; returns the number of files. The backup has its name only once it is complete."""
+    aside = _unfinished(backup)
+    aside.mkdir(mode=0o700, parents=True)
+    marks = _copy(storage.glob("studies/*/rounds/*.json"), storage, aside)
+    _copy_database(storage / LEDGER, aside / LEDGER)
+    rest = (path for folder in FOLDERS for path in (storage / folder).rglob("*") if not _is_mark(path, storage))
+    files = _copy(rest, storage, aside)
+    os.sync()
+    aside.rename(backup)
+    return marks + files + 1
+
+
+def _is_mark(path: Path, storage: Path) -> bool:
+    """Whether a file is the mark of a round; one that is younger than the ledger's copy must not come along."""
+    return path.relative_to(storage).match("studies/*/rounds/*.json")
+
+
+def _copy(paths: Iterator[Path], storage: Path, backup: Path) -> int:
+    """Copy files with their times, which say when a film came. What the node removes meanwhile was delivered."""
+    copied = 0
+    for path in paths:
+        target = backup / path.relative_to(storage)
+        if path.name.startswith(TEMPORARY) or path.is_dir():
+            continue
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            shutil.copy2(path, target)
+        except FileNotFoundError:
+            continue
+        copied += 1
+    return copied
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """Copy an SQLite database as it is between two transactions."""
+    address = f"{source.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+
+
+def _unfinished(backup: Path) -> Path:
+    return backup.with_name(f".{backup.name}.unfinished")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
