@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from models.engines import Engine
+from models.engines.proof import Stage
 from models.errors import ModelError
 from models.golden import detector, encoders, losses, sentences, tasks
 from models.golden.engine import engine_part
@@ -51,30 +52,18 @@ _UNUSABLE = (ModelError, ValueError, TypeError, KeyError, IndexError, RuntimeErr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """How far one array is off; infinite where shapes differ or a number is none."""
-
-    max_abs: float
-    tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        """Say whether this is as near as it must be."""
-        return self.max_abs <= self.tolerance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What was compared.
 
-    arrays: by name; given: those of them, and texts, that our network was fed with: what it made of them is compared
+    arrays: by name, how far each is off; infinitely where shapes differ or a number is none
+    given: arrays and texts that our network was fed with; what it made of them is compared
     parts: by part, the name of the array that came nearest to its tolerance
     texts: whether each is equal; exact: arrays of ids and masks
     missing: what is recorded and was not compared, and what could be and is not recorded
     broken: by part, why it could not be computed to its end
     """
 
-    arrays: Mapping[str, Difference]
+    arrays: Mapping[str, Stage]
     given: frozenset[str]
     parts: Mapping[str, str]
     texts: Mapping[str, bool]
@@ -106,7 +95,7 @@ def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
     """
     parts = PARTS if engine is None else {f"engine {engine.name}": engine_part(engine)}
     recording = subject.recording
-    arrays: dict[str, Difference] = {}
+    arrays: dict[str, Stage] = {}
     texts: dict[str, bool] = {}
     worst: dict[str, str] = {}
     missing: list[str] = []
@@ -138,15 +127,15 @@ def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
     )
 
 
-def difference(name: str, ours: Tensor | Array, recorded: Array) -> Difference:
+def difference(name: str, ours: Tensor | Array, recorded: Array) -> Stage:
     """Measure one array. The recording may have one of our axes as two: patches in a grid, boxes by their prompt."""
     array = np.asarray(ours)
     tolerance = 0.0 if recorded.dtype.kind in "biu" else tolerance_of(name)
     if not (_is_number(array) and _is_number(recorded) and _fits(array.shape, recorded.shape)):
-        return Difference(max_abs=float("inf"), tolerance=tolerance)
+        return Stage(max_abs=float("inf"), tolerance=tolerance)
     apart = np.abs(array.reshape(recorded.shape).astype(np.float64) - recorded.astype(np.float64))
     largest = float(apart.max(initial=0.0))
-    return Difference(max_abs=largest if np.isfinite(largest) else float("inf"), tolerance=tolerance)
+    return Stage(max_abs=largest if np.isfinite(largest) else float("inf"), tolerance=tolerance)
 
 
 def tolerance_of(name: str) -> float:
@@ -192,7 +181,7 @@ def _fits(ours: tuple[int, ...], recorded: tuple[int, ...]) -> bool:
     return ours in (recorded, *joined)
 
 
-def _worst(part: str, names: Iterable[str], arrays: Mapping[str, Difference]) -> dict[str, str]:
+def _worst(part: str, names: Iterable[str], arrays: Mapping[str, Stage]) -> dict[str, str]:
     """Name the array of a part that is nearest to its tolerance; none where all are exact."""
     measured = [name for name in names if arrays[name].tolerance > 0]
     return {part: max(measured, key=lambda name: arrays[name].max_abs / arrays[name].tolerance)} if measured else {}
