@@ -43,14 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from node import app
 
+    settings = config.load(options.settings)
+    config.check_files(settings)
     log.configure()
-    return app.serve(config.load(options.settings))
+    return app.serve(settings)
 
 
 def _check(options: argparse.Namespace) -> int:
     from node import prompts
 
     settings = config.load(options.settings)
+    config.check_files(settings)
     prompts.load(settings.model.prompts)
     if not (settings.model.directory / "manifest.toml").is_file():
         raise ConfigError([f"model.directory: {settings.model.directory} is no model directory; correct the path"])

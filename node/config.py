@@ -197,6 +197,18 @@ def parse(table: Mapping[str, object]) -> Settings:
     return settings
 
 
+def check_files(settings: Settings) -> None:
+    """Look for the files that a node needs before it starts. Raises ConfigError with every one that is missing."""
+    missing = [
+        f"{key}.{name}: there is no file {path}; correct the path"
+        for key, tls in _tls_tables(settings)
+        for name, path in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key))
+        if path is not None and not path.is_file()
+    ]
+    if missing:
+        raise ConfigError(missing)
+
+
 def render(settings: Settings) -> str:
     """Write the effective settings as TOML, defaults included."""
     return "\n".join(to_lines(settings)).strip() + "\n"
@@ -211,6 +223,13 @@ def _needed(table: Mapping[str, object]) -> Iterator[str]:
         yield "destinations: results would go nowhere; add a [[destinations]] table"
 
 
+def _tls_tables(settings: Settings) -> Iterator[tuple[str, TlsSettings]]:
+    """The TLS tables of the destinations, each with its full key."""
+    for number, destination in enumerate(settings.destinations, 1):
+        if isinstance(destination, Hl7Destination) and destination.tls is not None:
+            yield f"destinations[{number}].tls", destination.tls
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Name values that are good each, but not together."""
     if settings.study.max_seconds < settings.study.quiet_seconds:
@@ -221,10 +240,9 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             other = taken.setdefault((address.host, address.port), table)
             if other != table:
                 yield f"{table}.port: must not be {other}.port as well; choose another one"
-    for destination in settings.destinations:
-        tls = destination.tls if isinstance(destination, Hl7Destination) else None
-        if tls is not None and (tls.certificate is None) != (tls.key is None):
-            yield "destinations.tls.key: a certificate and its key go together; name both or neither"
+    for key, tls in _tls_tables(settings):
+        if (tls.certificate is None) != (tls.key is None):
+            yield f"{key}.key: a certificate and its key go together; name both or neither"
     names = [destination.name for destination in settings.destinations]
     if len(set(names)) < len(names):
         yield "destinations.name: every destination needs a name of its own"

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -29,17 +30,28 @@ class OrderStore:
         self._lock = threading.Lock()
 
     def keep(self, order: Order) -> None:
-        """Keep an order, or its newest form, and sync it to disk before returning. Raises OSError."""
-        for key in _keys(accession=order.accession, study_uid=order.study_uid):
-            self._write(self._orders / f"{key}.json", asdict(order))
+        """Keep an order, or its newest form, and sync it to disk before returning. Raises OSError.
+
+        A newer form that leaves out one of the two names of a study is found by it still.
+        """
+        with self._lock:
+            known = self._known(order)
+            if known is not None:
+                order = replace(
+                    order,
+                    accession=order.accession or known.accession,
+                    study_uid=order.study_uid or known.study_uid,
+                )
+            for key in _names(order):
+                self._write(self._orders / f"{key}.json", asdict(order))
+            if known is not None:
+                self._remove(set(_names(known)).difference(_names(order)))
 
     def forget(self, order: Order) -> None:
         """Remove an order that was cancelled, if it is known. Raises OSError."""
         with self._lock:
-            durable.make_folder(self._orders)
-            for key in _keys(accession=order.accession, study_uid=order.study_uid):
-                (self._orders / f"{key}.json").unlink(missing_ok=True)
-            durable.sync_folder(self._orders)
+            known = self._known(order)
+            self._remove({*_names(order), *(_names(known) if known is not None else ())})
 
     def find(self, *, study_uid: str, accession: str) -> Order | None:
         """The order of a study: by its UID if one was named, else by its accession number."""
@@ -52,9 +64,10 @@ class OrderStore:
         at: the time that the round has for its own
         """
         path = self._rounds / f"{study_uid}~{at:%Y%m%dT%H%M%S}.json"
-        if not path.exists():
-            order = self.find(study_uid=study_uid, accession=accession)
-            self._write(path, {} if order is None else asdict(order))
+        with self._lock:
+            if not path.exists():
+                order = self.find(study_uid=study_uid, accession=accession)
+                self._write(path, {} if order is None else asdict(order))
         return self._read(path)
 
     def counts(self) -> dict[str, int]:
@@ -65,32 +78,56 @@ class OrderStore:
     def remove_older(self, limit: datetime) -> None:
         """Remove what was kept before a time, files that were never finished included."""
         for path in self._files():
-            if path.stat().st_mtime < limit.timestamp():
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # renamed or removed meanwhile
+                if path.stat().st_mtime < limit.timestamp():
+                    path.unlink()
 
     def _files(self) -> Iterator[Path]:
         return (path for folder in (self._orders, self._rounds) for path in folder.glob("*") if path.is_file())
 
+    def _known(self, order: Order) -> Order | None:
+        """The earlier form of an order.
+
+        One accession number may stand for several studies, so an order that names another study is another order.
+        """
+        found = self.find(study_uid=order.study_uid, accession=order.accession)
+        if found is not None and found.study_uid and order.study_uid and found.study_uid != order.study_uid:
+            return None
+        return found
+
     def _write(self, path: Path, content: Mapping[str, object]) -> None:
-        with self._lock:
-            durable.make_folder(path.parent)
-            durable.write(path, durable.to_json(content))
+        durable.make_folder(path.parent)
+        durable.write(path, durable.to_json(content))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        durable.make_folder(self._orders)
+        for name in names:
+            (self._orders / f"{name}.json").unlink(missing_ok=True)
+        durable.sync_folder(self._orders)
 
     def _read(self, path: Path) -> Order | None:
+        """Read an order; one that is missing or damaged counts as absent."""
         content = durable.read_json(path)
         if not content:
             return None
-        return Order(
-            accession=str(content["accession"]),
-            study_uid=str(content["study_uid"]),
-            placer_number=_texts(content["placer_number"]),
-            filler_number=_texts(content["filler_number"]),
-            priority=Priority(str(content["priority"])),
-        )
+        try:
+            return Order(
+                accession=str(content["accession"]),
+                study_uid=str(content["study_uid"]),
+                placer_number=_texts(content["placer_number"]),
+                filler_number=_texts(content["filler_number"]),
+                priority=Priority(str(content["priority"])),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
 
 
 def _texts(value: Json) -> tuple[str, ...]:
     return tuple(str(one) for one in cast(list[object], value))
+
+
+def _names(order: Order) -> Iterator[str]:
+    return _keys(study_uid=order.study_uid, accession=order.accession)
 
 
 def _keys(*, study_uid: str, accession: str) -> Iterator[str]:

@@ -21,8 +21,11 @@ _CANCELLED: Final = frozenset(("CA", "DC", "OC", "OD"))
 _PRIORITIES: Final = {"S": Priority.STAT, "STAT": Priority.STAT, "A": Priority.ASAP, "ASAP": Priority.ASAP}
 
 # HL7 table 0357
-_SEGMENT_SEQUENCE, _FIELD_MISSING = "100", "101"
+_SEGMENT_SEQUENCE, _FIELD_MISSING, _INTERNAL = "100", "101", "207"
 _TYPE_UNSUPPORTED, _EVENT_UNSUPPORTED, _VERSION_UNSUPPORTED = "200", "201", "203"
+
+
+_MOST_ORDERS: Final = 100  # each is synced to disk before the one answer: seconds, not minutes
 
 
 class OrderRefused(NodeError):
@@ -58,6 +61,8 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
     groups = list(_groups(message))
     if not groups:
         raise _wrong(_SEGMENT_SEQUENCE, "the message has no order (ORC)")
+    if len(groups) > _MOST_ORDERS:
+        raise _wrong(_INTERNAL, f"more than {_MOST_ORDERS} orders (ORC) in one message; send them in several")
     return tuple(_change(group) for group in groups)
 
 

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,7 +142,7 @@ def test_a_destination_is_what_its_type_says(tmp_path: Path) -> None:
         ('"RIS"', '"' + "R" * 21 + '"', {"destinations[2].receiving_application"}),
         ('type = "hl7"', 'type = "hl7"\nprocessing_id = "X"', {"destinations[2].processing_id"}),
         ('ca = "ca.pem"\n', "", {"destinations[2].tls.ca"}),
-        ('key = "node.key"\n', "", {"destinations.tls.key"}),
+        ('key = "node.key"\n', "", {"destinations[2].tls.key"}),
         ("[orders]", "[orders]\nport = 8080", {"orders.port"}),
     ],
 )
@@ -148,6 +150,22 @@ def test_mistakes_of_an_information_system_are_named(tmp_path: Path, before: str
     found = mistakes_in(tmp_path, GOOD + HL7.replace(before, after))
 
     assert {line.split(":")[0] for line in found} == names
+
+
+@pytest.mark.parametrize("verb", ["check", "serve"])
+def test_tls_files_that_are_not_there_are_named_before_anything_starts(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "ca.pem").touch()
+    settings = tmp_path / "node.toml"
+    text = (GOOD + HL7).replace('"ca.pem"', f'"{tmp_path / "ca.pem"}"').replace('"spool"', f'"{tmp_path / "spool"}"')
+    settings.write_text(text, encoding="utf-8")
+
+    said = subprocess.run(
+        [sys.executable, "-m", "node", verb, settings], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert said.returncode == 2
+    names = [line.removeprefix("error: ").split(":")[0] for line in said.stderr.splitlines()]
+    assert names == ["destinations[2].tls.certificate", "destinations[2].tls.key"]
 
 
 def test_a_mistake_in_one_of_several_tables_tells_which(tmp_path: Path) -> None:

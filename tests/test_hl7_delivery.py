@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -134,14 +135,20 @@ def test_a_late_answer_to_another_message_is_passed_over(system: InformationSyst
     assert len(system.kept) == 1
 
 
-def test_silence_and_a_closed_port_hold_everything_for_this_destination(result: Path) -> None:
-    with InformationSystem(lambda: Mood.HANG) as system:
-        with pytest.raises(DestinationDown, match="gave no answer"):
-            deliver(result, to(system, answer_seconds=0.2))
-        destination = to(system)
+def test_silence_is_tried_again_and_stops_no_other_result(system: InformationSystem, result: Path) -> None:
+    system.mood = lambda: Mood.HANG
 
-    with pytest.raises(DestinationDown, match="cannot be reached"):
-        deliver(result, destination)
+    with pytest.raises(RetryLater, match="gave no answer") as caught:
+        deliver(result, to(system, answer_seconds=0.2))
+    assert not isinstance(caught.value, DestinationDown)
+
+
+def test_a_closed_port_holds_everything_for_this_destination(system: InformationSystem, result: Path) -> None:
+    with socket.socket() as bound:  # and not listening: nobody else gets this port meanwhile
+        bound.bind((peers.LOOPBACK, 0))
+
+        with pytest.raises(DestinationDown, match="cannot be reached"):
+            deliver(result, dataclasses.replace(to(system), port=bound.getsockname()[1]))
 
 
 def test_an_unknown_host_is_told_by_its_name(system: InformationSystem, result: Path) -> None:

@@ -225,6 +225,23 @@ def test_any_text_arrives_as_it_was_said(text: str) -> None:
     assert only(whole, "OBR").components(2) == (printable(text).strip(), "RIS")
 
 
+def test_the_accession_number_of_the_order_stands_in_where_the_film_has_none() -> None:
+    header = samples.cr()
+    header.AccessionNumber = ""
+
+    whole = message(header=header, order=Order(accession="A-17", placer_number=("P1",)))
+
+    assert only(whole, "OBR").text(18) == "A-17"
+    assert only(whole, "ORC").text(3) == only(whole, "OBR").text(3) == "A-17"
+
+
+def test_the_accession_number_of_the_film_goes_first() -> None:
+    header = samples.cr()
+    header.AccessionNumber = "A-18"
+
+    assert only(message(header=header, order=Order(accession="A-17")), "OBR").text(18) == "A-18"
+
+
 def test_the_accession_number_is_found_in_the_request_too() -> None:
     header = samples.cr()
     header.AccessionNumber = ""

@@ -1,27 +1,23 @@
-"""Orders: what is taken out of a message, what is kept of it and for how long, what is answered to whom."""
+"""Orders: what is taken out of a message, what is kept of it and for how long."""
 
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
+from threading import Barrier
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import OrdersSettings
 from node.domain import Order, Priority
-from node.hl7.acknowledgment import Code, read_acknowledgment
+from node.hl7.acknowledgment import Code
 from node.hl7.text import read
-from node.order_listener import OrderListener
 from node.order_store import OrderStore
 from node.orders import OrderRefused, read_orders
-from tests import mllp, peers
 
 NOON = datetime(2024, 1, 31, 12, tzinfo=UTC)
 STUDY = "1.2.840.99.7"
@@ -76,6 +72,10 @@ def test_an_omi_has_them_elsewhere() -> None:
     ]
 
 
+def test_a_hundred_orders_in_one_message_are_taken() -> None:
+    assert len(orders("\r".join([ORM] + ["ORC|NW|P|F"] * 99))) == 100
+
+
 def test_each_order_of_a_message_is_one() -> None:
     second = "ORC|NW|P9|F9\rOBR|1|P9|F9"
 
@@ -110,6 +110,7 @@ def test_the_priority_of_the_request_counts_where_the_order_names_none() -> None
         ("|C1|", "||", Code.ERROR, "101"),
         ("ORC|NW", "ZZZ|NW", Code.ERROR, "100"),
         ("A-17", "", Code.ERROR, "101"),
+        ("OBR|1|", "\r".join(["ORC|NW|P|F"] * 100 + ["OBR|1|"]), Code.ERROR, "207"),
     ],
 )
 def test_a_message_that_cannot_be_used_is_refused_with_a_reason(
@@ -160,6 +161,72 @@ def test_a_changed_order_takes_the_place_of_the_first_and_a_cancelled_one_goes(s
     assert store.find(study_uid="1.9", accession="A-17") is None
 
 
+WHOLE = Order(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+
+
+@pytest.mark.parametrize("named", [Order(accession="A-17"), Order(study_uid=STUDY), WHOLE])
+def test_an_order_is_cancelled_by_any_of_its_names(store: OrderStore, named: Order) -> None:
+    store.keep(WHOLE)
+
+    store.forget(named)
+
+    assert store.find(study_uid=STUDY, accession="A-17") is None
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+
+
+@pytest.mark.parametrize("named", [Order(accession="A-17"), Order(study_uid=STUDY)])
+def test_an_order_changed_by_one_of_its_names_keeps_the_other(store: OrderStore, named: Order) -> None:
+    store.keep(WHOLE)
+
+    store.keep(replace(named, placer_number=("P2",)))
+
+    changed = Order(accession="A-17", study_uid=STUDY, placer_number=("P2",))
+    assert store.find(study_uid=STUDY, accession="") == store.find(study_uid="1.9", accession="A-17") == changed
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
+
+
+def test_an_accession_number_that_was_corrected_finds_nothing_any_more(store: OrderStore) -> None:
+    store.keep(WHOLE)
+
+    store.keep(replace(WHOLE, accession="A-18"))
+
+    assert store.find(study_uid="1.9", accession="A-17") is None
+    assert store.find(study_uid="1.9", accession="A-18") == replace(WHOLE, accession="A-18")
+
+
+def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -> None:
+    other = replace(WHOLE, study_uid="1.2.840.99.8", placer_number=("P2",))
+
+    store.keep(WHOLE)
+    store.keep(other)
+
+    assert store.find(study_uid=STUDY, accession="A-17") == WHOLE
+    assert store.find(study_uid="1.2.840.99.8", accession="A-17") == other
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"accession": "A-17"}',
+        b'{"accession": "A-17", "study_uid": "", "placer_number": null, "filler_number": [], "priority": "stat"}',
+        b'{"accession": "A-17", "study_uid": "", "placer_number": [], "filler_number": [], "priority": "never"}',
+        b"\xff\x00",
+        b"[]",
+    ],
+)
+def test_a_damaged_order_is_none_and_the_next_one_takes_its_place(
+    store: OrderStore, tmp_path: Path, content: bytes
+) -> None:
+    store.keep(Order(accession="A-17"))
+    for path in tmp_path.rglob("*.json"):
+        path.write_bytes(content)
+
+    assert store.find(study_uid="1.9", accession="A-17") is None
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+    store.keep(Order(accession="A-17"))
+    assert store.find(study_uid="1.9", accession="A-17") == Order(accession="A-17")
+
+
 @pytest.mark.parametrize("first", [None, Order(accession="A-17", placer_number=("P1",))])
 def test_what_a_round_knew_stays_so_whatever_comes_in_between(store: OrderStore, first: Order | None) -> None:
     if first is not None:
@@ -185,99 +252,26 @@ def test_old_orders_go_and_young_ones_stay(store: OrderStore, tmp_path: Path) ->
     assert store.find(study_uid="1.9", accession="A-18") is not None
 
 
+def test_old_orders_that_somebody_else_removes_meanwhile_are_passed_over(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(Order(accession="A-17"))
+    for number in range(600):
+        path = tmp_path / "orders" / f"{number}.json"
+        path.touch()
+        os.utime(path, (1, 1))
+    together = Barrier(4)
+
+    def remove() -> None:
+        together.wait(60)
+        store.remove_older(NOON)
+
+    with ThreadPoolExecutor(4) as pool:
+        for removal in [pool.submit(remove) for _ in range(4)]:
+            removal.result()
+
+    assert len(list((tmp_path / "orders").iterdir())) == 1
+
+
 def test_no_file_name_holds_a_number_of_a_patient(store: OrderStore, tmp_path: Path) -> None:
     store.keep(Order(accession="A-17"))
 
     assert not [path for path in tmp_path.rglob("*") if "A-17" in path.name]
-
-
-@pytest.fixture
-def listener(store: OrderStore) -> Iterator[OrderListener]:
-    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("Europe/Berlin"))
-    yield listener
-    listener.close()
-
-
-def test_orders_are_answered_one_after_the_other_when_they_are_kept(listener: OrderListener, store: OrderStore) -> None:
-    answers = mllp.ask(listener.port, ORM.encode(), OMI.encode())
-
-    assert [(str(one.segment("MSA")[1]), str(one.segment("MSA")[2])) for one in answers] == [("AA", "C1"), ("AA", "C2")]
-    assert store.find(study_uid="1.9", accession="A-18") is not None
-
-
-def test_a_cancelled_order_is_answered_and_forgotten(listener: OrderListener, store: OrderStore) -> None:
-    mllp.ask(listener.port, ORM.encode())
-
-    (answer,) = mllp.ask(listener.port, ORM.replace("ORC|NW", "ORC|CA").encode())
-
-    assert str(answer.segment("MSA")[1]) == "AA"
-    assert store.find(study_uid=STUDY, accession="A-17") is None
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (ORM.replace("ORM^O01", "ADT^A01"), "AR"),
-        (ORM.replace("ORC|NW", "ZZZ|NW"), "AE"),
-        ("GET / HTTP/1.1", "AR"),
-        (PATIENT, "AR"),
-    ],
-)
-def test_a_bad_message_is_answered_without_a_word_of_the_patient(
-    listener: OrderListener, store: OrderStore, content: str, code: str
-) -> None:
-    answers = mllp.ask(listener.port, content.encode(), OMI.encode())
-
-    assert [str(one.segment("MSA")[1]) for one in answers] == [code, "AA"]
-    assert not any(secret in str(answers) for secret in ("Zyxwvu", "PID-7788"))
-    assert store.find(study_uid="1.9", accession="A-17") is None
-
-
-def test_an_order_that_cannot_be_kept_is_not_accepted(listener: OrderListener, tmp_path: Path) -> None:
-    (tmp_path / "orders").write_text("no folder", encoding="utf-8")
-
-    (answer,) = mllp.ask(listener.port, ORM.encode())
-
-    verdict = read_acknowledgment(str(answer).encode())
-    assert (verdict.code, verdict.conditions) == ("AR", ("207",))
-
-
-@pytest.mark.parametrize("content", [b"\x0bMSH|^~\\&|half", b"\x16\x03\x01 TLS", b"no mark\x1c\r", b""])
-def test_what_is_no_frame_ends_its_own_connection_only(listener: OrderListener, content: bytes) -> None:
-    mllp.raw(listener.port, content)
-
-    (answer,) = mllp.ask(listener.port, ORM.encode())
-    assert str(answer.segment("MSA")[1]) == "AA"
-
-
-def test_an_order_from_elsewhere_is_not_taken(store: OrderStore) -> None:
-    listener = OrderListener(OrdersSettings(port=0, hosts=("192.0.2.1",)), store, zone=ZoneInfo("UTC"))
-    try:
-        assert mllp.ask(listener.port, ORM.encode()) == []
-    finally:
-        listener.close()
-
-    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
-
-
-def test_an_open_connection_ends_with_the_node(store: OrderStore) -> None:
-    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
-    with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
-        connection.sendall(mllp.START + ORM.encode() + mllp.END)
-        assert connection.recv(65536)
-
-        listener.close()
-
-        assert connection.recv(65536) == b""
-        assert not listener.is_listening
-
-
-def test_connections_are_counted(store: OrderStore) -> None:
-    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
-    with ExitStack() as everything:
-        everything.callback(listener.close)
-        for _ in range(20):
-            connection = socket.create_connection((peers.LOOPBACK, listener.port), timeout=60)
-            everything.enter_context(connection)
-
-        assert mllp.ask(listener.port, ORM.encode()) == []

@@ -2,8 +2,8 @@
 
 The stored message is the same for all; where it goes is written into its header here, from settings alone, so that a
 repeat has the same bytes. An answer counts only when it names this message: a late one to an earlier message is
-passed over. A connection that ends without an answer may be this message's fault and stops no other; one that cannot
-be made, or on which nobody answers, is the destination's.
+passed over. A connection that cannot be made is the destination's fault, and everything else for it waits; one that
+ends without an answer, or on which none comes, may be this message's fault and stops no other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID = 2, 9, 10
 def send(path: Path, destination: Hl7Destination) -> None:
     """Send one message and wait for its acknowledgment.
 
-    Raises RetryLater or GiveUp.
+    Raises RetryLater, DestinationDown when no connection can be made, or GiveUp.
     """
     content = address(path.read_bytes(), destination)
     with _connect(destination) as connection:
@@ -42,7 +42,7 @@ def send(path: Path, destination: Hl7Destination) -> None:
         except mllp.BrokenFrame as error:
             raise RetryLater(f"{destination.name} answered with something that is no acknowledgment") from error
         except TimeoutError as error:
-            raise DestinationDown(_no_answer(destination)) from error
+            raise RetryLater(_no_answer(destination)) from error
         except OSError as error:
             raise RetryLater(_lost(destination)) from error
     judge(answer, destination.name)

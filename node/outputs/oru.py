@@ -73,9 +73,10 @@ def write(
     result = message.add_group("ORU_R01_PATIENT_RESULT")
     result.add_group("ORU_R01_PATIENT").add(_patient(described))
     observations = result.add_group("ORU_R01_ORDER_OBSERVATION")
-    numbers = _numbers(described, order)
+    accession = _requested(described, "AccessionNumber") or (order.accession if order else "")
+    numbers = _numbers(described, order, accession)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
-    observations.add(_request(described, numbers))
+    observations.add(_request(described, numbers, accession))
     for number, one in enumerate(_observations(report, documents), 1):
         observations.add_group("ORU_R01_OBSERVATION").add(_observation(one, number, report))
     said = message.to_er7().split(SEGMENT_END, 1)[1]  # without the header, which has the time it was made
@@ -134,17 +135,17 @@ def _names(name: str) -> Iterator[Components]:
             yield (family, given, middle, suffix, prefix, "", "L", representation)
 
 
-def _numbers(source: Dataset, order: Order | None) -> tuple[Components, Components]:
+def _numbers(source: Dataset, order: Order | None, accession: str) -> tuple[Components, Components]:
     """Placer's and filler's order number: from the order where there is one, else from the films.
 
     Where no filler number is known, the accession number stands for it, as in most departments.
     """
     placer = (_requested(source, "PlacerOrderNumberImagingServiceRequest"),)
-    filler = (_requested(source, "FillerOrderNumberImagingServiceRequest") or _requested(source, "AccessionNumber"),)
+    filler = (_requested(source, "FillerOrderNumberImagingServiceRequest") or accession,)
     return (order.placer_number or placer, order.filler_number or filler) if order else (placer, filler)
 
 
-def _request(source: Dataset, numbers: tuple[Components, Components]) -> Segment:
+def _request(source: Dataset, numbers: tuple[Components, Components], accession: str) -> Segment:
     """Name what was asked for (OBR); fields 18 and 19 as IHE RAD TF-2 4.4 has them."""
     return _segment(
         "OBR",
@@ -154,7 +155,7 @@ def _request(source: Dataset, numbers: tuple[Components, Components]) -> Segment
             3: numbers[1],
             4: _procedure(source),
             7: _study_time(source),
-            18: _requested(source, "AccessionNumber"),
+            18: accession,
             19: _requested(source, "RequestedProcedureID") or read_text(source, "StudyID"),
             24: "RAD",
             25: _PRELIMINARY,

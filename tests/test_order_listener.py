@@ -1,0 +1,173 @@
+"""The order port: what is answered to whom, who is let in, and that nobody holds it for the others."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from node.config import OrdersSettings
+from node.domain import Order
+from node.hl7.acknowledgment import read_acknowledgment
+from node.order_listener import OrderListener
+from node.order_store import OrderStore
+from tests import mllp, peers
+from tests.test_orders import OMI, ORM, PATIENT, STUDY
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> OrderStore:
+    return OrderStore(tmp_path)
+
+
+@pytest.fixture
+def listener(store: OrderStore) -> Iterator[OrderListener]:
+    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("Europe/Berlin"))
+    yield listener
+    listener.close()
+
+
+def test_orders_are_answered_one_after_the_other_when_they_are_kept(listener: OrderListener, store: OrderStore) -> None:
+    answers = mllp.ask(listener.port, ORM.encode(), OMI.encode())
+
+    assert [(str(one.segment("MSA")[1]), str(one.segment("MSA")[2])) for one in answers] == [("AA", "C1"), ("AA", "C2")]
+    assert store.find(study_uid="1.9", accession="A-18") is not None
+
+
+def test_a_cancelled_order_is_answered_and_forgotten(listener: OrderListener, store: OrderStore) -> None:
+    mllp.ask(listener.port, ORM.encode())
+
+    (answer,) = mllp.ask(listener.port, ORM.replace("ORC|NW", "ORC|CA").encode())
+
+    assert str(answer.segment("MSA")[1]) == "AA"
+    assert store.find(study_uid=STUDY, accession="A-17") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (ORM.replace("ORM^O01", "ADT^A01"), "AR"),
+        (ORM.replace("ORC|NW", "ZZZ|NW"), "AE"),
+        ("GET / HTTP/1.1", "AR"),
+        (PATIENT, "AR"),
+    ],
+)
+def test_a_bad_message_is_answered_without_a_word_of_the_patient(
+    listener: OrderListener, store: OrderStore, content: str, code: str
+) -> None:
+    answers = mllp.ask(listener.port, content.encode(), OMI.encode())
+
+    assert [str(one.segment("MSA")[1]) for one in answers] == [code, "AA"]
+    assert not any(secret in str(answers) for secret in ("Zyxwvu", "PID-7788"))
+    assert store.find(study_uid="1.9", accession="A-17") is None
+
+
+def test_an_order_that_cannot_be_kept_is_not_accepted(listener: OrderListener, tmp_path: Path) -> None:
+    (tmp_path / "orders").write_text("no folder", encoding="utf-8")
+
+    (answer,) = mllp.ask(listener.port, ORM.encode())
+
+    verdict = read_acknowledgment(str(answer).encode())
+    assert (verdict.code, verdict.conditions) == ("AR", ("207",))
+
+
+@pytest.mark.parametrize("content", [b"\x0bMSH|^~\\&|half", b"\x16\x03\x01 TLS", b"no mark\x1c\r", b""])
+def test_what_is_no_frame_ends_its_own_connection_only(listener: OrderListener, content: bytes) -> None:
+    mllp.raw(listener.port, content)
+
+    (answer,) = mllp.ask(listener.port, ORM.encode())
+    assert str(answer.segment("MSA")[1]) == "AA"
+
+
+def test_an_order_from_elsewhere_is_not_taken(store: OrderStore) -> None:
+    listener = OrderListener(OrdersSettings(port=0, hosts=("192.0.2.1",)), store, zone=ZoneInfo("UTC"))
+    try:
+        assert mllp.ask(listener.port, ORM.encode()) == []
+    finally:
+        listener.close()
+
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+
+
+def test_an_open_connection_ends_with_the_node(store: OrderStore) -> None:
+    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
+    with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
+        connection.sendall(mllp.START + ORM.encode() + mllp.END)
+        assert connection.recv(65536)
+
+        listener.close()
+
+        assert connection.recv(65536) == b""
+        assert not listener.is_listening
+
+
+def test_the_one_that_was_silent_longest_makes_room_for_the_twenty_first(listener: OrderListener) -> None:
+    with ExitStack() as everything:
+        address = (peers.LOOPBACK, listener.port)
+        open_ones = [everything.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
+        for busy in (open_ones[-1], open_ones[0]):  # in this order: once the last is answered, all were let in
+            busy.sendall(mllp.START + OMI.encode() + mllp.END)
+            assert busy.recv(65536)
+
+        (answer,) = mllp.ask(listener.port, ORM.encode())
+
+        assert str(answer.segment("MSA")[1]) == "AA"
+        assert open_ones[1].recv(65536) == b""
+        open_ones[0].sendall(mllp.START + OMI.encode() + mllp.END)
+        assert open_ones[0].recv(65536)
+
+
+def test_ten_refused_messages_in_a_row_end_the_connection(listener: OrderListener) -> None:
+    good, bad = ORM.encode(), b"GET / HTTP/1.1"
+
+    answers = mllp.ask(listener.port, *[bad] * 9, good, *[bad] * 12)
+
+    assert [str(one.segment("MSA")[1]) for one in answers] == ["AR"] * 9 + ["AA"] + ["AR"] * 10
+
+
+def test_who_never_reads_an_answer_is_left(store: OrderStore) -> None:
+    settings = OrdersSettings(port=0, hosts=(peers.LOOPBACK,))
+    listener = OrderListener(settings, store, zone=ZoneInfo("UTC"), patience_seconds=0.5)
+    message = mllp.START + ORM.replace("|C1|", f"|{'C' * 900_000}|").encode() + mllp.END  # its answer is as long
+    try:
+        with (
+            socket.create_connection((peers.LOOPBACK, listener.port), timeout=20) as connection,
+            pytest.raises(ConnectionError),
+        ):
+            for _ in range(100):
+                connection.sendall(message)
+    finally:
+        listener.close()
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(Order(accession="A-17"))
+    (path,) = tmp_path.rglob("*.json")
+    path.unlink()
+    os.mkfifo(path)
+    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
+    with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
+        connection.sendall(mllp.START + ORM.encode() + mllp.END)
+        hand = _writer(path)  # the order is in hand from here on
+        try:
+            before = time.monotonic()
+            listener.close()
+            assert time.monotonic() - before < 8.0
+        finally:
+            os.close(hand)
+
+
+def _writer(fifo: Path) -> int:
+    """Open a pipe for writing as soon as somebody reads it."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with suppress(OSError):
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
+    raise AssertionError("nobody read the order within 60 s")
