@@ -82,9 +82,11 @@ class Window:
 
 
 def window_from_json(content: JsonObject | None) -> Window:
-    """What was kept; an empty window where nothing was, or nothing that fits."""
+    """What was kept; an empty window where nothing was, or anything that does not fit."""
     content = content or {}
-    return Window(reference=_bins(content.get("reference")), current=_bins(content.get("current")))
+    reference = _bins(content.get("reference"), REFERENCE_FILMS)
+    current = _bins(content.get("current"), CURRENT_FILMS)
+    return Window() if reference is None or current is None else Window(reference=reference, current=current)
 
 
 def _added(films: Mapping[str, str], probabilities: Mapping[str, float], limit: int) -> dict[str, str]:
@@ -99,7 +101,10 @@ def _counts(bins: str) -> list[int]:
     return [found[str(number)] for number in range(BINS)]
 
 
-def _bins(content: Json) -> dict[str, str]:
+def _bins(content: Json, limit: int) -> dict[str, str] | None:
+    """By prompt a digit per film, at most `limit`; None where there is anything else, digits of other scripts too."""
     if not isinstance(content, dict):
-        return {}
-    return {prompt: bins for prompt, bins in content.items() if isinstance(bins, str) and bins.isdecimal()}
+        return None
+    films = {prompt: bins for prompt, bins in content.items() if isinstance(bins, str)}
+    fits = all(bins.isascii() and bins.isdecimal() and len(bins) <= limit for bins in films.values())
+    return films if fits and len(films) == len(content) else None

@@ -38,6 +38,8 @@ _DELIVERIES = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text),
     sa.Column("created_at", sa.Float, nullable=False),
+    # When it was sent, first tried in vain, or last found its destination down. An older file gets this column.
+    sa.Column("since", sa.Float, nullable=False, server_default="0"),
 )
 
 
@@ -70,6 +72,9 @@ class Ledger:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         _TABLES.create_all(engine)
+        if "since" not in {column["name"] for column in sa.inspect(engine).get_columns("deliveries")}:
+            with engine.begin() as connection:
+                connection.exec_driver_sql("ALTER TABLE deliveries ADD COLUMN since FLOAT NOT NULL DEFAULT 0")
 
     def close(self) -> None:
         """Close every connection."""
@@ -93,11 +98,17 @@ class Ledger:
             connection.execute(_row(delivery, DeliveryState.WAITING, attempts=0).on_conflict_do_nothing())
 
     def set_delivery(
-        self, delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None
+        self,
+        delivery: Delivery,
+        state: DeliveryState,
+        *,
+        attempts: int,
+        reason: str | None = None,
+        is_down: bool = False,
     ) -> None:
-        """Write a delivery's state."""
+        """Write a delivery's state; is_down: it was tried in vain for its destination's sake, not its own."""
         with self._engine.begin() as connection:
-            connection.execute(_changed(delivery, state, attempts=attempts, reason=reason))
+            connection.execute(_changed(delivery, state, attempts=attempts, reason=reason, is_down=is_down))
 
     def set_sent(self, delivery: Delivery, *, attempts: int) -> bool:
         """Write that a delivery was sent; say whether it was its study's last. Of two at once, one is."""
@@ -134,10 +145,20 @@ class Ledger:
             return {(destination, state): count for destination, state, count in rows}
 
     def delayed_destinations(self) -> set[str]:
-        """Destinations with a delivery that was tried in vain and is not parked: it waits, or is being tried again."""
+        """Destinations that took nothing since a delivery was tried in vain that waits, or is being tried again.
+
+        The first try counts, and each that found the destination down: one object that is refused again and again,
+        while others are taken, delays no destination.
+        """
         waits = (_DELIVERIES.c.state == DeliveryState.WAITING) & (_DELIVERIES.c.attempts > 0)
         tried_again = (_DELIVERIES.c.state == DeliveryState.SENDING) & (_DELIVERIES.c.attempts > 1)
-        query = sa.select(_DELIVERIES.c.destination).where(waits | tried_again).distinct()
+        failed = sa.func.max(sa.case((waits | tried_again, _DELIVERIES.c.since)))
+        taken = sa.func.max(sa.case((_DELIVERIES.c.state == DeliveryState.SENT, _DELIVERIES.c.since)))
+        query = (
+            sa.select(_DELIVERIES.c.destination)
+            .group_by(_DELIVERIES.c.destination)
+            .having(failed >= sa.func.coalesce(taken, 0.0))
+        )
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
@@ -207,13 +228,18 @@ def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> Insert:
         kind=delivery.kind,
         state=state,
         attempts=attempts,
-        created_at=_now(),
+        created_at=(now := _now()),
+        since=now,
     )
 
 
-def _changed(delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None) -> Insert:
+def _changed(
+    delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None, is_down: bool = False
+) -> Insert:
     """A new row, or the changed one."""
-    values = {"state": state, "attempts": attempts, "reason": reason}
+    values: dict[str, object] = {"state": state, "attempts": attempts, "reason": reason}
+    if state is DeliveryState.SENT or attempts <= 1 or is_down:
+        values["since"] = _now()
     return _row(delivery, state, attempts=attempts).on_conflict_do_update(index_elements=["id"], set_=values)
 
 

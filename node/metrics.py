@@ -193,7 +193,7 @@ class SnapshotCollector(Collector):
             ("destination",), oldest,
         )  # fmt: skip
         yield _family(
-            "cxr_destination_paused", "1 while a destination's deliveries were tried in vain.",
+            "cxr_destination_paused", "1 while a destination takes nothing: tried in vain, nothing sent since.",
             ("destination",), now.paused,
         )  # fmt: skip
         yield GaugeMetricFamily("cxr_spool_free_bytes", "Free space where films are kept.", now.spool_free_bytes)

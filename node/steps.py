@@ -159,8 +159,8 @@ class Steps:
         self.metrics.turnaround_seconds.observe(time.time() - last)
 
     def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater) -> Json:
-        self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=str(error))
         is_down = isinstance(error, DestinationDown)
+        self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=str(error), is_down=is_down)
         self.metrics.failures.labels("deliver", "down" if is_down else "busy").inc()
         wait = min(_FIRST_WAIT_SECONDS * 2 ** (attempt - 1), _LONGEST_WAIT_SECONDS)
         self._count(delivery, "delayed", attempt, reason=str(error), seconds=wait)

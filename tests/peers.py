@@ -50,9 +50,19 @@ def require(program: str) -> str:
 
 
 def wait_until(condition: Callable[[], bool], *, what: str, limit_seconds: float = 30.0) -> None:
-    """Ask another process again and again until it has come so far; a test that waits in vain fails."""
+    """Ask another process again and again until it has come so far; a test that waits in vain fails.
+
+    One that is too slow to answer (TimeoutError) has not come so far.
+    """
+
+    def holds() -> bool:
+        try:
+            return condition()
+        except TimeoutError:
+            return False
+
     end = time.monotonic() + limit_seconds
-    while not condition():
+    while not holds():
         if time.monotonic() > end:
             raise AssertionError(f"after {limit_seconds} s still not so: {what}")
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A real Prometheus for tests: scrapes one node every second, evaluates the shipped rules, and answers queries."""
+"""A real Prometheus for tests: scrapes a node every three seconds, evaluates the shipped rules, and answers queries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Prometheus:
     def _get(self, page: str, **query: str) -> Json:
         address = f"http://{LOOPBACK}:{self.port}/api/v1/{page}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=60) as answer:
                 return cast(Json, json.load(answer)["data"])
         except urllib.error.HTTPError as error:
             with error:
@@ -64,10 +64,13 @@ class Prometheus:
 
 @contextmanager
 def run_prometheus(folder: Path, *, node_port: int) -> Iterator[Prometheus]:
-    """Run Prometheus with the shipped settings, but every second, and with alerts that fire after one second."""
+    """Run Prometheus with the shipped settings, but more often, and with alerts that fire after one second.
+
+    A scrape may take as long as its interval; one that takes longer makes every series stale.
+    """
     program, port = require("prometheus"), free_port()
     settings = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
-    settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    settings["global"] = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     settings["scrape_configs"][0]["static_configs"][0]["targets"] = [f"{LOOPBACK}:{node_port}"]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     for name in settings["rule_files"]:

@@ -124,7 +124,25 @@ def test_a_window_comes_back_as_it_was_kept(films: list[dict[str, float]]) -> No
     assert window_from_json(window.to_json()) == window
 
 
-@pytest.mark.parametrize("content", [None, {}, {"reference": 3, "current": {"edema": ["0"]}}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        {},
+        {"reference": 3, "current": {"edema": ["0"]}},
+        {"reference": {"edema": "0", "fracture": "x"}, "current": {}},
+        {
+            "reference": {"edema": "\N{ARABIC-INDIC DIGIT THREE}" * REFERENCE_FILMS},
+            "current": {"edema": "1" * CURRENT_FILMS},
+        },
+        {
+            "reference": {"edema": "3" * REFERENCE_FILMS},
+            "current": {"edema": "\N{ARABIC-INDIC DIGIT ONE}" * CURRENT_FILMS},
+        },
+        {"reference": {"edema": "3" * (REFERENCE_FILMS + 1)}, "current": {"edema": "1" * CURRENT_FILMS}},
+        {"reference": {"edema": "3" * REFERENCE_FILMS}, "current": {"edema": "1" * (CURRENT_FILMS + 1)}},
+    ],
+)
 def test_a_damaged_window_is_an_empty_one(content: dict[str, object] | None) -> None:
     assert window_from_json(content) == Window()  # type: ignore[arg-type]  # whatever a file may hold
 

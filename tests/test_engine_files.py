@@ -158,6 +158,28 @@ def test_a_build_that_fails_leaves_nothing(graph: Path, folder: Path) -> None:
     assert not folder.exists()
 
 
+def test_a_folder_that_cannot_be_used_leaves_the_way_to_another_engine(graph: Path, folder: Path) -> None:
+    folder.parent.mkdir()
+    folder.write_bytes(b"a file")
+
+    with pytest.raises(EngineUnavailable, match=r"engines: cannot be used \(.+\); make it a folder") as refused:
+        EngineFiles(folder).open(graph, FakeCompiler())
+
+    assert refused.value.reason == "not_built"
+
+
+def test_timings_that_cannot_be_kept_lose_no_engine(graph: Path, folder: Path) -> None:
+    files, compiler = EngineFiles(folder), FakeCompiler()
+    files.open(graph, compiler)
+    (timings,) = folder.glob("timings-*.cache")
+    timings.unlink()
+    timings.mkdir()
+    only_engine(folder).unlink()
+
+    assert [files.open(graph, compiler) for _ in range(2)] == ["engine of\na graph"] * 2
+    assert len(compiler.built) == 2
+
+
 def test_only_the_owner_may_look_into_the_folders(graph: Path, folder: Path) -> None:
     EngineFiles(folder).open(graph, FakeCompiler())
 

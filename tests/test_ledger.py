@@ -1,4 +1,6 @@
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,74 @@ def test_a_destination_is_paused_while_a_delivery_waits_for_another_try(ledger: 
 
     ledger.set_delivery(delivery("down"), DeliveryState.SENT, attempts=2)
     assert ledger.delayed_destinations() == set()
+
+
+def numbered(number: int) -> Delivery:
+    return Delivery(destination="pacs", study_uid=f"1.{number}", sop_instance_uid=f"2.{number}", kind="sr")
+
+
+@pytest.mark.parametrize(("refused", "taken"), [(1, 2), (2, 1)])
+def test_a_destination_that_took_another_delivery_since_is_not_delayed(
+    ledger: Ledger, refused: int, taken: int
+) -> None:
+    for number in (1, 2):
+        ledger.add_delivery(numbered(number))
+    ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=1, reason="refused")
+    assert ledger.delayed_destinations() == {"pacs"}
+
+    ledger.set_sent(numbered(taken), attempts=1)
+    assert ledger.delayed_destinations() == set()
+
+    ledger.set_delivery(numbered(refused), DeliveryState.SENDING, attempts=2)
+    ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=2, reason="refused")
+    assert ledger.delayed_destinations() == set()
+
+
+@pytest.mark.parametrize(("taken", "failed"), [(1, 2), (2, 1)])
+def test_a_destination_that_took_a_delivery_before_is_delayed_all_the_same(
+    ledger: Ledger, taken: int, failed: int
+) -> None:
+    for number in (1, 2):
+        ledger.add_delivery(numbered(number))
+    ledger.set_sent(numbered(taken), attempts=1)
+
+    ledger.set_delivery(numbered(failed), DeliveryState.SENDING, attempts=1)
+    ledger.set_delivery(numbered(failed), DeliveryState.WAITING, attempts=1, reason="no answer")
+
+    assert ledger.delayed_destinations() == {"pacs"}
+
+
+def test_parked_work_that_is_tried_anew_in_vain_delays_its_destination(ledger: Ledger) -> None:
+    for state, attempts in ((DeliveryState.WAITING, 1), (DeliveryState.PARKED, 9)):
+        ledger.set_delivery(numbered(1), state, attempts=attempts, reason="no answer")
+    ledger.set_sent(numbered(2), attempts=1)
+
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=0)
+    assert ledger.delayed_destinations() == set()
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="no answer")
+
+    assert ledger.delayed_destinations() == {"pacs"}
+
+
+def test_a_refused_object_that_finds_its_destination_down_delays_it(ledger: Ledger) -> None:
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="refused")
+    ledger.set_sent(numbered(2), attempts=1)
+
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=2, reason="no connection", is_down=True)
+
+    assert ledger.delayed_destinations() == {"pacs"}
+
+
+def test_a_ledger_without_the_times_of_tries_goes_on_with_what_it_holds(tmp_path: Path) -> None:
+    with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
+        ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=3, reason="no answer")
+    with closing(sqlite3.connect(tmp_path / "node.sqlite")) as database:
+        database.execute("ALTER TABLE deliveries DROP COLUMN since")
+
+    with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
+        assert ledger.delayed_destinations() == {"pacs"}
+        ledger.set_sent(numbered(2), attempts=1)
+        assert ledger.delayed_destinations() == set()
 
 
 def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:

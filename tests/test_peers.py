@@ -10,7 +10,7 @@ import pytest
 from pydicom import Dataset, dcmread
 from pydicom.data import get_testdata_file
 
-from tests.peers import ReceivingArchive, send, send_all
+from tests.peers import ReceivingArchive, send, send_all, wait_until
 
 
 @pytest.fixture
@@ -74,3 +74,17 @@ def test_an_archive_that_was_down_comes_back_at_its_port(archive: ReceivingArchi
         assert send(image, port=archive.port, called_ae="ARCHIVE") is None
 
     assert send(image, port=archive.port, called_ae="ARCHIVE") == 0x0000
+
+
+def test_a_peer_that_is_too_slow_to_answer_is_asked_again() -> None:
+    answers = iter([TimeoutError, True])
+
+    def has_come() -> bool:
+        answer = next(answers)
+        if answer is TimeoutError:
+            raise TimeoutError
+        return True
+
+    wait_until(has_come, what="the peer has come")
+
+    assert list(answers) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -130,6 +130,8 @@ def test_an_object_that_is_not_taken_now_is_told_from_an_archive_that_is_down(be
     _, written = bench.written(steps)
     bench.archive.refuse(0xA700)
     busy = steps.send(first(written), 1, time.time())
+    bench.ledger.set_sent(replace(Delivery(**first(written)), sop_instance_uid="1.2"), attempts=1)
+    assert bench.ledger.delayed_destinations() == set()
     with bench.archive.down():
         down = steps.send(first(written), 3, time.time())
 

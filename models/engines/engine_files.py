@@ -13,10 +13,12 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from models.engines import EngineUnavailable
 from models.engines.profiles import RANGES
 
 T_co = TypeVar("T_co", covariant=True)
@@ -51,7 +53,10 @@ class EngineFiles:
         self._folder = folder
 
     def open(self, graph: Path, compiler: Compiler[T]) -> T | None:
-        """Load the engine of a graph, and build it first where no good one is kept; None where it cannot be loaded."""
+        """Load the engine of a graph, and build it first where no good one is kept; None where it cannot be loaded.
+
+        Raises EngineUnavailable as `Compiler.build` does, and where the folder cannot be written.
+        """
         content = graph.read_bytes()
         path = self.path(content, compiler)
         facts = _facts(compiler) | {"graph": hashlib.sha256(content).hexdigest()}
@@ -66,8 +71,13 @@ class EngineFiles:
     def _build(self, graph: bytes, compiler: Compiler[T], path: Path, facts: Mapping[str, object]) -> bytes:
         timings = self._folder / f"timings-{_device(compiler)}.cache"
         engine, learned = compiler.build(graph, timings=_read(timings, _facts(compiler)) or b"")
-        _write(timings, _facts(compiler), learned)
-        _write(path, facts, engine)
+        try:
+            _write(path, facts, engine)
+        except OSError as error:
+            message = f"{self._folder}: cannot be used ({error.strerror}); make it a folder the node may write"
+            raise EngineUnavailable("not_built", message) from error
+        with suppress(OSError):  # the next build takes longer without them, and that is all
+            _write(timings, _facts(compiler), learned)
         return engine
 
 
