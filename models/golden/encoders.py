@@ -7,12 +7,11 @@ import numpy as np
 import torch
 
 from models.errors import ModelError
-from models.golden.subject import Computed, Subject, watched
+from models.golden.subject import PHRASES, Computed, Subject, watched
 from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule
 from models.preprocess import prepare
 
 _STAGE_SIDE = 256
-_PHRASES = ("rg_queries", "rg_neg", "odd")
 
 
 def pictures(subject: Subject) -> Computed:
@@ -55,7 +54,7 @@ def image_encoder(subject: Subject) -> Computed:
 
 def prompt_encoder(subject: Subject) -> Computed:
     """Split phrases into tokens and encode them; the last layer on the way for the first few."""
-    for kind in _PHRASES:
+    for kind in PHRASES:
         tokens = subject.phrases.encode(subject.recording.sentences(f"txt/{kind}/texts"))
         yield f"txt/{kind}/ids", tokens
         with watched(subject.network) as seen:

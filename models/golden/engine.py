@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.engines import Engine, Patches
-from models.golden.subject import Computed, Subject
-
-_PHRASES = ("rg_queries", "rg_neg", "odd")
+from models.golden.subject import PHRASES, Computed, Subject
 
 
 def engine_part(engine: Engine) -> Callable[[Subject], Computed]:
@@ -18,7 +16,7 @@ def engine_part(engine: Engine) -> Callable[[Subject], Computed]:
 
     def compute(subject: Subject) -> Computed:
         """Run every function of the engine on recorded inputs."""
-        for kind in _PHRASES:
+        for kind in PHRASES:
             tokens = subject.recording.take(f"txt/{kind}/ids").numpy().astype(np.int64)
             yield f"txt/{kind}/emb", engine.encode_prompts(tokens)
         patches = engine.encode_image(_floats(subject, "x"))

@@ -33,6 +33,9 @@ from models.tokenizers import (
 
 _T = TypeVar("_T")
 
+PHRASES = ("rg_queries", "rg_neg", "odd")
+"""What was recorded of the prompt encoder: what reports ask, its negatives, and odd strings."""
+
 Array = NDArray[np.generic]
 Texts = list[str] | list[list[str]] | dict[str, object]
 Computed = Iterator[tuple[str, Tensor | Array | Texts]]

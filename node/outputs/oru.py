@@ -23,7 +23,7 @@ from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
 from node import attributes, identity
-from node.domain import MESSAGE_KIND, Film, Finding, FindingState, Order, OutputObject, Report, derive_uid
+from node.domain import MESSAGE_KIND, Finding, FindingState, Order, OutputObject, Report, derive_uid
 from node.hl7.text import SEGMENT_END, escape, printable
 from node.outputs import text, words
 from node.outputs.patient import best_described, read_text
@@ -192,22 +192,13 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     yield _text(_COMMENT, [words.intended_use(report)])
     yield _Observation(value_type="ST", name=_STUDY, values=((report.study_uid,),))
     for number, film in enumerate(report.films, 1):
-        yield _text(_COMMENT, [words.film_name(report, film), *_about(film)], film=str(number))
+        yield _text(_COMMENT, [words.film_name(report, film), *words.about(film)], film=str(number))
         for finding in film.findings:
             yield from _finding(finding, film=str(number))
     yield _text(_REPORT, text.render(report).splitlines())
     for document in documents:
         if document.kind == "sr":
             yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, values=((document.sop_instance_uid,),))
-
-
-def _about(film: Film) -> Iterator[str]:
-    if not film.is_read:
-        yield words.not_processed(film)
-        return
-    yield words.looked_at(film)
-    if not words.reported(film):
-        yield words.NOTHING_NEAR
 
 
 def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:

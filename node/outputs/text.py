@@ -18,12 +18,7 @@ def render(report: Report) -> str:
 
 
 def _film(film: Film) -> Iterator[str]:
-    if not film.is_read:
-        yield words.not_processed(film)
-        return
-    yield words.looked_at(film)
-    if not words.reported(film):
-        yield words.NOTHING_NEAR
+    yield from words.about(film)
     for state in FindingState:
         if findings := film.in_state(state):
             yield f"{words.HEADINGS[state]}:"

@@ -141,6 +141,16 @@ def looked_at(film: Film) -> str:
     return f"Analyzed was the square of {where}. {rest}{notes}"
 
 
+def about(film: Film) -> Iterator[str]:
+    """Say what was looked at, or why nothing was, and that nothing was found where it is so."""
+    if not film.is_read:
+        yield not_processed(film)
+        return
+    yield looked_at(film)
+    if not reported(film):
+        yield NOTHING_NEAR
+
+
 def not_processed(film: Film) -> str:
     """Say why a film has no result."""
     if film.reason is None:
