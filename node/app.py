@@ -20,6 +20,7 @@ from node import log, prompts
 from node.config import Settings
 from node.domain import MESSAGE_KIND, PromptKind, PromptSet
 from node.errors import InputError
+from node.executor import Engine
 from node.http import HttpServer, Readiness
 from node.identity import VERSION
 from node.inference import Reader, open_reader, read_parity
@@ -34,7 +35,6 @@ from node.spool import Spool
 from node.steps import Steps, delivery_of
 from node.submitter import Submitter
 from node.watch import Watch
-from node.workflow import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

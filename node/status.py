@@ -13,10 +13,10 @@ from node.app import engine_path, ledger_path, running_path
 from node.config import Settings
 from node.domain import DeliveryState, is_uid
 from node.errors import InputError
+from node.executor import Client
 from node.ledger import Ledger, connect
 from node.order_store import OrderStore
 from node.spool import Spool
-from node.workflow import Client
 
 _STUDY_STATES = ("receiving", "reading", "finished", "parked")
 

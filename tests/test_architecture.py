@@ -26,8 +26,9 @@ LAYERS = (
     {"__main__"},
     {"demo", "status"},
     {"app", "local"},
-    {"janitor", "listener", "order_listener", "submitter", "workflow"},
-    {"steps"},
+    {"executor", "janitor", "listener", "order_listener", "submitter"},
+    {"workflow"},
+    {"gate", "steps"},
     {"folder", "pipeline", "watch"},
     {"findings"},
     {"destinations", "inference", "outputs"},
@@ -52,7 +53,7 @@ FOLDERS = {
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
-    "dbos": ("node/workflow.py",),
+    "dbos": ("node/executor.py", "node/workflow.py"),
     "highdicom": ("node/outputs/",),
     "hl7apy": ("node/outputs/oru.py",),
     "onnx": ("export/",),
@@ -88,13 +89,13 @@ BOUNDARIES = (
     "models/tokenizers.py",
     "node/__main__.py",
     "node/attributes.py",
+    "node/gate.py",
     "node/imaging.py",
     "node/janitor.py",
     "node/listener.py",
     "node/order_listener.py",
     "node/steps.py",
     "node/submitter.py",
-    "node/workflow.py",
 )
 
 # What is never called, by the name at the call, and where it may be after all.
