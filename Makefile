@@ -4,8 +4,13 @@
 #   make test     sets everything up, Debian packages included, and runs `make check`
 #   make check    format, lint, types, tests
 #   make setup    only the Python environment
+#   make train    the demonstration model anew, into train-out/; up to two and a half hours on two cores
 #   make clean    removes what these commands made
 #   make float16  float16 graphs, every operator rounded, against float32 on 64 films
+#   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
+#   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
+#   make bench    films taken beside dcmtk, turnaround, deliveries a second
+#   make fuzz     bent associations and bent files for more than an hour
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
@@ -26,7 +31,7 @@ PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python 
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
 PHANTOM := models/weights/phantom
 
-.PHONY: setup system-packages model demo test check float16 full-size sbom container-test clean
+.PHONY: setup system-packages model demo test check float16 train full-size chaos soak bench fuzz sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -67,8 +72,19 @@ float16: setup model
 	$(VENV)/bin/python -m export.build --model $(PHANTOM) --target onnx,tensorrt
 	$(VENV)/bin/python -m export.parity --model $(PHANTOM) onnx rounded-float16
 
+# Goes on where it was stopped; what it makes is looked at before it takes the place of $(PHANTOM).
+train: setup
+	$(VENV)/bin/python -m models.train models/training/runs/phantom.toml
+
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
+
+# `make test` has the short forms. Each ends with one JSON object; see --help for what can be chosen.
+chaos soak fuzz: setup system-packages
+	$(VENV)/bin/python -m tests.$@
+
+bench: setup system-packages model
+	$(VENV)/bin/python -m tests.bench
 
 # The default install alone, in an environment of its own, looked at from outside.
 sbom: setup

@@ -18,6 +18,7 @@ from node import config, log
 from node.config import ENGINES, ModelSettings
 from node.domain import Box
 from node.errors import ConfigError, InputError, NodeError, where
+from node.roles import Role
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,19 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from node import app
+    from node import app, tls
 
     settings = config.load(options.settings)
-    config.check_files(settings)
+    tls.check_files(settings)
     log.configure()
-    return app.serve(settings)
+    return app.serve(settings, only=options.only and Role(options.only), executor=options.executor)
 
 
 def _check(options: argparse.Namespace) -> int:
-    from node import prompts
+    from node import prompts, tls
 
     settings = config.load(options.settings)
-    config.check_files(settings)
+    tls.check_files(settings)
     prompts.load(settings.model.prompts)
     if not (settings.model.directory / "manifest.toml").is_file():
         raise ConfigError([f"model.directory: {settings.model.directory} is no model directory; correct the path"])
@@ -140,6 +141,9 @@ def _parser() -> _Parser:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("settings", type=Path, metavar="node.toml")
         command.set_defaults(run=run)
+        if name == "serve":
+            command.add_argument("--only", choices=[str(role) for role in Role], help="do one part; needs PostgreSQL")
+            command.add_argument("--executor", metavar="NAME", help="the same name after every start")
         if name in ("status", "retry"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":

@@ -1,120 +1,106 @@
-"""Builds every part of the service from its settings, starts them in order and stops them in reverse.
+"""One process of the service: builds its parts from the settings, starts them in order and stops them in reverse.
 
 The model is opened before anybody may associate: a node that cannot read accepts nothing.
 """
 
 from __future__ import annotations
 
-import fcntl
-import itertools
-import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from node import log, prompts
+from node import durable, log, processes, prompts
 from node.config import Settings
-from node.domain import MESSAGE_KIND, PromptKind, PromptSet
-from node.errors import InputError
-from node.executor import Engine
+from node.domain import PromptKind
+from node.errors import InputError, Stopped
 from node.http import HttpServer, Readiness
 from node.identity import VERSION
 from node.inference import Reader, open_reader, read_parity
-from node.janitor import Janitor
-from node.ledger import Ledger, connect
-from node.listener import Listener
-from node.metrics import Metrics, Snapshot, SnapshotCollector
-from node.order_listener import OrderListener
+from node.ledger import Ledger
+from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.order_store import OrderStore
-from node.pipeline import WRITERS, Pipeline
+from node.receiving import Receiving, open_receiving, opening
+from node.roles import Process, Role, process_of
 from node.spool import Spool
-from node.steps import Steps, delivery_of
-from node.submitter import Submitter
-from node.watch import Watch
+from node.working import Reading, Working, open_working
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A service that accepts films; the real ports, for settings that say 0."""
+    """A process that does its part; the real ports, for settings that say 0, of what it has."""
 
-    dicom_port: int
     http_port: int
-    orders_port: int | None
+    dicom_port: int | None = None
+    tls_port: int | None = None
+    orders_port: int | None = None
     is_broken: Callable[[], bool]
 
 
 @contextmanager
 def run(
-    settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None
+    settings: Settings,
+    *,
+    process: Process | None = None,
+    reader: Reader | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+    stop: threading.Event | None = None,
 ) -> Iterator[Running]:
-    """Run the whole service while the context is open; the process must end after it (`Engine.close`).
+    """Run the service, or one process of it, while the context is open; the process must end after it.
 
     reader: another reader than the settings' model; on_step: hears every checkpointed step
-    Raises ConfigError or InputError when a part cannot be had.
+    Raises ConfigError or InputError when a part cannot be had, Stopped when `stop` is set while the start waits.
     """
-    log.get().info("service.started", version=VERSION)
-    prompt_set = prompts.load(settings.model.prompts)
+    process, stop = process or Process(), stop or threading.Event()
+    log.get().info("service.started", version=VERSION, executor=process.executor)
     metrics = Metrics()
-    reader = reader or _open_model(settings, prompt_set, metrics)
-    _publish_identity(settings, metrics, reader=reader, prompt_set=prompt_set)
+    metrics.expect(destinations=[destination.name for destination in settings.destinations], prompts=())
+    reading = _open_model(settings, metrics, reader) if process.reads else None
     with ExitStack() as parts:
-        parts.enter_context(_only_one(settings.storage.directory))
+        parts.enter_context(_only_one(settings, process))
         spool = _open_spool(settings)
-        is_complete = ledger_path(settings).exists() and engine_path(settings).exists()
-        ledger = _open_ledger(settings, spool)
-        parts.callback(ledger.close)
         orders = OrderStore(settings.storage.directory)
-        steps = _steps(
-            settings, spool=spool, orders=orders, ledger=ledger, metrics=metrics, reader=reader, prompt_set=prompt_set
-        )
-        engine = Engine(engine_path(settings), steps, settings.study, on_step=on_step)
-        parts.callback(engine.close)
-        if not is_complete:  # a database was lost: better sent twice, byte for byte the same, than never
-            engine.deliver(ledger.open_deliveries())
-
-        def touch(study_uid: str) -> None:
-            ledger.set_study(study_uid, "receiving")
-            engine.touch_study(study_uid)
-
-        submitter = Submitter(touch)
-        parts.callback(submitter.close)
-        janitor = Janitor(spool, ledger, orders, keep_days=settings.storage.keep_days)
-        parts.callback(janitor.close)
-        with _opening("listener", settings.listener.host, settings.listener.port):
-            listener = Listener(settings.listener, spool, metrics, on_kept=submitter.submit)
-        parts.callback(listener.close)
-        _submit_unread(spool, ledger, submitter)
-
-        fallbacks = {one.engine: one.reason for one in reader.fallbacks}
+        working = receiving = None
+        if process.reads or process.sends:
+            working = open_working(
+                settings, process,
+                spool=spool, orders=orders, metrics=metrics, reading=reading, on_step=on_step, stop=stop, parts=parts,
+            )  # fmt: skip
+        if process.receives:
+            receiving = open_receiving(settings, spool=spool, orders=orders, metrics=metrics, parts=parts)
 
         def readiness() -> Readiness:
-            workers = submitter.is_alive and janitor.is_alive and not engine.is_broken
-            return Readiness(
-                parts={"listener": listener.is_listening, "model": True, "disk": spool.has_room, "workers": workers},
-                facts={"engine": reader.identity.engine, "fallbacks": fallbacks},
-            )
+            return _readiness(spool, reading, working, receiving)
 
-        metrics.registry.register(SnapshotCollector(lambda: _snapshot(settings, ledger, spool, readiness())))
+        metrics.registry.register(SnapshotCollector(lambda: _snapshot(settings, working, spool, readiness())))
         running = Running(
-            dicom_port=listener.port,
             http_port=_open_pages(settings, metrics, readiness, parts),
-            orders_port=_open_orders(settings, orders, parts),
-            is_broken=lambda: engine.is_broken,
+            dicom_port=None if receiving is None else receiving.listener.port,
+            tls_port=None if receiving is None else receiving.listener.tls_port,
+            orders_port=None if receiving is None or receiving.orders is None else receiving.orders.port,
+            is_broken=lambda: working is not None and working.gate.is_broken,
         )
-        _publish(settings, running)
+        parts.enter_context(processes.published(settings.storage, process, http_port=running.http_port))
+        _say_ready(process, running)
         yield running
     log.get().info("service.stopped")
 
 
-def serve(settings: Settings, *, reader: Reader | None = None, on_step: Callable[[str], None] = lambda _: None) -> int:
+def serve(
+    settings: Settings,
+    *,
+    only: Role | None = None,
+    executor: str | None = None,
+    reader: Reader | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> int:
     """Run until SIGTERM or SIGINT, and return 0. A second signal leaves at once; a step cut short is run again.
 
-    Returns 1 when disk or database failed: the supervisor starts the node again, and it goes on where it was.
+    Returns 1 when disk or database failed: the supervisor starts the process again, and it goes on where it was.
     """
+    process = process_of(settings.storage, only=only, executor=executor)
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: object) -> None:
@@ -124,46 +110,37 @@ def serve(settings: Settings, *, reader: Reader | None = None, on_step: Callable
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    with run(settings, reader=reader, on_step=on_step) as running:
-        while not stop.wait(timeout=1.0):
-            if running.is_broken():
-                return 1
+    try:
+        with run(settings, process=process, reader=reader, on_step=on_step, stop=stop) as running:
+            while not stop.wait(timeout=1.0):
+                if running.is_broken():
+                    return 1
+    except Stopped:
+        log.get().info("service.stopped")
     return 0
 
 
-def ledger_path(settings: Settings) -> Path:
-    """Where our own tables lie."""
-    return settings.storage.directory / "ledger.sqlite"
-
-
-def engine_path(settings: Settings) -> Path:
-    """Where the durable engine keeps its work."""
-    return settings.storage.directory / "engine.sqlite"
-
-
-def running_path(settings: Settings) -> Path:
-    """Where a running service writes its process and real ports, for `node status`."""
-    return settings.storage.directory / "running.json"
-
-
 @contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
-    """Let no second node run on one directory: it would run the first one's work again."""
+def _only_one(settings: Settings, process: Process) -> Iterator[None]:
+    """Let no second process do the same on one folder: it would run the first one's work again."""
+    directory = settings.storage.directory
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = (directory / "lock").open("w")
+        lock = ExitStack()
+        is_only = lock.enter_context(durable.try_lock(processes.lock_path(settings.storage, process)))
     except OSError as error:
         raise InputError(f"storage.directory {directory}: cannot be used ({error.strerror}); choose another") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"storage.directory {directory}: another node runs here; stop it first") from error
+        if not is_only:
+            name = process.executor
+            raise InputError(f"storage.directory {directory}: another {name} runs here; stop it, or set --executor")
         yield
 
 
-def _open_model(settings: Settings, prompt_set: PromptSet, metrics: Metrics) -> Reader:
-    return open_reader(
+def _open_model(settings: Settings, metrics: Metrics, reader: Reader | None) -> Reading:
+    """Open the settings' model, where there is no other reader, and say which it is."""
+    prompt_set = prompts.load(settings.model.prompts)
+    reader = reader or open_reader(
         settings.model.directory,
         prompts=prompt_set,
         engine=settings.model.engine,
@@ -171,67 +148,6 @@ def _open_model(settings: Settings, prompt_set: PromptSet, metrics: Metrics) -> 
         engines=settings.storage.directory / "engines",
         on_written=metrics.on_written,
     )
-
-
-def _open_spool(settings: Settings) -> Spool:
-    spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
-    swept = spool.sweep()
-    if swept:
-        log.get().info("spool.swept", files=swept)
-    return spool
-
-
-def _open_ledger(settings: Settings, spool: Spool) -> Ledger:
-    """Open the ledger; one that is new is filled from the marks of finished rounds.
-
-    What was delivered of them nobody knows any more.
-    """
-    is_new = not ledger_path(settings).exists()
-    ledger = Ledger(connect(ledger_path(settings)))
-    for study_uid in spool.studies() if is_new else ():
-        for mark in spool.rounds(study_uid):
-            ledger.set_study(study_uid, "finished")
-            for output, receiver in itertools.product(mark.outputs, settings.destinations):
-                if output.kind in receiver.outputs and spool.output_path(output).exists():
-                    ledger.add_delivery(delivery_of(receiver.name, output))
-    return ledger
-
-
-@contextmanager
-def _opening(table: str, host: str, port: int) -> Iterator[None]:
-    """Say which setting to change when an address cannot be opened."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another") from error
-
-
-def _open_orders(settings: Settings, orders: OrderStore, parts: ExitStack) -> int | None:
-    """Take orders, where the settings ask for it, until the service stops; the real port."""
-    if settings.orders is None:
-        return None
-    with _opening("orders", settings.orders.host, settings.orders.port):
-        listener = OrderListener(settings.orders, orders, zone=settings.site.zone)
-    parts.callback(listener.close)
-    return listener.port
-
-
-def _open_pages(settings: Settings, metrics: Metrics, readiness: Callable[[], Readiness], parts: ExitStack) -> int:
-    """Serve `/metrics`, `/live` and `/ready` until the service stops; the real port."""
-    with _opening("http", settings.http.host, settings.http.port):
-        http = HttpServer(metrics, readiness, host=settings.http.host, port=settings.http.port)
-    parts.callback(http.close)
-    return http.port
-
-
-def _publish(settings: Settings, running: Running) -> None:
-    content = {"pid": os.getpid(), "dicom_port": running.dicom_port, "http_port": running.http_port}
-    running_path(settings).write_text(json.dumps(content), encoding="utf-8")
-    ports = {"dicom_port": running.dicom_port, "http_port": running.http_port, "orders_port": running.orders_port}
-    log.get().info("service.ready", **{name: port for name, port in ports.items() if port is not None})
-
-
-def _publish_identity(settings: Settings, metrics: Metrics, *, reader: Reader, prompt_set: PromptSet) -> None:
     identity = reader.identity
     model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
     metrics.build_info.labels(VERSION, model, names).set(1)
@@ -239,65 +155,76 @@ def _publish_identity(settings: Settings, metrics: Metrics, *, reader: Reader, p
     for stage, proof in read_parity(settings.model.directory).items():
         metrics.parity_difference.labels(stage).set(proof["max_abs"])
         metrics.parity_tolerance.labels(stage).set(proof["tolerance"])
-    metrics.expect(
-        destinations=[destination.name for destination in settings.destinations],
-        prompts=[prompt.key for prompt in prompt_set.prompts if prompt.kind is PromptKind.PATHOLOGY],
-    )
+    metrics.expect(destinations=(), prompts=[one.key for one in prompt_set.prompts if one.kind is PromptKind.PATHOLOGY])
     for one in reader.fallbacks:
         log.get().warning("engine.fell_back", engine=one.engine, reason=one.reason, message=one.message)
     log.get().info(
         "model.opened", model=model, engine=identity.engine, prompts=names, weights_sha256=identity.weights_sha256
     )
+    return Reading(reader=reader, prompts=prompt_set)
 
 
-def _steps(
-    settings: Settings,
-    *,
-    spool: Spool,
-    orders: OrderStore,
-    ledger: Ledger,
-    metrics: Metrics,
-    reader: Reader,
-    prompt_set: PromptSet,
-) -> Steps:
-    wanted = {kind for destination in settings.destinations for kind in destination.outputs}
-    pipeline = Pipeline(
-        spool=spool,
-        orders=orders,
-        reader=reader,
-        prompts=prompt_set,
-        zone=settings.site.zone,
-        kinds=tuple(kind for kind in (*WRITERS, MESSAGE_KIND) if kind in wanted),
-        timed=metrics.timed,
-        on_read=Watch(spool, metrics, model=reader.identity, prompts=prompt_set).note,
-    )
-    return Steps(
-        pipeline=pipeline,
-        ledger=ledger,
-        metrics=metrics,
-        destinations={destination.name: destination for destination in settings.destinations},
-        calling_aet=settings.listener.ae_title,
-    )
+def _open_spool(settings: Settings) -> Spool:
+    spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
+    swept = spool.sweep(is_shared=bool(settings.storage.database_url))
+    if swept:
+        log.get().info("spool.swept", files=swept)
+    return spool
 
 
-def _submit_unread(spool: Spool, ledger: Ledger, submitter: Submitter) -> None:
-    """Look at what was acknowledged and never finished; parked studies wait for a person."""
-    for study_uid in spool.studies():
-        if spool.has_unread(study_uid) and ledger.study_state(study_uid) != "parked":
-            submitter.submit(study_uid)
+def _open_pages(settings: Settings, metrics: Metrics, readiness: Callable[[], Readiness], parts: ExitStack) -> int:
+    """Serve `/metrics`, `/live` and `/ready` until the service stops; the real port."""
+    with opening("http", settings.http.host, settings.http.port):
+        http = HttpServer(metrics, readiness, host=settings.http.host, port=settings.http.port)
+    parts.callback(http.close)
+    return http.port
 
 
-def _snapshot(settings: Settings, ledger: Ledger, spool: Spool, readiness: Readiness) -> Snapshot:
-    delayed = ledger.delayed_destinations()
-    names = [destination.name for destination in settings.destinations]
+def _readiness(
+    spool: Spool, reading: Reading | None, working: Working | None, receiving: Receiving | None
+) -> Readiness:
+    """Say how each part is that this process has."""
+    parts = {"disk": spool.has_room}
+    facts: dict[str, object] = {}
+    threads = []
+    if receiving is not None:
+        parts["listener"] = receiving.listener.is_listening
+        if receiving.orders is not None:
+            parts["orders"] = receiving.orders.is_listening
+        threads.append(receiving.submitter.is_alive)
+    if working is not None:
+        threads.append(working.is_good)
+    if reading is not None:
+        parts["model"] = True
+        facts["engine"] = reading.reader.identity.engine
+        facts["fallbacks"] = {one.engine: one.reason for one in reading.reader.fallbacks}
+    return Readiness(parts={**parts, "workers": all(threads)}, facts=facts)
+
+
+def _snapshot(settings: Settings, working: Working | None, spool: Spool, readiness: Readiness) -> Snapshot:
     return Snapshot(
-        studies=ledger.study_counts(),
-        deliveries={pair: count for pair, count in ledger.delivery_counts().items() if pair[0] in names},
-        paused={name: name in delayed for name in names},
-        oldest_waiting_seconds=ledger.oldest_waiting_seconds(),
-        oldest_delivery_seconds=ledger.oldest_delivery_seconds(),
+        counts=None if working is None else _counts(settings, working.ledger),
         spool_free_bytes=spool.free_bytes,
         spool_capacity_bytes=spool.capacity_bytes,
         spool_reserve_bytes=spool.reserve_bytes,
         ready=readiness.parts,
     )
+
+
+def _counts(settings: Settings, ledger: Ledger) -> Counts:
+    delayed, uncommitted = ledger.delayed_destinations(), ledger.uncommitted()
+    names = [destination.name for destination in settings.destinations]
+    return Counts(
+        studies=ledger.study_counts(),
+        deliveries={pair: count for pair, count in ledger.delivery_counts().items() if pair[0] in names},
+        paused={name: name in delayed for name in names},
+        oldest_waiting_seconds=ledger.oldest_waiting_seconds(),
+        oldest_delivery_seconds=ledger.oldest_delivery_seconds(),
+        uncommitted={name: uncommitted.get(name, (0, 0.0)) for name in names},
+    )
+
+
+def _say_ready(process: Process, running: Running) -> None:
+    names = ("dicom_port", "tls_port", "orders_port", "http_port")
+    ports = {name: port for name in names if (port := getattr(running, name)) is not None}
+    log.get().info("service.ready", executor=process.executor, **ports)

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from node.domain import MESSAGE_KIND
 from node.errors import ConfigError
-from node.rules import ADDRESS, AE_TITLE, HL7_NAME, NOT_BLANK, TIME_ZONE, between, later, one_of, setting
+from node.hl7.character_sets import CODECS, DEFAULT
+from node.rules import (
+    ADDRESS,
+    AE_TITLE,
+    DATABASE_URL,
+    HL7_NAME,
+    NOT_BLANK,
+    TIME_ZONE,
+    between,
+    one_of,
+    setting,
+    without_password,
+)
 from node.tables import Reading, to_lines
 
 OUTPUT_KINDS = ("sr", "gsps")
@@ -26,18 +38,25 @@ _SECONDS = between(0.05, 86400.0)
 _GIVE_UP_HOURS = between(0.001, 8760.0)
 _TYPE = one_of("dicom", "hl7", later=("dicomweb",))
 
-_LATER = {
-    "listener.tls": "DICOM TLS is not in this version; remove the table",
-    "destinations.tls": "TLS to a destination of this type is not in this version; remove the table",
-}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTlsSettings:
+    """A port for TLS 1.2 or newer: the node's own certificate, and whose certificates callers must show."""
+
+    port: int = setting(_ANY_PORT, default=2762)
+    certificate: Path
+    key: Path
+    ca: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who may associate: a calling AE title from one of these IP addresses."""
+    """Who may associate: a calling AE title from one of these IP addresses, and how urgent its films are."""
 
     ae_title: str = setting(AE_TITLE)
     hosts: tuple[str, ...] = setting(ADDRESS)
+    max_associations: int | None = setting(between(1, 1000), default=None)
+    priority: str = setting(one_of("routine", "stat"), default="routine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +67,35 @@ class ListenerSettings:
     host: str = setting(NOT_BLANK, default="127.0.0.1")
     port: int = setting(_ANY_PORT, default=11112)
     max_associations: int = setting(between(1, 1000), default=20)
+    max_object_mib: int = setting(between(1, 10**6), default=2048)
+    idle_seconds: float = setting(_SECONDS, default=60.0)
+    tls: ServerTlsSettings | None = None
     callers: tuple[Caller, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
-    """Where films, outputs and the embedded database lie. Local disk only."""
+    """Where films, outputs and the embedded database lie; with a `database_url`, processes on PostgreSQL share them.
+
+    The embedded database wants a local disk.
+    """
 
     directory: Path
-    database_url: str = setting(later("", "PostgreSQL is not in this version; leave it empty for SQLite"), default="")
+    database_url: str = setting(DATABASE_URL, default="")
     min_free_mib: int = setting(between(0, 10**9), default=2048)
     keep_days: float = setting(between(0.001, 36500.0), default=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
-    """When a study counts as complete: after silence, or at the latest after `max_seconds`."""
+    """When a study counts as complete: after silence, or at the latest after `max_seconds`; what is read first.
+
+    stat_seconds: an urgent study goes before all that arrived up to so many seconds earlier
+    """
 
     quiet_seconds: float = setting(_SECONDS, default=5.0)
     max_seconds: float = setting(_SECONDS, default=300.0)
+    stat_seconds: float = setting(between(0.0, 86400.0), default=900.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +129,22 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrdersTlsSettings:
+    """TLS 1.2 or newer on the port for orders: the node's own certificate, and whose certificates senders must show."""
+
+    certificate: Path
+    key: Path
+    ca: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersSettings:
     """Where orders come in by MLLP, and from which IP addresses. Port 0 takes any free port."""
 
     host: str = setting(NOT_BLANK, default="127.0.0.1")
     port: int = setting(_ANY_PORT, default=2575)
     hosts: tuple[str, ...] = setting(ADDRESS)
+    tls: OrdersTlsSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +166,9 @@ class DicomDestination:
     port: int = setting(_PEER_PORT)
     type: str = setting(_TYPE, default="dicom")
     outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS, later=("sr3d", "sc", "text")), default=OUTPUT_KINDS)
-    storage_commitment: bool = setting(later(False, "is not in this version; set it to false"), default=False)
+    storage_commitment: bool = False
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
+    tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +185,14 @@ class Hl7Destination:
     receiving_application: str = setting(HL7_NAME, default="")
     receiving_facility: str = setting(HL7_NAME, default="")
     processing_id: str = setting(one_of("P", "T", "D"), default="P")
+    character_set: str = setting(one_of(*CODECS), default=DEFAULT)
     answer_seconds: float = setting(between(0.05, 600.0), default=30.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
     tls: TlsSettings | None = None
 
+
+TlsTable: TypeAlias = ServerTlsSettings | OrdersTlsSettings | TlsSettings
+"""What a port or a destination needs for TLS; the last is for the one who calls."""
 
 DestinationSettings: TypeAlias = DicomDestination | Hl7Destination
 """One of several tables; its `type` says which, and the first one stands where it is left out."""
@@ -187,7 +231,7 @@ def parse(table: Mapping[str, object]) -> Settings:
 
     Raises ConfigError with one line per mistake.
     """
-    reading = Reading(later=_LATER)
+    reading = Reading()
     settings = reading.table(Settings, table, where="")
     mistakes = [*_needed(table), *reading.mistakes]
     if settings is not None:
@@ -197,21 +241,21 @@ def parse(table: Mapping[str, object]) -> Settings:
     return settings
 
 
-def check_files(settings: Settings) -> None:
-    """Look for the files that a node needs before it starts. Raises ConfigError with every one that is missing."""
-    missing = [
-        f"{key}.{name}: there is no file {path}; correct the path"
-        for key, tls in _tls_tables(settings)
-        for name, path in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key))
-        if path is not None and not path.is_file()
-    ]
-    if missing:
-        raise ConfigError(missing)
+def tls_tables(settings: Settings) -> Iterator[tuple[str, TlsTable]]:
+    """Return every TLS table with its full key."""
+    if settings.listener.tls is not None:
+        yield "listener.tls", settings.listener.tls
+    if settings.orders is not None and settings.orders.tls is not None:
+        yield "orders.tls", settings.orders.tls
+    for number, destination in enumerate(settings.destinations, 1):
+        if destination.tls is not None:
+            yield f"destinations[{number}].tls", destination.tls
 
 
 def render(settings: Settings) -> str:
-    """Write the effective settings as TOML, defaults included."""
-    return "\n".join(to_lines(settings)).strip() + "\n"
+    """Write the effective settings as TOML, defaults included; the password of a database is not shown."""
+    storage = replace(settings.storage, database_url=without_password(settings.storage.database_url))
+    return "\n".join(to_lines(replace(settings, storage=storage))).strip() + "\n"
 
 
 def _needed(table: Mapping[str, object]) -> Iterator[str]:
@@ -223,24 +267,26 @@ def _needed(table: Mapping[str, object]) -> Iterator[str]:
         yield "destinations: results would go nowhere; add a [[destinations]] table"
 
 
-def _tls_tables(settings: Settings) -> Iterator[tuple[str, TlsSettings]]:
-    """The TLS tables of the destinations, each with its full key."""
-    for number, destination in enumerate(settings.destinations, 1):
-        if isinstance(destination, Hl7Destination) and destination.tls is not None:
-            yield f"destinations[{number}].tls", destination.tls
+def _servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
+    """Return every port that is listened on: the key of its table, host and port."""
+    yield "listener", settings.listener.host, settings.listener.port
+    if settings.listener.tls is not None:
+        yield "listener.tls", settings.listener.host, settings.listener.tls.port
+    yield "http", settings.http.host, settings.http.port
+    if settings.orders is not None:
+        yield "orders", settings.orders.host, settings.orders.port
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Name values that are good each, but not together."""
     if settings.study.max_seconds < settings.study.quiet_seconds:
         yield "study.max_seconds: must not be below study.quiet_seconds"
-    taken = {(settings.listener.host, settings.listener.port): "listener"}
-    for table, address in (("http", settings.http), ("orders", settings.orders)):
-        if address is not None and address.port:
-            other = taken.setdefault((address.host, address.port), table)
-            if other != table:
-                yield f"{table}.port: must not be {other}.port as well; choose another one"
-    for key, tls in _tls_tables(settings):
+    taken: dict[tuple[str, int], str] = {}
+    for table, host, port in _servers(settings):
+        other = taken.setdefault((host, port), table) if port else table
+        if other != table:
+            yield f"{table}.port: must not be {other}.port as well; choose another one"
+    for key, tls in tls_tables(settings):
         if (tls.certificate is None) != (tls.key is None):
             yield f"{key}.key: a certificate and its key go together; name both or neither"
     names = [destination.name for destination in settings.destinations]

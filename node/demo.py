@@ -75,7 +75,7 @@ def run(out: Path, *, model: ModelSettings, say: Say) -> None:
             running = parts.enter_context(app.run(settings, reader=reader))
         with _stage(f"send {len(films)} films by C-STORE", say):
             for path in films:
-                dicom.send(path, _to(_NODE, running.dicom_port), calling_aet=_MODALITY)
+                dicom.send(path, _to(_NODE, running.dicom_port or 0), calling_aet=_MODALITY)
         with _stage("read, write and deliver SR and GSPS", say):
             _await(arrived, count=1 + len(films))
         with _stage(f"write {out}", say):

@@ -295,6 +295,7 @@ class Report:
 
     created_at: start of the analysis, aware UTC, fixed once
     predecessors: structured reports of earlier rounds that this one replaces
+    earlier: UIDs of what each earlier round wrote, oldest first
     """
 
     study_uid: str
@@ -305,11 +306,23 @@ class Report:
     prompts_sha256: str
     created_at: datetime
     predecessors: tuple[ObjectReference, ...] = ()
+    earlier: tuple[tuple[str, ...], ...] = ()
 
     @property
     def read_films(self) -> tuple[Film, ...]:
         """The films the network looked at."""
         return tuple(film for film in self.films if film.is_read)
+
+    def object_uid(self, said: str) -> str:
+        """Name an object of this round; said: a UID derived from all that it says.
+
+        What the newest round says too is the same object. What only an older one said (a name was corrected, and then
+        corrected back) is a new object, so that an archive takes it and a workstation shows it as the newest.
+        """
+        if not any(said in written for written in self.earlier):
+            return said
+        again = [derive_uid("again", said, str(number)) for number in range(1, len(self.earlier) + 1)]
+        return next((uid for uid in (said, *again) if uid in self.earlier[-1]), again[-1])
 
 
 class Priority(StrEnum):
@@ -353,11 +366,12 @@ class OutputObject:
 
 
 class DeliveryState(StrEnum):
-    """Parked means a person must look; nothing is lost."""
+    """Committed: the destination said that it keeps it (PS3.4 J). Parked: a person must look; nothing is lost."""
 
     WAITING = "waiting"
     SENDING = "sending"
     SENT = "sent"
+    COMMITTED = "committed"
     PARKED = "parked"
 
 

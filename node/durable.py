@@ -5,10 +5,12 @@ A file still under its temporary name was never acknowledged to anybody.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,20 +20,67 @@ TEMPORARY: Final = ".incoming-"
 """How the name of a file begins that is not complete."""
 
 
+class Aside:
+    """A file under its temporary name, until it is published or discarded; on one file system with where it goes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+        self._is_open = True
+        self.path = Path(name)
+
+    def write(self, part: bytes) -> None:
+        """Add bytes."""
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(self._handle, rest) :]
+
+    def seal(self) -> None:
+        """Let the content survive a power cut; nothing is added any more."""
+        os.fsync(self._handle)
+        self._close()
+
+    def publish(self, path: Path) -> None:
+        """Give a sealed file its name, and let that survive a power cut."""
+        os.rename(self.path, path)
+        sync_folder(path.parent)
+
+    def discard(self) -> None:
+        """Remove the file; nothing happens to one that was published."""
+        self._close()
+        self.path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            os.close(self._handle)
+
+
 def write(path: Path, *parts: bytes) -> None:
     """Write a file into a folder that exists. On any failure nothing is left behind."""
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+    aside = Aside(path.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        for part in parts:
+            aside.write(part)
+        aside.seal()
+        aside.publish(path)
+    finally:
+        aside.discard()
+
+
+def write_new(path: Path, *parts: bytes) -> bool:
+    """Write a file into a folder that exists, unless there is one of its name; whether it was written."""
+    aside = Aside(path.parent)
+    try:
+        for part in parts:
+            aside.write(part)
+        aside.seal()
+        os.link(aside.path, path)
+    except FileExistsError:
+        return False
+    finally:
+        aside.discard()
     sync_folder(path.parent)
+    return True
 
 
 def make_folder(folder: Path) -> None:
@@ -49,6 +98,26 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Be the only one who holds this lock, of all threads and all processes; a process that dies gives it back."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Like `lock`, but never wait: say whether it was to be had."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def to_json(content: Mapping[str, object]) -> bytes:

@@ -24,6 +24,10 @@ class InputError(NodeError):
     """What a person gave on the command line cannot be used (exit 2)."""
 
 
+class Stopped(NodeError):
+    """Asked to stop while it waited for something; there is nothing to clean up."""
+
+
 class Refused(NodeError):
     """A C-STORE that is not acknowledged; the status goes back to the sender (PS3.4 B.2.3)."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 from node import log
 from node.errors import where
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -32,12 +34,32 @@ class Gate:
         try:
             result = work()
         except Exception as error:  # the boundary to disk and database, without which nothing durable goes on
-            log.get().error("engine.broken", reason=where(error))
-            self._leave(is_broken=True)
-            while True:
-                threading.Event().wait()
+            self._leave()
+            self._stay(error)
         self._leave()
         return result
+
+    def guarded(self, body: Callable[_P, None]) -> Callable[_P, None]:
+        """Let nothing that a workflow's body raises between its steps reach the engine, which would end it there.
+
+        What the engine itself raises to stop a workflow is no Exception, and passes.
+        """
+
+        @functools.wraps(body)
+        def run(*arguments: _P.args, **named: _P.kwargs) -> None:
+            try:
+                body(*arguments, **named)
+            except Exception as error:  # the boundary to the engine's database
+                self._stay(error)
+
+        return run
+
+    def break_down(self, reason: str) -> None:
+        """Let nobody in any more, for good: the process must end."""
+        log.get().error("engine.broken", reason=reason)
+        with self._changed:
+            self.is_broken = self._is_closed = True
+            self._changed.notify_all()
 
     def close(self, *, limit_seconds: float) -> None:
         """Let nobody in any more, and wait for those inside."""
@@ -45,9 +67,13 @@ class Gate:
             self._is_closed = True
             self._changed.wait_for(lambda: self._in_hand == 0, limit_seconds)
 
-    def _leave(self, *, is_broken: bool = False) -> None:
+    def _leave(self) -> None:
         with self._changed:
             self._in_hand -= 1
-            self.is_broken |= is_broken
-            self._is_closed |= is_broken
             self._changed.notify_all()
+
+    def _stay(self, error: Exception) -> NoReturn:
+        """Break down and wait for the end of the process."""
+        self.break_down(where(error))
+        while True:
+            threading.Event().wait()

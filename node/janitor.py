@@ -1,11 +1,15 @@
-"""Removes delivered studies, and orders, that are older than `keep_days`; waiting or parked work never ages out."""
+"""Removes what is older than `keep_days`: delivered studies, orders, and what the engine keeps of work that is over.
+
+Waiting or parked work never ages out. Of several processes on one folder, one cleans at a time.
+"""
 
 from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
-from node import log
+from node import durable, log
 from node.errors import where
 from node.ledger import Ledger
 from node.order_store import OrderStore
@@ -14,11 +18,20 @@ from node.spool import Spool
 _PAUSE_SECONDS = 3600.0
 
 
-class Janitor:
-    """Looks once an hour until closed."""
+class History(Protocol):
+    """What the durable engine keeps of work that is over."""
 
-    def __init__(self, spool: Spool, ledger: Ledger, orders: OrderStore, *, keep_days: float) -> None:
-        self._spool, self._ledger, self._orders, self._keep = spool, ledger, orders, timedelta(days=keep_days)
+    def forget_older(self, limit: datetime) -> int:
+        """Remove what was over before a time; how much it was."""
+        ...
+
+
+class Janitor:
+    """Looks at once, and then every hour until closed."""
+
+    def __init__(self, spool: Spool, ledger: Ledger, orders: OrderStore, history: History, *, keep_days: float) -> None:
+        self._spool, self._ledger, self._orders, self._history = spool, ledger, orders, history
+        self._keep = timedelta(days=keep_days)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
         self._thread.start()
@@ -43,11 +56,19 @@ class Janitor:
             is_closing = self._closing.wait(timeout=_PAUSE_SECONDS)
 
     def _clean(self) -> None:
-        for study_uid in removable(self._spool, self._ledger, now=datetime.now(UTC), keep=self._keep):
+        with durable.try_lock(self._spool.directory / "janitor.lock") as is_alone:
+            if is_alone:
+                self._remove_older(datetime.now(UTC))
+
+    def _remove_older(self, now: datetime) -> None:
+        for study_uid in removable(self._spool, self._ledger, now=now, keep=self._keep):
             if self._spool.remove_study(study_uid):
                 self._ledger.forget(study_uid)
                 log.get().info("study.removed", study=study_uid)
-        self._orders.remove_older(datetime.now(UTC) - self._keep)
+        self._orders.remove_older(now - self._keep)
+        forgotten = self._history.forget_older(now - self._keep)
+        if forgotten:
+            log.get().info("engine.cleaned", workflows=forgotten)
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:

@@ -1,4 +1,4 @@
-"""The only SQL of ours: studies and deliveries, their states and reasons.
+"""Our tables: studies and deliveries, their states and reasons.
 
 For people to look things up, and to know what needs no second delivery. Lost, it is built again: the spool knows what
 was received and written, the durable engine what is to be done.
@@ -6,14 +6,14 @@ was received and written, the durable engine what is to be done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import Insert, insert
 
+from node import database
 from node.domain import Delivery, DeliveryState
 
 _TABLES = sa.MetaData()
@@ -40,6 +40,24 @@ _DELIVERIES = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
     # When it was sent, first tried in vain, or last found its destination down. An older file gets this column.
     sa.Column("since", sa.Float, nullable=False, server_default="0"),
+    # It was sent with a wish for storage commitment; how often the answer was that the object cannot be kept.
+    sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("commit_failures", sa.Integer, nullable=False, server_default="0"),
+)
+_TRANSACTIONS = sa.Table(
+    "transactions",
+    _TABLES,
+    sa.Column("uid", sa.String(64), primary_key=True),
+    sa.Column("delivery_id", sa.String(200), primary_key=True),
+)
+
+_DELIVERED: Final = frozenset((DeliveryState.SENT, DeliveryState.COMMITTED))
+# Which workflow has a study to itself. Nobody gives it back: a holder that is over, the engine knows, has lost it.
+_CLAIMS = sa.Table(
+    "claims",
+    _TABLES,
+    sa.Column("study_uid", sa.String(64), primary_key=True),
+    sa.Column("holder", sa.String(200), nullable=False),
 )
 
 
@@ -52,50 +70,68 @@ class Parked:
     reason: str
 
 
-def connect(database: Path) -> sa.Engine:
-    """Open an SQLite file so that a commit survives a power cut (WAL, synchronous FULL) and writers wait in line."""
-    database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    engine = sa.create_engine(f"sqlite:///{database}", hide_parameters=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a delivery stands; failures: how often its destination said that it cannot keep it, `reason` why."""
 
-    @sa.event.listens_for(engine, "connect")
-    def _set_up(connection: sa.engine.interfaces.DBAPIConnection, _record: sa.pool.ConnectionPoolEntry) -> None:
-        connection.isolation_level = "IMMEDIATE"
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    return engine
+    state: DeliveryState
+    awaits_commitment: bool
+    failures: int
+    reason: str | None
 
 
 class Ledger:
-    """States of studies and deliveries in one database."""
+    """States of studies and deliveries in one database. Every method raises SQLAlchemyError when that is away."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        _TABLES.create_all(engine)
-        if "since" not in {column["name"] for column in sa.inspect(engine).get_columns("deliveries")}:
-            with engine.begin() as connection:
-                connection.exec_driver_sql("ALTER TABLE deliveries ADD COLUMN since FLOAT NOT NULL DEFAULT 0")
+        """Open a database that need not be there yet: our tables are made when one of them is first used."""
+        self._sql, self._has_tables = engine, False
+
+    @property
+    def _engine(self) -> sa.Engine:
+        if not self._has_tables:
+            database.create(self._sql, _TABLES)
+            self._has_tables = True
+        return self._sql
 
     def close(self) -> None:
         """Close every connection."""
-        self._engine.dispose()
+        self._sql.dispose()
 
     def set_study(self, uid: str, state: str, *, stage: str | None = None, reason: str | None = None) -> None:
         """Write a study's state; stage and reason say where and why it was parked."""
         values = {"state": state, "stage": stage, "reason": reason, "changed_at": _now()}
         with self._engine.begin() as connection:
-            statement = insert(_STUDIES).values(uid=uid, **values)
-            connection.execute(statement.on_conflict_do_update(index_elements=["uid"], set_=values))
+            database.upsert(connection, _STUDIES, {"uid": uid, **values}, changed=values)
+
+    def unpark_study(self, uid: str) -> None:
+        """Let a parked study wait again, unless it went on meanwhile."""
+        is_parked = (_STUDIES.c.uid == uid) & (_STUDIES.c.state == "parked")
+        with self._engine.begin() as connection:
+            waiting = {"state": "receiving", "stage": None, "reason": None, "changed_at": _now()}
+            connection.execute(sa.update(_STUDIES).where(is_parked).values(waiting))
 
     def study_state(self, uid: str) -> str | None:
         """A study's state, or None when it is not known here."""
         with self._engine.connect() as connection:
             return connection.execute(sa.select(_STUDIES.c.state).where(_STUDIES.c.uid == uid)).scalar()
 
+    def claim(self, study_uid: str, *, holder: str, instead_of: str | None = None) -> str:
+        """Let a workflow have a study to itself, unless another one has it; who has it now.
+
+        instead_of: a holder that is over, and loses it. Of several at once that would follow it, one does.
+        """
+        row, of_study = {"study_uid": study_uid, "holder": holder}, _CLAIMS.c.study_uid == study_uid
+        is_over = of_study & (_CLAIMS.c.holder == instead_of)
+        with self._engine.begin() as connection:
+            database.upsert(connection, _CLAIMS, row, changed={"study_uid": study_uid})  # the row is locked from here
+            connection.execute(sa.update(_CLAIMS).where(is_over).values(holder=holder))
+            return str(connection.execute(sa.select(_CLAIMS.c.holder).where(of_study)).scalar_one())
+
     def add_delivery(self, delivery: Delivery) -> None:
         """Note a delivery as waiting; one that is known keeps its state."""
         with self._engine.begin() as connection:
-            connection.execute(_row(delivery, DeliveryState.WAITING, attempts=0).on_conflict_do_nothing())
+            database.insert(connection, _DELIVERIES, _row(delivery, DeliveryState.WAITING, attempts=0))
 
     def set_delivery(
         self,
@@ -108,16 +144,27 @@ class Ledger:
     ) -> None:
         """Write a delivery's state; is_down: it was tried in vain for its destination's sake, not its own."""
         with self._engine.begin() as connection:
-            connection.execute(_changed(delivery, state, attempts=attempts, reason=reason, is_down=is_down))
+            _change(connection, delivery, state, attempts=attempts, reason=reason, is_down=is_down)
 
-    def set_sent(self, delivery: Delivery, *, attempts: int) -> bool:
-        """Write that a delivery was sent; say whether it was its study's last. Of two at once, one is."""
-        others = sa.select(sa.func.count()).where(
-            _DELIVERIES.c.study_uid == delivery.study_uid, _DELIVERIES.c.state != DeliveryState.SENT
-        )
+    def unpark_delivery(self, delivery: Delivery) -> None:
+        """Let a parked delivery wait again, unless it went on meanwhile."""
+        is_parked = (_DELIVERIES.c.id == delivery.id) & (_DELIVERIES.c.state == DeliveryState.PARKED)
         with self._engine.begin() as connection:
-            connection.execute(_changed(delivery, DeliveryState.SENT, attempts=attempts))
-            return connection.execute(others).scalar() == 0
+            waiting = {"state": DeliveryState.WAITING, "attempts": 0, "reason": None}
+            connection.execute(sa.update(_DELIVERIES).where(is_parked).values(waiting))
+
+    def set_sent(self, delivery: Delivery, *, attempts: int, awaits_commitment: bool = False) -> bool:
+        """Write that a delivery was sent; say whether it was its study's last. Of two at once, one is.
+
+        awaits_commitment: that is not all; its destination is to say that it keeps it
+        """
+        of_study = sa.select(_DELIVERIES.c.state).where(_DELIVERIES.c.study_uid == delivery.study_uid)
+        with self._engine.begin() as connection:
+            _lock(connection, _DELIVERIES.c.study_uid == delivery.study_uid)
+            _change(connection, delivery, DeliveryState.SENT, attempts=attempts)
+            wish = sa.update(_DELIVERIES).where(_DELIVERIES.c.id == delivery.id)
+            connection.execute(wish.values(awaits_commitment=awaits_commitment))
+            return set(connection.execute(of_study).scalars()) <= _DELIVERED
 
     def delivery_state(self, delivery: Delivery) -> DeliveryState | None:
         """A delivery's state, or None when it is not known here."""
@@ -126,10 +173,64 @@ class Ledger:
             state = connection.execute(query).scalar()
         return None if state is None else DeliveryState(state)
 
+    def standing(self, delivery: Delivery) -> Standing | None:
+        """Where a delivery stands, or None when it is not known here."""
+        columns = (_DELIVERIES.c[name] for name in ("state", "awaits_commitment", "commit_failures", "reason"))
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(*columns).where(_DELIVERIES.c.id == delivery.id)).one_or_none()
+        if row is None:
+            return None
+        state, awaits, failures, reason = row
+        return Standing(state=DeliveryState(state), awaits_commitment=awaits, failures=failures, reason=reason)
+
+    def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
+        """Note what is about to be asked: an answer to anything else is none."""
+        with self._engine.begin() as connection:
+            for delivery in deliveries:
+                database.insert(connection, _TRANSACTIONS, {"uid": uid, "delivery_id": delivery.id})
+
+    def transaction(self, uid: str) -> list[Delivery]:
+        """What was asked in a transaction; nothing when it is not known here."""
+        return self._deliveries(_DELIVERIES.c.id.in_(_asked(uid)))
+
+    def set_answered(self, uid: str, *, kept: Iterable[Delivery], failed: Mapping[Delivery, str]) -> list[Delivery]:
+        """Write the answer to a transaction at once; those that are committed by it, and were not before.
+
+        failed: each with the reason; it waits to be sent again. What waits or is parked for another reason stays so.
+        """
+        is_asked = _DELIVERIES.c.id.in_(_asked(uid)) & _DELIVERIES.c.awaits_commitment
+        is_there = _DELIVERIES.c.state.in_((DeliveryState.SENT, DeliveryState.PARKED))
+        done = {"state": DeliveryState.COMMITTED, "reason": None, "commit_failures": 0}
+        again = {"state": DeliveryState.WAITING, "attempts": 0, "commit_failures": _DELIVERIES.c.commit_failures + 1}
+        committed = []
+        with self._engine.begin() as connection:
+            _lock(connection, is_asked)
+            for delivery in kept:
+                change = sa.update(_DELIVERIES).where(is_asked, _DELIVERIES.c.id == delivery.id)
+                if connection.execute(change.where(is_there).values(**done)).rowcount:
+                    committed.append(delivery)
+            for delivery, reason in failed.items():
+                change = sa.update(_DELIVERIES).where(is_asked, _DELIVERIES.c.id == delivery.id)
+                is_sent = _DELIVERIES.c.state == DeliveryState.SENT
+                connection.execute(change.where(is_sent).values(**again, reason=reason))
+        return committed
+
+    def release(self, delivery: Delivery) -> None:
+        """Be content with what was sent, unless it is to be sent again: nobody is asked to commit to it any more."""
+        is_sent = (_DELIVERIES.c.id == delivery.id) & (_DELIVERIES.c.state == DeliveryState.SENT)
+        with self._engine.begin() as connection:
+            connection.execute(sa.update(_DELIVERIES).where(is_sent).values(awaits_commitment=False))
+
     def open_deliveries(self) -> list[Delivery]:
-        """Every delivery that is neither sent nor parked."""
-        is_open = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
-        return self._deliveries(is_open)
+        """Every delivery that is not done: to be sent, or to be committed. Parked ones wait for a person."""
+        is_to_be_sent = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        is_to_be_committed = (_DELIVERIES.c.state == DeliveryState.SENT) & _DELIVERIES.c.awaits_commitment
+        return self._deliveries(is_to_be_sent | is_to_be_committed)
+
+    def delivered_studies(self) -> set[str]:
+        """Every study of which there is a delivery, whatever its state."""
+        with self._engine.connect() as connection:
+            return set(connection.execute(sa.select(_DELIVERIES.c.study_uid).distinct()).scalars())
 
     def study_counts(self) -> dict[str, int]:
         """Number of studies by state."""
@@ -153,7 +254,7 @@ class Ledger:
         waits = (_DELIVERIES.c.state == DeliveryState.WAITING) & (_DELIVERIES.c.attempts > 0)
         tried_again = (_DELIVERIES.c.state == DeliveryState.SENDING) & (_DELIVERIES.c.attempts > 1)
         failed = sa.func.max(sa.case((waits | tried_again, _DELIVERIES.c.since)))
-        taken = sa.func.max(sa.case((_DELIVERIES.c.state == DeliveryState.SENT, _DELIVERIES.c.since)))
+        taken = sa.func.max(sa.case((_DELIVERIES.c.state.in_(_DELIVERED), _DELIVERIES.c.since)))
         query = (
             sa.select(_DELIVERIES.c.destination)
             .group_by(_DELIVERIES.c.destination)
@@ -182,6 +283,14 @@ class Ledger:
             rows = connection.execute(sa.select(*columns).where(is_open).group_by(_DELIVERIES.c.destination))
             return {destination: _now() - created_at for destination, created_at in rows}
 
+    def uncommitted(self) -> Mapping[str, tuple[int, float]]:
+        """How many outputs each destination is still to commit to, and how many seconds ago the oldest was sent."""
+        is_open = (_DELIVERIES.c.state == DeliveryState.SENT) & _DELIVERIES.c.awaits_commitment
+        columns = (_DELIVERIES.c.destination, sa.func.count(), sa.func.min(_DELIVERIES.c.since))
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(*columns).where(is_open).group_by(_DELIVERIES.c.destination))
+            return {destination: (count, _now() - since) for destination, count, since in rows}
+
     def parked(self) -> list[Parked]:
         """Everything that waits for a person."""
         studies = sa.select(_STUDIES.c.uid, _STUDIES.c.stage, _STUDIES.c.reason).where(_STUDIES.c.state == "parked")
@@ -197,18 +306,20 @@ class Ledger:
         return self._deliveries((_DELIVERIES.c.study_uid == study_uid) & (_DELIVERIES.c.state == DeliveryState.PARKED))
 
     def is_delivered(self, study_uid: str) -> bool:
-        """Whether nothing of a study is still on its way or parked."""
+        """Whether nothing of a study is still on its way or parked, nor sent and to be committed."""
+        is_awaited = (_DELIVERIES.c.state == DeliveryState.SENT) & _DELIVERIES.c.awaits_commitment
+        is_open = _DELIVERIES.c.state.not_in(_DELIVERED) | is_awaited
+        query = sa.select(sa.func.count()).where((_DELIVERIES.c.study_uid == study_uid) & is_open)
         with self._engine.connect() as connection:
-            states = connection.execute(
-                sa.select(_DELIVERIES.c.state).where(_DELIVERIES.c.study_uid == study_uid)
-            ).scalars()
-            found = set(states)
-        return found <= {DeliveryState.SENT}
+            return connection.execute(query).scalar() == 0
 
     def forget(self, study_uid: str) -> None:
         """Remove a study that left the disk."""
+        of_study = sa.select(_DELIVERIES.c.id).where(_DELIVERIES.c.study_uid == study_uid)
         with self._engine.begin() as connection:
+            connection.execute(sa.delete(_TRANSACTIONS).where(_TRANSACTIONS.c.delivery_id.in_(of_study)))
             connection.execute(sa.delete(_DELIVERIES).where(_DELIVERIES.c.study_uid == study_uid))
+            connection.execute(sa.delete(_CLAIMS).where(_CLAIMS.c.study_uid == study_uid))
             connection.execute(sa.delete(_STUDIES).where(_STUDIES.c.uid == study_uid))
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
@@ -218,29 +329,54 @@ class Ledger:
             return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
 
 
-def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> Insert:
-    """A new row; what to do when there is one already is for the caller to say."""
-    return insert(_DELIVERIES).values(
-        id=delivery.id,
-        destination=delivery.destination,
-        study_uid=delivery.study_uid,
-        sop_instance_uid=delivery.sop_instance_uid,
-        kind=delivery.kind,
-        state=state,
-        attempts=attempts,
-        created_at=(now := _now()),
-        since=now,
-    )
+def is_away(error: BaseException) -> bool:
+    """Say whether an error is the database's own, which no other work would be spared."""
+    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
 
 
-def _changed(
-    delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None, is_down: bool = False
-) -> Insert:
-    """A new row, or the changed one."""
+def _asked(transaction_uid: str) -> sa.Select[tuple[str]]:
+    """The deliveries of a transaction, for a condition."""
+    return sa.select(_TRANSACTIONS.c.delivery_id).where(_TRANSACTIONS.c.uid == transaction_uid)
+
+
+def _lock(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    """Let nobody else change these deliveries until the transaction ends; all lock in one order, or two could wait for
+    each other. SQLite lets one write at a time anyway, and knows no such lock.
+    """
+    connection.execute(sa.select(_DELIVERIES.c.id).where(which).order_by(_DELIVERIES.c.id).with_for_update())
+
+
+def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> dict[str, object]:
+    now = _now()
+    return {
+        "id": delivery.id,
+        "destination": delivery.destination,
+        "study_uid": delivery.study_uid,
+        "sop_instance_uid": delivery.sop_instance_uid,
+        "kind": delivery.kind,
+        "state": state,
+        "attempts": attempts,
+        "created_at": now,
+        "since": now,
+    }
+
+
+def _change(
+    connection: sa.Connection,
+    delivery: Delivery,
+    state: DeliveryState,
+    *,
+    attempts: int,
+    reason: str | None = None,
+    is_down: bool = False,
+) -> None:
+    """Write a new row, or change the one that is there."""
     values: dict[str, object] = {"state": state, "attempts": attempts, "reason": reason}
     if state is DeliveryState.SENT or attempts <= 1 or is_down:
         values["since"] = _now()
-    return _row(delivery, state, attempts=attempts).on_conflict_do_update(index_elements=["id"], set_=values)
+    if state is DeliveryState.PARKED:  # whoever wants it tried anew wants all of its tries
+        values["commit_failures"] = 0
+    database.upsert(connection, _DELIVERIES, _row(delivery, state, attempts=attempts), changed=values)
 
 
 def _now() -> float:

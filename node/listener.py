@@ -1,159 +1,202 @@
-"""The Storage and Verification SCP: who may associate, what is accepted, what is answered.
+"""The Storage and Verification SCP: lets callers in, keeps what they send, and answers.
 
-Every storage class is accepted at the association, private and retired ones too: a sender whose job meets one refused
-class may drop the film beside it (INTEROP.md 6). Success is answered only after the spool has synced the object.
+Success is answered only after the spool has synced the object.
 """
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from io import BytesIO
-from typing import cast
+from typing import BinaryIO, cast
 
-from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.dataset import Dataset
 from pydicom.filereader import read_dataset
 from pydicom.tag import Tag
-from pydicom.uid import (
-    JPEG2000,
-    UID,
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    ExplicitVRLittleEndian,
-    HTJ2KLossless,
-    HTJ2KLosslessRPCL,
-    ImplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    JPEGLossless,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    JPEGLSNearLossless,
-    RLELossless,
-)
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 from pynetdicom import AE, evt
+from pynetdicom.association import Association
 from pynetdicom.dimse_primitives import C_STORE
-from pynetdicom.dsutils import encode_file_meta
 from pynetdicom.pdu_primitives import A_ASSOCIATE
-from pynetdicom.presentation import build_context
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]  # made at import time
-from pynetdicom.transport import ThreadedAssociationServer
 
-from node import attributes, log
-from node.config import Caller, ListenerSettings
+from node import access, attributes, commitment, contexts, log
+from node.access import Refusal
+from node.commitment import Commitments
+from node.config import Caller, ListenerSettings, ServerTlsSettings
+from node.connections import Lobby, Server, Terms
 from node.errors import Failed, Refused, where
 from node.metrics import Metrics
-from node.spool import Spool
-
-TRANSFER_SYNTAXES = (
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    DeflatedExplicitVRLittleEndian,
-    JPEGLosslessSV1,
-    JPEGLossless,
-    JPEG2000Lossless,
-    JPEG2000,
-    JPEGLSLossless,
-    JPEGLSNearLossless,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    HTJ2KLossless,
-    HTJ2KLosslessRPCL,
-    RLELossless,
-)
-
-# PS3.8 9.3.4: result, source, reason of a rejection
-_CALLER_UNKNOWN = (0x01, 0x01, 0x03)
-_CALLED_UNKNOWN = (0x01, 0x01, 0x07)
-_NO_ROOM = (0x02, 0x03, 0x01)
+from node.reception import Landing, Reception
+from node.spool import Kept, Spool
+from node.tls import ServerTls
+from node.wire import GuardedSocket
 
 _SOP_INSTANCE_UID, _STUDY_INSTANCE_UID = Tag("SOPInstanceUID"), Tag("StudyInstanceUID")
 _HEADER_BYTES = 1024 * 1024
 _ACSE_SECONDS = 10
 _SUCCESS = 0x0000
+_HIGH = 0x0001  # PS3.7 9.1.1.1.5
 _MAXIMUM_PDU = 128 * 1024
+_MIB = 1024 * 1024
+_NO_LIMIT = 2**31  # `access` keeps ours, which pynetdicom counts too late
 
 
 class Listener:
-    """Accepts associations until closed. `on_kept` is told the study of every new object; it must not block."""
+    """Accepts associations until closed. `on_kept` is told the study of every object to be read; it must not block.
+
+    commitments: takes what destinations report of what they were sent; without it, they may not
+    lobby_seconds: within which a connection must have become an association
+    Raises OSError when a port cannot be opened, or the files of `listener.tls` cannot be used.
+    """
 
     def __init__(
-        self, settings: ListenerSettings, spool: Spool, metrics: Metrics, *, on_kept: Callable[[str], None]
+        self,
+        settings: ListenerSettings,
+        spool: Spool,
+        metrics: Metrics,
+        *,
+        on_kept: Callable[[str], None],
+        commitments: Commitments | None = None,
+        lobby_seconds: float = 10.0,
     ) -> None:
         self._settings, self._spool, self._metrics, self._on_kept = settings, spool, metrics, on_kept
-        entity = AE(ae_title=settings.ae_title)
-        entity.maximum_associations = settings.max_associations
-        entity.maximum_pdu_size = _MAXIMUM_PDU
-        entity.acse_timeout = _ACSE_SECONDS
-        entity.add_supported_context(Verification)
-        server = entity.start_server(
-            (settings.host, settings.port),
-            block=False,
-            evt_handlers=[
-                (evt.EVT_REQUESTED, self._on_requested),
-                (evt.EVT_ACCEPTED, lambda _event: metrics.associations_accepted.inc()),
-                (evt.EVT_REJECTED, self._on_rejected),
-                (evt.EVT_C_ECHO, lambda _event: _SUCCESS),
-                (evt.EVT_C_STORE, self._on_store),
-            ],
+        self._commitments = commitments
+        self._admitting = threading.Lock()
+        self._open: dict[Association, Caller] = {}
+        self._entity = _entity(settings)
+        terms = Terms(
+            lobby=Lobby(lambda host: any(access.is_of(host, caller) for caller in settings.callers)),
+            lobby_seconds=lobby_seconds,
+            idle_seconds=settings.idle_seconds,
+            on_refused=self._on_refused,
+            on_aborted=self._on_aborted,
+            receive=self._receive,
         )
-        self._entity, self._server = entity, cast(ThreadedAssociationServer, server)  # what block=False returns
-        metrics.associations_open.set_function(lambda: len(entity.active_associations))
+        self._plain = self._serve(settings.port, terms, tls=None)
+        self._secure: Server | None = None
+        if settings.tls is not None:
+            try:
+                self._secure = self._serve(settings.tls.port, terms, tls=self._certificate(settings.tls))
+            except BaseException:
+                self._plain.close()
+                raise
+        metrics.associations_open.set_function(lambda: len(self._alive()))
 
     @property
     def port(self) -> int:
         """The real port."""
-        return int(self._server.server_address[1])
+        return self._plain.port
+
+    @property
+    def tls_port(self) -> int | None:
+        """The real port for TLS, where there is one."""
+        return None if self._secure is None else self._secure.port
 
     @property
     def is_listening(self) -> bool:
-        """Whether the socket still accepts."""
-        return self._server.socket is not None and self._server.socket.fileno() >= 0
+        """Whether every port still accepts."""
+        return all(server.is_listening for server in self._servers)
 
     def close(self) -> None:
         """Stop accepting and end every association."""
-        self._entity.shutdown()
+        for server in self._servers:
+            server.close()
+
+    @property
+    def _servers(self) -> list[Server]:
+        return [server for server in (self._plain, self._secure) if server is not None]
+
+    def _serve(self, port: int, terms: Terms, *, tls: ServerTls | None) -> Server:
+        handlers: list[evt.EventHandlerType] = [
+            (evt.EVT_REQUESTED, self._on_requested),
+            (evt.EVT_ACCEPTED, lambda _event: self._metrics.associations_accepted.inc()),
+            (evt.EVT_ABORTED, self._on_ended),
+            (evt.EVT_C_ECHO, lambda _event: _SUCCESS),
+            (evt.EVT_C_STORE, self._on_store),
+            (evt.EVT_N_EVENT_REPORT, self._on_report),
+        ]
+        return Server(self._entity, (self._settings.host, port), terms=terms, tls=tls, handlers=handlers)
+
+    def _certificate(self, tls: ServerTlsSettings) -> ServerTls:
+        """Open the certificate and show in the metrics how long it is good for."""
+        server_tls = ServerTls(name="listener", certificate=tls.certificate, key=tls.key, ca=tls.ca)
+        self._metrics.certificate_days.labels("listener").set_function(lambda: server_tls.days_left)
+        return server_tls
+
+    def _alive(self) -> dict[Association, Caller]:
+        return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
+
+    def _receive(self, association: Association) -> Reception:
+        """Let an association's films go to disk while they come."""
+        return Reception(
+            association,
+            longest_object=self._settings.max_object_mib * _MIB,
+            receive=self._spool.receive,
+            on_aborted=lambda reason: self._on_aborted(reason, str(association.requestor.address)),
+        )
 
     def _on_requested(self, event: evt.Event) -> None:
-        """Refuse who may not come in; offer a context for every storage class that is proposed."""
-        requested = cast(A_ASSOCIATE, event.assoc.requestor.primitive)
-        refusal, reason = self._refusal(
+        """Refuse who may not come in; offer those who may what they may do here."""
+        association = event.assoc
+        try:
+            refusal, message = self._admit(association), None
+        except Exception as error:  # a boundary: pynetdicom would go on and let in whoever calls
+            refusal, message = access.NO_ROOM, where(error)
+        if refusal is not None:
+            self._on_refused(refusal.reason, str(association.requestor.address), message)
+            association.acse.send_reject(*refusal.answer)
+            association.kill()
+
+    def _admit(self, association: Association) -> Refusal | None:
+        """Let an association in and offer it what it may do here, or say why not.
+
+        Raises OSError when the disk fails.
+        """
+        requested = cast(A_ASSOCIATE, association.requestor.primitive)
+        call = access.Call(
             calling_aet=requested.calling_ae_title,
             called_aet=requested.called_ae_title,
-            host=event.assoc.requestor.address,
+            host=str(association.requestor.address),
         )
-        if refusal is not None:
-            self._count_refused(reason, host=event.assoc.requestor.address)
-            event.assoc.acse.send_reject(*refusal)
-            event.assoc.kill()
-            return
-        contexts = requested.presentation_context_definition_list
-        proposed = {UID(context.abstract_syntax) for context in contexts if context.abstract_syntax is not None}
-        event.assoc.acceptor.supported_contexts = [
-            build_context(Verification),
-            *(build_context(uid, list(TRANSFER_SYNTAXES)) for uid in sorted(proposed) if is_storage(uid)),
-        ]
+        may_report = self._commitments is not None and self._commitments.may_report(
+            calling_aet=call.calling_aet,
+            host=call.host,
+            is_caller=access.caller_of(call, self._settings.callers) is not None,
+        )
+        with self._admitting:
+            self._open = self._alive()
+            admitted = access.admit(
+                call,
+                self._settings,
+                may_report=may_report,
+                has_room=self._spool.has_room,
+                open_callers=list(self._open.values()),
+            )
+            if isinstance(admitted, Caller):
+                self._open[association] = admitted
+        if isinstance(admitted, Refusal):
+            return admitted
+        association.acceptor.supported_contexts = contexts.offered(
+            requested, may_send=admitted in self._settings.callers, may_report=may_report
+        )
+        cast(GuardedSocket, association.dul.socket).admit()
+        return None
 
-    def _on_rejected(self, event: evt.Event) -> None:
-        """Count what the library refuses by itself: one association too many."""
-        self._count_refused("limit", host=event.assoc.requestor.address)
-
-    def _count_refused(self, reason: str, *, host: str | None) -> None:
+    def _on_refused(self, reason: str, host: str, message: str | None = None) -> None:
         self._metrics.associations_refused.labels(reason).inc()
-        log.get().warning("association.refused", reason=reason, host=host)
+        facts = {} if message is None else {"message": message}
+        log.get().warning("association.refused", reason=reason, host=host, **facts)
 
-    def _refusal(
-        self, *, calling_aet: str, called_aet: str, host: str | None
-    ) -> tuple[tuple[int, int, int] | None, str]:
-        if not _may_call(self._settings.callers, calling_aet=calling_aet.strip(), host=host or ""):
-            return _CALLER_UNKNOWN, "caller"
-        if called_aet.strip() != self._settings.ae_title.strip():
-            return _CALLED_UNKNOWN, "called_ae"
-        if not self._spool.has_room:
-            return _NO_ROOM, "disk"
-        return None, ""
+    def _on_aborted(self, reason: str, host: str) -> None:
+        self._metrics.associations_aborted.labels(reason).inc()
+        log.get().warning("association.aborted", reason=reason, host=host)
+
+    def _on_ended(self, event: evt.Event) -> None:
+        """Report an association that said nothing for too long; others that end by an abort have been, or just went."""
+        if event.assoc.dul.idle_timer_expired():
+            self._on_aborted("idle", str(event.assoc.requestor.address))
 
     def _on_store(self, event: evt.Event) -> int | Dataset:
         """Keep one object, then answer. The only place where an object is acknowledged."""
@@ -166,19 +209,43 @@ class Listener:
             return self._refuse(Failed("the object could not be processed; send it again"), reason=where(error))
 
     def _keep(self, event: evt.Event) -> int:
-        request, syntax = cast(C_STORE, event.request), UID(event.context.transfer_syntax)
-        body = event.encoded_dataset(include_meta=False)
-        study_uid, sop_instance_uid = identify(body, syntax)
-        if sop_instance_uid != str(request.AffectedSOPInstanceUID):
-            raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
-        meta = b"\0" * 128 + b"DICM" + encode_file_meta(_file_meta(event))
-        kept = self._spool.keep(study_uid=study_uid, sop_instance_uid=sop_instance_uid, meta=meta, body=body)
-        self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
-        outcome = "kept" if kept.is_new else "repeated"
-        self._metrics.instances.labels(outcome).inc()
-        self._metrics.received_bytes.inc(len(body))
-        log.get().info(f"instance.{outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=len(body))
+        request = cast(C_STORE, event.request)
+        landing = request.DataSet
+        if not isinstance(landing, Landing):
+            raise Refused("the request carries no object; correct it at the sender")
+        try:
+            incoming = landing.take()
+            with incoming.open_dataset() as file:
+                study_uid, sop_instance_uid = identify(file, UID(event.context.transfer_syntax))
+            if sop_instance_uid != str(request.AffectedSOPInstanceUID):
+                raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
+            kept = self._spool.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
+        finally:
+            landing.discard()
+        if not kept.is_conflict:
+            if request.Priority == _HIGH or self._open[event.assoc].priority == "stat":
+                self._spool.mark_urgent(study_uid)
+            self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
+        self._report(kept, landing.size)
         return _SUCCESS
+
+    def _on_report(self, event: evt.Event) -> tuple[int, None]:
+        """Take what a destination says of the objects it was sent (PS3.4 J.3.3)."""
+        calling_aet = event.assoc.requestor.ae_title
+        if self._commitments is None:
+            return commitment.PROCESSING_FAILURE, None
+        try:
+            event_type, information = int(str(event.event_type)), event.event_information
+        except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
+            return commitment.INVALID_ARGUMENT, None
+        return self._commitments.take(event_type, information, calling_aet=calling_aet), None
+
+    def _report(self, kept: Kept, size: int) -> None:
+        self._metrics.instances.labels(kept.outcome).inc()
+        self._metrics.received_bytes.inc(size)
+        say = log.get().warning if kept.outcome == "conflict" else log.get().info
+        study_uid, sop_instance_uid = kept.instance.study_uid, kept.instance.sop_instance_uid
+        say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size)
 
     def _refuse(self, error: Refused, *, reason: str) -> Dataset:
         self._metrics.instances.labels("refused").inc()
@@ -190,36 +257,27 @@ class Listener:
         return answer
 
 
-def is_storage(uid: UID) -> bool:
-    """Say whether an abstract syntax stores objects: every storage class, retired ones, private and unknown ones."""
-    if uid.is_private or uid.type == "":
-        return True
-    return uid.type == "SOP Class" and "Storage" in uid.name and "Commitment" not in uid.name
+def _entity(settings: ListenerSettings) -> AE:
+    entity = AE(ae_title=settings.ae_title)
+    entity.maximum_associations = _NO_LIMIT
+    entity.maximum_pdu_size = _MAXIMUM_PDU
+    entity.acse_timeout = _ACSE_SECONDS
+    entity.network_timeout = settings.idle_seconds
+    entity.add_supported_context(Verification)
+    return entity
 
 
-def _may_call(callers: Collection[Caller], *, calling_aet: str, host: str) -> bool:
-    return any(caller.ae_title.strip() == calling_aet and host in caller.hosts for caller in callers)
-
-
-def _file_meta(event: evt.Event) -> FileMetaDataset:
-    """File meta information that also tells who sent the object to whom (PS3.10 7.1)."""
-    meta = event.file_meta
-    meta.SourceApplicationEntityTitle = event.assoc.requestor.ae_title.strip()
-    meta.ReceivingApplicationEntityTitle = event.assoc.acceptor.ae_title.strip()
-    return meta
-
-
-def identify(body: bytes, syntax: UID) -> tuple[str, str]:
+def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
     """Read Study and SOP Instance UID of an encoded dataset; nothing behind them is looked at or inflated.
 
     Raises Refused when they cannot be read.
     """
     try:
         if syntax == DeflatedExplicitVRLittleEndian:
-            body = zlib.decompressobj(-zlib.MAX_WBITS).decompress(body, _HEADER_BYTES)
+            file = BytesIO(zlib.decompressobj(-zlib.MAX_WBITS).decompress(file.read(_HEADER_BYTES), _HEADER_BYTES))
         with attributes.quiet():
             dataset = read_dataset(
-                BytesIO(body),
+                file,
                 is_implicit_VR=syntax.is_implicit_VR,
                 is_little_endian=syntax.is_little_endian,
                 stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID,

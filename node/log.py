@@ -25,8 +25,12 @@ EVENTS: Final = {
     "model.opened": "weights, graphs and their hashes are good",
     "engine.fell_back": "a wanted engine does not run here, the next is tried; `reason` says why, `message` what to do",
     "association.refused": "a caller was not let in; `reason` says why",
+    "association.aborted": "an association was ended by the node; `reason` says why",
+    "certificate.reloaded": "certificate files have changed on disk and are in use",
+    "certificate.refused": "changed certificate files cannot be used; the old ones stay in use",
     "instance.kept": "a received object is synced on disk; the sender got Success",
     "instance.repeated": "the same object was kept before; the sender got Success",
+    "instance.conflict": "an object came with other pixels under a known UID; kept beside it, not read",
     "instance.refused": "a received object was not kept; `reason` says why, the sender knows",
     "spool.swept": "files that were never acknowledged were removed at start",
     "study.delayed": "the durable engine did not take a study; it is handed on again",
@@ -37,9 +41,19 @@ EVENTS: Final = {
     "study.parked": "a round failed; a person must look (`node retry`)",
     "study.removed": "a delivered study left the disk after keep_days",
     "janitor.failed": "old studies could not be removed; tried again in an hour",
+    "study.restored": "deliveries of a study that the database knew nothing of were queued again",
+    "database.waiting": "PostgreSQL does not answer; the start waits for it, `message` says what it said",
+    "executor.waiting": "another process with this executor's name is still there; the start waits for its end",
+    "executor.recovered": "what a dead executor had in hand went back into its queues",
+    "engine.cleaned": "what the durable engine kept of old work was removed",
     "engine.broken": "a step met a full disk or a lost database; the process ends and starts again",
     "delivery.sent": "one output reached one destination",
     "delivery.delayed": "a destination did not take an output; it is tried again",
+    "delivery.committed": "a destination said that it keeps an output (storage commitment)",
+    "commitment.delayed": "a destination could not be asked to commit to what it was sent; it is asked again",
+    "commitment.refused": "an answer to no request of ours, or one that could not be kept; its sender knows",
+    "destination.down": "a destination does not answer; its queue waits, one probe looks for its return",
+    "destination.back": "it answers again; what waited goes out",
     "order.kept": "an order is synced on disk, or removed when it was cancelled; its sender got AA",
     "order.refused": "a connection or a message with orders was not taken; `reason` says why, the sender knows",
     "delivery.parked": "a destination will not take an output; a person must look (`node retry`)",
@@ -48,9 +62,9 @@ EVENTS: Final = {
 
 FIELDS: Final = frozenset(
     """
-    event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port host reason
-    study sop_instance_uid kind round stage instances bytes files read not_processed outputs seconds
-    destination attempts priority cancelled library message where
+    event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
+    name host reason study sop_instance_uid kind round stage instances bytes files read not_processed outputs
+    seconds destination attempts priority cancelled library message where executor workflows
     """.split()
 )
 

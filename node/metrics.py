@@ -24,16 +24,20 @@ from node.domain import FindingState, Reason
 Wsgi = Callable[[dict[str, object], Callable[..., object]], Iterable[bytes]]
 
 OTHER_SCANNER: Final = "other"
-REFUSALS: Final = ("caller", "called_ae", "disk", "limit")
+REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
+ABORTS: Final = ("idle", "length", "protocol", "stalled")
+ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
 FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
+    "submit": ("database",),
     "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
     **dict.fromkeys(("plan", "read", "write", "finish"), ("foreseen", "unforeseen")),
     "deliver": ("down", "busy", "rejected", "expired", "removed", "unforeseen"),
+    "commit": ("down", "busy", "failed", "rejected", "expired", "refused", "unforeseen"),
 }
-STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish", "deliver")
+STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish", "deliver", "commit")
 
 _STUDY_STATES: Final = ("receiving", "reading", "finished", "parked")
-_DELIVERY_STATES: Final = ("waiting", "sending", "sent", "parked")
+_DELIVERY_STATES: Final = ("waiting", "sending", "sent", "committed", "parked")
 _STEP_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TURNAROUND_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 _PROBABILITY_BUCKETS: Final = tuple(number / 10 for number in range(1, 11))
@@ -46,6 +50,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._identity()
         self._network()
+        self._orders()
         self._work()
         self._model()
 
@@ -70,10 +75,30 @@ class Metrics:
         self.associations_refused = self._counter(
             "cxr_associations_refused", "Associations refused, by reason.", "reason"
         )
-        self.instances = self._counter("cxr_instances", "Received objects: kept, repeated, refused.", "outcome")
+        self.associations_aborted = self._counter(
+            "cxr_associations_aborted", "Associations that the node ended, by reason.", "reason"
+        )
+        self.certificate_days = self._gauge(
+            "cxr_certificate_days", "Days until a certificate of the node expires.", "name"
+        )
+        self.instances = self._counter(
+            "cxr_instances", "Received objects: kept, repeated, conflict, refused.", "outcome"
+        )
         self.received_bytes = self._counter("cxr_received_bytes", "Bytes of objects that were acknowledged.")
         _start_at_zero(self.associations_refused, REFUSALS)
-        _start_at_zero(self.instances, ("kept", "repeated", "refused"))
+        _start_at_zero(self.associations_aborted, ABORTS)
+        _start_at_zero(self.instances, ("kept", "repeated", "conflict", "refused"))
+
+    def _orders(self) -> None:
+        self.orders = self._counter("cxr_orders", "Orders kept or cancelled, and messages refused.", "outcome")
+        self.orders_refused = self._counter(
+            "cxr_orders_refused", "Connections and messages with orders that were not taken, by reason.", "reason"
+        )
+        self.order_connections_open = self._gauge(
+            "cxr_order_connections_open", "Connections for orders that are open now."
+        )
+        _start_at_zero(self.orders, ("kept", "cancelled", "refused"))
+        _start_at_zero(self.orders_refused, ORDER_REFUSALS)
 
     def _work(self) -> None:
         self.films = self._counter("cxr_films", "Films by outcome: read, or the reason why not.", "outcome")
@@ -85,7 +110,7 @@ class Metrics:
         )
         self.failures = self._counter("cxr_failures", "Failures by stage and class of reason.", "stage", "reason")
         self.deliveries = self._counter(
-            "cxr_deliveries", "Delivery attempts by destination and outcome: sent, delayed, parked.",
+            "cxr_deliveries", "Delivery attempts by destination and outcome: sent, committed, delayed, parked.",
             "destination", "outcome",
         )  # fmt: skip
         _start_at_zero(self.films, ("read", *Reason))
@@ -112,7 +137,7 @@ class Metrics:
 
     def expect(self, *, destinations: Iterable[str], prompts: Iterable[str]) -> None:
         """Start the counters at 0 whose labels come from the settings and the prompt set."""
-        _start_at_zero(self.deliveries, destinations, ("sent", "delayed", "parked"))
+        _start_at_zero(self.deliveries, destinations, ("sent", "committed", "delayed", "parked"))
         for prompt in prompts:
             _start_at_zero(self.findings, (prompt,), FindingState, (OTHER_SCANNER,))
             self.probability.labels(prompt, OTHER_SCANNER)
@@ -144,11 +169,11 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """What is counted at the moment somebody asks, not when it happens; ages in seconds.
+class Counts:
+    """What the ledger counts, of the whole node; ages in seconds.
 
     deliveries: number by destination and state; paused: whether a destination's deliveries were tried in vain
-    ready: each part that must be good before work is sent here, and whether it is
+    uncommitted: how much a destination was sent that it is still to commit to, and the age of the oldest
     """
 
     studies: Mapping[str, int]
@@ -156,6 +181,18 @@ class Snapshot:
     paused: Mapping[str, bool]
     oldest_waiting_seconds: Mapping[str, float]
     oldest_delivery_seconds: Mapping[str, float]
+    uncommitted: Mapping[str, tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What is looked up at the moment somebody asks, not when it happens.
+
+    counts: where the process has a ledger open
+    ready: each part that must be good before work is sent here, and whether it is
+    """
+
+    counts: Counts | None
     spool_free_bytes: int
     spool_capacity_bytes: int
     spool_reserve_bytes: int
@@ -169,39 +206,53 @@ class SnapshotCollector(Collector):
         self._take = take
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Take one snapshot and turn it into gauges; a state that no work is in counts 0."""
+        """Take one snapshot and turn it into gauges."""
         now = self._take()
-        studies = {state: now.studies.get(state, 0) for state in (*_STUDY_STATES, *now.studies)}
-        pairs = (*itertools.product(now.paused, _DELIVERY_STATES), *now.deliveries)
-        deliveries = {pair: now.deliveries.get(pair, 0) for pair in pairs}
-        waiting = {
-            "studies": studies["receiving"] + studies["reading"],
-            "deliveries": sum(number for (_, state), number in deliveries.items() if state in ("waiting", "sending")),
-        }
-        oldest = {name: now.oldest_delivery_seconds.get(name, 0.0) for name in now.paused}
-        yield _family("cxr_studies", "Studies by state.", ("state",), studies)
-        yield _family("cxr_waiting", "Studies and deliveries that wait.", ("queue",), waiting)
-        yield _family(
-            "cxr_oldest_waiting_seconds", "Age of the oldest study or delivery that waits.",
-            ("queue",), now.oldest_waiting_seconds,
-        )  # fmt: skip
-        yield _family(
-            "cxr_destination_deliveries", "Deliveries by destination and state.", ("destination", "state"), deliveries
-        )
-        yield _family(
-            "cxr_destination_oldest_waiting_seconds", "Age of a destination's oldest delivery that waits.",
-            ("destination",), oldest,
-        )  # fmt: skip
-        yield _family(
-            "cxr_destination_paused", "1 while a destination takes nothing: tried in vain, nothing sent since.",
-            ("destination",), now.paused,
-        )  # fmt: skip
+        if now.counts is not None:
+            yield from _counted(now.counts)
         yield GaugeMetricFamily("cxr_spool_free_bytes", "Free space where films are kept.", now.spool_free_bytes)
         yield GaugeMetricFamily("cxr_spool_capacity_bytes", "Size of the disk of films.", now.spool_capacity_bytes)
         yield GaugeMetricFamily(
             "cxr_spool_reserve_bytes", "Free space below which nothing is accepted.", now.spool_reserve_bytes
         )
         yield _family("cxr_ready", "1 while a part of the node is good.", ("part",), now.ready)
+
+
+def _counted(now: Counts) -> Iterator[GaugeMetricFamily]:
+    """The gauges of studies and deliveries; a state that no work is in counts 0."""
+    studies = {state: now.studies.get(state, 0) for state in (*_STUDY_STATES, *now.studies)}
+    pairs = (*itertools.product(now.paused, _DELIVERY_STATES), *now.deliveries)
+    deliveries = {pair: now.deliveries.get(pair, 0) for pair in pairs}
+    waiting = {
+        "studies": studies["receiving"] + studies["reading"],
+        "deliveries": sum(number for (_, state), number in deliveries.items() if state in ("waiting", "sending")),
+    }
+    oldest = {name: now.oldest_delivery_seconds.get(name, 0.0) for name in now.paused}
+    yield _family("cxr_studies", "Studies by state.", ("state",), studies)
+    yield _family("cxr_waiting", "Studies and deliveries that wait.", ("queue",), waiting)
+    yield _family(
+        "cxr_oldest_waiting_seconds", "Age of the oldest study or delivery that waits.",
+        ("queue",), now.oldest_waiting_seconds,
+    )  # fmt: skip
+    yield _family(
+        "cxr_destination_deliveries", "Deliveries by destination and state.", ("destination", "state"), deliveries
+    )
+    yield _family(
+        "cxr_destination_oldest_waiting_seconds", "Age of a destination's oldest delivery that waits.",
+        ("destination",), oldest,
+    )  # fmt: skip
+    yield _family(
+        "cxr_destination_paused", "1 while a destination takes nothing: tried in vain, nothing sent since.",
+        ("destination",), now.paused,
+    )  # fmt: skip
+    yield _family(
+        "cxr_destination_uncommitted", "Outputs that were sent, and that their destination has yet to commit to.",
+        ("destination",), {name: number for name, (number, _) in now.uncommitted.items()},
+    )  # fmt: skip
+    yield _family(
+        "cxr_destination_oldest_uncommitted_seconds", "How long ago the oldest of them was sent.",
+        ("destination",), {name: age for name, (_, age) in now.uncommitted.items()},
+    )  # fmt: skip
 
 
 def _start_at_zero(counter: Counter, *lists: Iterable[str]) -> None:

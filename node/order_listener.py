@@ -2,13 +2,14 @@
 
 A message is acknowledged after its orders are synced to disk and not before. Answers and log hold no patient data.
 Nobody holds the port: of too many connections the one that was silent longest ends, and so does one that never reads
-its answers or sends one useless message after the other.
+its answers or sends one useless message after the other. With TLS the handshake belongs to the connection's own thread.
 """
 
 from __future__ import annotations
 
 import socket
 import socketserver
+import ssl
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,13 +17,15 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from node import log
-from node.config import OrdersSettings
+from node.config import OrdersSettings, OrdersTlsSettings
 from node.errors import where
 from node.hl7 import mllp
 from node.hl7.acknowledgment import Code, Complaint, acknowledge
 from node.hl7.text import read
+from node.metrics import Metrics
 from node.order_store import OrderStore
-from node.orders import OrderRefused, read_orders
+from node.orders import OrderChange, OrderRefused, read_orders
+from node.tls import ServerTls, complaint
 
 _CONNECTIONS: Final = 20
 _PATIENCE_SECONDS: Final = 30.0
@@ -38,20 +41,26 @@ _NOT_KEPT = Complaint(condition="207", text="the order could not be kept; send i
 
 
 class OrderListener:
-    """Accepts connections until closed.
+    """Accepts connections until closed; with `settings.tls`, from those alone who show a certificate.
 
-    patience_seconds: how long the rest of a message, or the way of an answer, may take
+    patience_seconds: how long a handshake, the rest of a message, or the way of an answer may take
+    Raises OSError when the address cannot be opened, and as `ServerTls` does.
     """
 
     def __init__(
         self,
         settings: OrdersSettings,
         store: OrderStore,
+        metrics: Metrics,
         *,
         zone: ZoneInfo,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
-        self._server = _Server(settings, store, zone, patience_seconds)
+        tls = None if settings.tls is None else _server_tls(settings.tls)
+        if tls is not None:
+            metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
+        desk = _Desk(store, metrics, zone)
+        self._server = _Server(settings, desk, metrics, tls=tls, patience_seconds=patience_seconds)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="orders", daemon=True)
         self._thread.start()
 
@@ -76,6 +85,48 @@ class OrderListener:
         self._thread.join(timeout=10)
 
 
+def _server_tls(tls: OrdersTlsSettings) -> ServerTls:
+    """Raises as `ServerTls` does."""
+    return ServerTls(name="orders", certificate=tls.certificate, key=tls.key, ca=tls.ca)
+
+
+class _Desk:
+    """Keeps the orders of one message and writes its acknowledgment."""
+
+    def __init__(self, store: OrderStore, metrics: Metrics, zone: ZoneInfo) -> None:
+        self._store, self._metrics, self._zone = store, metrics, zone
+
+    def answer(self, content: bytes) -> tuple[Code, bytes]:
+        """Answer AA once every order is synced to disk, else AE or AR; the patient is in no answer."""
+        now = datetime.now(UTC).astimezone(self._zone)
+        try:
+            message = read(content)
+        except ValueError:
+            self._refuse("content", said="no_message")
+            return Code.REJECT, acknowledge(None, Code.REJECT, now=now, complaint=_NO_MESSAGE)
+        try:
+            for change in read_orders(message):
+                self._keep(change)
+        except OrderRefused as error:
+            self._refuse("content", said=str(error))
+            return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)
+        except Exception as error:  # the boundary to what anybody may send, and to the disk: say so, and go on
+            self._refuse("not_kept", said=where(error))
+            return Code.REJECT, acknowledge(message, Code.REJECT, now=now, complaint=_NOT_KEPT)
+        return Code.ACCEPT, acknowledge(message, Code.ACCEPT, now=now)
+
+    def _keep(self, change: OrderChange) -> None:
+        """Raises OSError."""
+        (self._store.forget if change.is_cancelled else self._store.keep)(change.order)
+        self._metrics.orders.labels("cancelled" if change.is_cancelled else "kept").inc()
+        log.get().info("order.kept", priority=change.order.priority, cancelled=change.is_cancelled)
+
+    def _refuse(self, reason: str, *, said: str) -> None:
+        self._metrics.orders.labels("refused").inc()
+        self._metrics.orders_refused.labels(reason).inc()
+        (log.get().error if reason == "not_kept" else log.get().warning)("order.refused", reason=said)
+
+
 class _Server(socketserver.ThreadingTCPServer):
     """One thread per connection, for so many connections and no more."""
 
@@ -83,12 +134,28 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = _CONNECTIONS
 
-    def __init__(self, settings: OrdersSettings, store: OrderStore, zone: ZoneInfo, patience_seconds: float) -> None:
-        self.store, self.zone, self.patience_seconds = store, zone, patience_seconds
-        self._hosts = settings.hosts
+    def __init__(
+        self,
+        settings: OrdersSettings,
+        desk: _Desk,
+        metrics: Metrics,
+        *,
+        tls: ServerTls | None,
+        patience_seconds: float,
+    ) -> None:
+        self.desk, self.patience_seconds = desk, patience_seconds
+        self._hosts, self._tls, self._metrics = settings.hosts, tls, metrics
         self._open: dict[socket.socket, str] = {}  # and the host of each; who was silent longest comes first
         self._changed = threading.Condition()
         super().__init__((settings.host, settings.port), _Connection)
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """Accept a connection. Raises OSError."""
+        connection, address = super().get_request()
+        if self._tls is None:
+            return connection, address
+        context = self._tls.context()
+        return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
     def verify_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int]
@@ -96,15 +163,21 @@ class _Server(socketserver.ThreadingTCPServer):
         """Let in whom the settings name; at the limit, who was silent longest makes room."""
         host = client_address[0]
         if host not in self._hosts or not isinstance(request, socket.socket):
-            log.get().warning("order.refused", reason="caller", host=host)
+            self.refuse("caller", host=host)
             return False
         with self._changed:
             if len(self._open) >= _CONNECTIONS:
                 silent = next(iter(self._open))
-                log.get().warning("order.refused", reason="silent", host=self._open.pop(silent))
+                self.refuse("silent", host=self._open.pop(silent))
                 _end(silent)
             self._open[request] = host
+            self._count()
         return True
+
+    def refuse(self, reason: str, *, host: str, said: str | None = None) -> None:
+        """Count and log a connection that is not let in or ends for its own fault."""
+        self._metrics.orders_refused.labels(reason).inc()
+        log.get().warning("order.refused", reason=said or reason, host=host)
 
     def heard(self, connection: socket.socket) -> None:
         """Note that a message came on a connection."""
@@ -116,6 +189,7 @@ class _Server(socketserver.ThreadingTCPServer):
         """Forget a connection that ended."""
         with self._changed:
             self._open.pop(connection, None)
+            self._count()
             self._changed.notify_all()
 
     def end_connections(self, *, limit_seconds: float = 3.0) -> None:
@@ -128,6 +202,9 @@ class _Server(socketserver.ThreadingTCPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Never print what went wrong: it may quote a message."""
 
+    def _count(self) -> None:
+        self._metrics.order_connections_open.set(len(self._open))
+
 
 class _Connection(socketserver.BaseRequestHandler):
     """Answers the messages of one connection, one after the other."""
@@ -138,24 +215,29 @@ class _Connection(socketserver.BaseRequestHandler):
         self.server.closed(self.request)
 
     def handle(self) -> None:
+        host = self.client_address[0]
         try:
             _keep_alive(self.request)
-            self._answer_all()
+            if isinstance(self.request, ssl.SSLSocket):
+                self.request.settimeout(self.server.patience_seconds)
+                self.request.do_handshake()
+            self._answer_all(host)
+        except ssl.SSLError as error:
+            self.server.refuse("tls", host=host, said=f"tls: {complaint(error)}")
         except (mllp.BrokenFrame, OSError) as error:
-            log.get().warning("order.refused", reason=type(error).__name__)
+            self.server.refuse("connection", host=host, said=type(error).__name__)
 
-    def _answer_all(self) -> None:
+    def _answer_all(self, host: str) -> None:
         """Answer until the peer ends, or has sent nothing of use for a while. Raises BrokenFrame and OSError."""
         server, frames, refused = self.server, mllp.Frames(self.request), 0
         while (content := frames.next(idle_seconds=None, frame_seconds=server.patience_seconds)) is not None:
             server.heard(self.request)
-            code, answer = _answer(content, server.store, server.zone)
+            code, answer = server.desk.answer(content)
             self.request.settimeout(server.patience_seconds)
             self.request.sendall(mllp.frame(answer))
             refused = 0 if code is Code.ACCEPT else refused + 1
             if refused == _REFUSED_IN_A_ROW:
-                log.get().warning("order.refused", reason="too_many_refused", host=self.client_address[0])
-                return
+                return server.refuse("useless", host=host)
 
 
 def _keep_alive(connection: socket.socket) -> None:
@@ -167,27 +249,9 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def _end(connection: socket.socket) -> None:
-    """Let the peer, and our thread that waits for it, see the end."""
+    """Let the peer, and our thread that waits for it, see the end.
+
+    The socket's own method, not that of TLS: the latter first goes back to plain text, and an answer may be under way.
+    """
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _answer(content: bytes, store: OrderStore, zone: ZoneInfo) -> tuple[Code, bytes]:
-    """Keep the orders of one message and write its acknowledgment."""
-    now = datetime.now(UTC).astimezone(zone)
-    try:
-        message = read(content)
-    except ValueError:
-        log.get().warning("order.refused", reason="no_message")
-        return Code.REJECT, acknowledge(None, Code.REJECT, now=now, complaint=_NO_MESSAGE)
-    try:
-        for change in read_orders(message):
-            (store.forget if change.is_cancelled else store.keep)(change.order)
-            log.get().info("order.kept", priority=change.order.priority, cancelled=change.is_cancelled)
-    except OrderRefused as error:
-        log.get().warning("order.refused", reason=str(error))
-        return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)
-    except Exception as error:  # the boundary to what anybody may send, and to the disk: say so, and go on
-        log.get().error("order.refused", reason=where(error))
-        return Code.REJECT, acknowledge(message, Code.REJECT, now=now, complaint=_NOT_KEPT)
-    return Code.ACCEPT, acknowledge(message, Code.ACCEPT, now=now)
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -10,9 +10,8 @@ belongs to a patient, so it stays where the films are (mode 0700). A file is nam
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,15 +25,15 @@ class OrderStore:
     """The orders below a node's directory."""
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._orders, self._rounds = directory / "orders", directory / "orders" / "rounds"
-        self._lock = threading.Lock()
 
     def keep(self, order: Order) -> None:
         """Keep an order, or its newest form, and sync it to disk before returning. Raises OSError.
 
         A newer form that leaves out one of the two names of a study is found by it still.
         """
-        with self._lock:
+        with self._changing():
             known = self._known(order)
             if known is not None:
                 order = replace(
@@ -49,7 +48,7 @@ class OrderStore:
 
     def forget(self, order: Order) -> None:
         """Remove an order that was cancelled, if it is known. Raises OSError."""
-        with self._lock:
+        with self._changing():
             known = self._known(order)
             self._remove({*_names(order), *(_names(known) if known is not None else ())})
 
@@ -64,7 +63,7 @@ class OrderStore:
         at: the time that the round has for its own
         """
         path = self._rounds / f"{study_uid}~{at:%Y%m%dT%H%M%S}.json"
-        with self._lock:
+        with self._changing():
             if not path.exists():
                 order = self.find(study_uid=study_uid, accession=accession)
                 self._write(path, {} if order is None else asdict(order))
@@ -81,6 +80,13 @@ class OrderStore:
             with suppress(FileNotFoundError):  # renamed or removed meanwhile
                 if path.stat().st_mtime < limit.timestamp():
                     path.unlink()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Be the only one who changes orders, of all threads and processes. Raises OSError."""
+        durable.make_folder(self._directory)
+        with durable.lock(self._directory / "orders.lock"):
+            yield
 
     def _files(self) -> Iterator[Path]:
         return (path for folder in (self._orders, self._rounds) for path in folder.glob("*") if path.is_file())

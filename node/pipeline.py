@@ -28,6 +28,7 @@ from node.domain import (
     ModelIdentity,
     ObjectReference,
     OutputObject,
+    Priority,
     PromptSet,
     Reason,
     Report,
@@ -39,6 +40,7 @@ from node.inference import Reader
 from node.order_store import OrderStore
 from node.outputs import document, gsps, oru, record, sr
 from node.spool import RoundMark, Spool, sop_instance_uid_of
+from node.urgency import Waiting
 
 _ATTEMPTS: Final = 4
 
@@ -154,6 +156,16 @@ class Pipeline:
     timed: Timed = _untimed
     on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
 
+    def waiting(self, study_uid: str) -> Waiting:
+        """Since when a study has a film that no finished round covers, and whether anybody called it urgent."""
+        covered = {name for mark in self.spool.rounds(study_uid) for name in mark.files}
+        unread = [one for one in self.spool.study(study_uid).instances if one.path.name not in covered]
+        return Waiting(
+            arrived_at=min((one.received_at for one in unread), default=datetime.now(UTC)),
+            is_urgent=self.spool.is_urgent(study_uid)
+            or any(self._is_ordered_urgently(study_uid, one.path.name) for one in unread),
+        )
+
     def plan(self, study_uid: str) -> Round | None:
         """Fix what a round covers; None when nothing came since the last one."""
         if not self.spool.has_unread(study_uid):
@@ -161,7 +173,7 @@ class Pipeline:
         instances = self.spool.study(study_uid).instances
         return Round(
             study_uid=study_uid,
-            number=len(self.spool.rounds(study_uid)) + 1,
+            number=max((mark.number for mark in self.spool.rounds(study_uid)), default=0) + 1,
             files=tuple(instance.path.name for instance in instances),
             created_at=datetime.now(UTC).replace(microsecond=0),
         )
@@ -187,13 +199,15 @@ class Pipeline:
             if film is not None:
                 films.append(film)
                 sources[film.source] = self._header(plan.study_uid, file)
+        rounds = self.spool.rounds(plan.study_uid)
         report = make_report(
             plan.study_uid,
             films,
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
-            predecessors=self._predecessors(plan.study_uid),
+            predecessors=_predecessors(rounds),
+            earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds),
         )
         return report, sources
 
@@ -202,21 +216,25 @@ class Pipeline:
         report, sources = self.report(plan)
         kinds = [kind for kind in WRITERS if kind in self.kinds]
         outputs = [
-            self._keep(kind, dataset, plan.study_uid)
+            self._keep(_output(kind, dataset), document.save_bytes(dataset), report)
             for kind, dataset in write_objects(report, sources, zone=self.zone, kinds=kinds)
         ]
         if MESSAGE_KIND in self.kinds and report.films:
             accession = oru.accession_of(sources.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
             message, content = oru.write(report, sources, self.zone, order=order, documents=outputs)
-            self.spool.keep_output(message, content)
-            outputs.append(message)
+            outputs.append(self._keep(message, content, report))
         return outputs
 
     def finish(self, plan: Round, outputs: Sequence[OutputObject]) -> None:
         """Mark a round as finished."""
         mark = RoundMark(number=plan.number, created_at=plan.created_at, files=plan.files, outputs=tuple(outputs))
         self.spool.mark_round(plan.study_uid, mark)
+
+    def _is_ordered_urgently(self, study_uid: str, file: str) -> bool:
+        accession = oru.accession_of([self._header(study_uid, file)])
+        order = self.orders.find(study_uid=study_uid, accession=accession)
+        return order is not None and order.priority is not Priority.ROUTINE
 
     def _film(self, study_uid: str, file: str) -> tuple[Film | None, Reason | None]:
         """The answer to a received object, given once and kept, or the reason why it gets none."""
@@ -262,29 +280,36 @@ class Pipeline:
         weights = (model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine)
         return derive_uid("reading", file, VERSION, *weights, self.prompts.sha256)
 
-    def _keep(self, kind: str, dataset: Dataset, study_uid: str) -> OutputObject:
-        output = OutputObject(
-            kind=kind,
-            study_uid=study_uid,
-            sop_class_uid=str(dataset.SOPClassUID),
-            sop_instance_uid=str(dataset.SOPInstanceUID),
-            series_instance_uid=str(dataset.SeriesInstanceUID),
-        )
-        self.spool.keep_output(output, document.save_bytes(dataset))
+    def _keep(self, output: OutputObject, content: bytes, report: Report) -> OutputObject:
+        """Keep an output, but none of an earlier round: that is there, or was removed after its delivery."""
+        if not any(output.sop_instance_uid in written for written in report.earlier):
+            self.spool.keep_output(output, content)
         return output
 
-    def _predecessors(self, study_uid: str) -> tuple[ObjectReference, ...]:
-        reports = [
-            ObjectReference(
-                sop_class_uid=output.sop_class_uid,
-                sop_instance_uid=output.sop_instance_uid,
-                series_instance_uid=output.series_instance_uid,
-            )
-            for mark in self.spool.rounds(study_uid)
-            for output in mark.outputs
-            if output.kind == "sr"
-        ]
-        return tuple(reports[-1:])
+
+def _output(kind: str, dataset: Dataset) -> OutputObject:
+    return OutputObject(
+        kind=kind,
+        study_uid=str(dataset.StudyInstanceUID),
+        sop_class_uid=str(dataset.SOPClassUID),
+        sop_instance_uid=str(dataset.SOPInstanceUID),
+        series_instance_uid=str(dataset.SeriesInstanceUID),
+    )
+
+
+def _predecessors(rounds: Iterable[RoundMark]) -> tuple[ObjectReference, ...]:
+    """The newest structured report of the finished rounds, if they wrote any."""
+    reports = [
+        ObjectReference(
+            sop_class_uid=output.sop_class_uid,
+            sop_instance_uid=output.sop_instance_uid,
+            series_instance_uid=output.series_instance_uid,
+        )
+        for mark in rounds
+        for output in mark.outputs
+        if output.kind == "sr"
+    ]
+    return tuple(reports[-1:])
 
 
 def make_report(
@@ -295,6 +320,7 @@ def make_report(
     prompts: PromptSet,
     created_at: datetime,
     predecessors: tuple[ObjectReference, ...] = (),
+    earlier: tuple[tuple[str, ...], ...] = (),
 ) -> Report:
     """Put films, model and prompt set together; the order in which films came does not matter to what is said."""
     return Report(
@@ -306,4 +332,5 @@ def make_report(
         prompts_sha256=prompts.sha256,
         created_at=created_at,
         predecessors=predecessors,
+        earlier=earlier,
     )

@@ -42,27 +42,40 @@ def reason_against(dataset: Dataset) -> Reason | None:
 
 
 def coded_size(frame: bytes) -> tuple[int, int] | None:
-    """Read columns and rows out of a JPEG, JPEG-LS or JPEG 2000 codestream; None when it does not say.
+    """Read columns and rows out of a JPEG, JPEG-LS or JPEG 2000 codestream of one gray component; None for any other.
 
     A decoder allocates what the codestream says, not what the header says (ISO 10918-1 B.2.2, 14495-1 C.2.2,
     15444-1 A.5.1): a codestream that disagrees with its header is not decoded at all.
     """
-    start = frame.find(b"\xff\x4f\xff\x51", 0, 4096)
-    if start >= 0 and len(frame) >= start + 24:
+    start = _codestream(frame)
+    if frame[start : start + 4] == b"\xff\x4f\xff\x51" and len(frame) >= start + 42:
         x_size, y_size, x_offset, y_offset = (
             int.from_bytes(frame[start + at : start + at + 4], "big") for at in (8, 12, 16, 20)
         )
-        return x_size - x_offset, y_size - y_offset
+        is_gray = int.from_bytes(frame[start + 40 : start + 42], "big") == 1
+        return (x_size - x_offset, y_size - y_offset) if is_gray else None
     return _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else None
+
+
+def _codestream(frame: bytes) -> int:
+    """Say where a JPEG 2000 codestream begins: at once, or behind boxes, which PS3.5 A.4.4 forbids."""
+    at = 0
+    if frame[:8] != b"\0\0\0\x0cjP  ":
+        return at
+    while at + 8 <= len(frame) and frame[at + 4 : at + 8] != b"jp2c":
+        length = int.from_bytes(frame[at : at + 4], "big")
+        at += length if length >= 8 else len(frame)  # an extended length, or to the end: no header needs that
+    return at + 8
 
 
 def _jpeg_size(frame: bytes) -> tuple[int, int] | None:
     """Walk the marker segments of a JPEG or JPEG-LS codestream up to its frame header."""
     at = 2
-    while at + 9 <= len(frame) and frame[at] == 0xFF:
+    while at + 10 <= len(frame) and frame[at] == 0xFF:
         marker = frame[at + 1]
         if marker in _JPEG_FRAMES:
-            return int.from_bytes(frame[at + 7 : at + 9], "big"), int.from_bytes(frame[at + 5 : at + 7], "big")
+            size = int.from_bytes(frame[at + 7 : at + 9], "big"), int.from_bytes(frame[at + 5 : at + 7], "big")
+            return size if frame[at + 9] == 1 else None
         at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4], "big")
     return None
 

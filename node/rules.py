@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 Rule = Callable[[object], str | None]
@@ -49,11 +51,6 @@ def one_of(*names: str, later: tuple[str, ...] = ()) -> Rule:
     return rule
 
 
-def later(only: object, complaint: str) -> Rule:
-    """Ask for the one value that this version has."""
-    return lambda value: None if value == only else complaint
-
-
 def _is_ae_title(value: object) -> str | None:
     """PS3.5 6.2, AE: 1 to 16 characters, printable ASCII without a backslash, not only blanks."""
     title = str(value)
@@ -69,6 +66,23 @@ def _is_address(value: object) -> str | None:
     except ValueError:
         return f"{value!r} is no IP address; names and networks are not looked up"
     return None
+
+
+def _is_database_url(value: object) -> str | None:
+    """Ask for what libpq understands; the complaint does not repeat it, for there may be a password in it."""
+    if value == "":
+        return None
+    try:
+        url = urlsplit(str(value))
+        good = url.scheme == "postgresql" and url.path.strip("/") != "" and (url.port is None or url.port > 0)
+    except ValueError:
+        good = False
+    return None if good else "must be postgresql://USER@HOST:PORT/DATABASE, or empty for SQLite"
+
+
+def without_password(url: str) -> str:
+    """Return a database URL as it may be shown."""
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(://[^/@]*?:)[^/]*@", r"\1***@", url))
 
 
 def _is_not_blank(value: object) -> str | None:
@@ -92,6 +106,7 @@ def _is_time_zone(value: object) -> str | None:
 
 AE_TITLE: Final[Rule] = _is_ae_title
 ADDRESS: Final[Rule] = _is_address
+DATABASE_URL: Final[Rule] = _is_database_url
 HL7_NAME: Final[Rule] = _is_hl7_name
 NOT_BLANK: Final[Rule] = _is_not_blank
 TIME_ZONE: Final[Rule] = _is_time_zone

@@ -3,41 +3,61 @@
 A file is written under a temporary name, synced, renamed, and its folder synced; only then is anything acknowledged.
 A file still under its temporary name was never acknowledged and is removed at start. A received object's file name
 carries its version and the hash of its bytes: the same object again is the same file, and other bytes under the same
-UID are the next version.
+UID are the next version, unless they show other pixels: that is a conflict, which is kept and reported and not read.
 
     studies/<study>/received/<sop instance>~<version>~<hash>.dcm     as received, PS3.10 file meta in front
+    studies/<study>/conflicts/<sop instance>~<number>~<hash>.dcm     the same, with other pixels than the version kept
     studies/<study>/readings/<key>.json                              what was said about one film
     studies/<study>/outputs/<sop instance>.<kind>.dcm                what leaves the node
     studies/<study>/outputs/<uid>.hl7                                the same as a message
     studies/<study>/rounds/<number>.json                             mark of a finished round
+    studies/<study>/urgent                                           the study is not to wait for others
     windows/<name>.json                                              what films of late were answered, without a patient
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import shutil
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 from node import durable
+from node.conflict import has_other_pixels
 from node.domain import MESSAGE_KIND, Delivery, Instance, JsonObject, OutputObject, Study, is_uid
-from node.errors import Refused, SpoolFull
+from node.errors import Refused
+from node.incoming import Incoming, full
 
 _MIB = 1024 * 1024
 _REMOVING = ".removing-"
+_LOCKS = 64
+_LEFTOVER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A received object that is safe on disk; `is_new` is false when the same bytes were kept before."""
+    """A received object that is safe on disk.
+
+    is_new: false when the same bytes were kept before
+    is_conflict: whether it is kept beside the newest version, which shows other pixels
+    """
 
     instance: Instance
     is_new: bool
+    is_conflict: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """Name what became of it: kept, repeated, conflict."""
+        if not self.is_new:
+            return "repeated"
+        return "conflict" if self.is_conflict else "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +77,8 @@ class Spool:
         self.directory = directory
         self._studies, self._windows = directory / "studies", directory / "windows"
         self._min_free_bytes = min_free_mib * _MIB
-        self._making_folders = threading.Lock()
+        self._folders_lock = directory / "folders.lock"
+        self._keeping = [threading.Lock() for _ in range(_LOCKS)]
         durable.make_folder(self._studies)
 
     @property
@@ -80,29 +101,71 @@ class Spool:
         """Whether the disk is above its reserve."""
         return self.free_bytes >= self._min_free_bytes
 
+    def receive(self, meta: bytes) -> Incoming:
+        """Begin to receive an object: preamble and file meta information come first. Raises SpoolFull."""
+        return Incoming(self._studies, meta=meta, has_room=lambda: self.has_room)
+
     def keep(self, *, study_uid: str, sop_instance_uid: str, meta: bytes, body: bytes) -> Kept:
+        """Keep one object that is at hand as a whole; like `settle`."""
+        incoming = self.receive(meta)
+        try:
+            incoming.write(body)
+            return self.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
+        finally:
+            incoming.discard()
+
+    def settle(self, incoming: Incoming, *, study_uid: str, sop_instance_uid: str) -> Kept:
         """Keep one received object and sync it to disk before returning.
 
-        meta: preamble and file meta information; body: the dataset, byte for byte as received
         Raises Refused when a UID cannot be one, SpoolFull when the disk cannot take it.
         """
         if not (is_uid(study_uid) and is_uid(sop_instance_uid)):
             raise Refused("Study or SOP Instance UID is not a valid UID; correct it at the sender")
-        sha256 = hashlib.sha256(body).hexdigest()
-        folder = self._folder(study_uid) / "received"
         try:
-            versions = _versions(folder, sop_instance_uid)
-            if versions and versions[-1].sha256 == sha256:
-                durable.sync_folder(folder)  # whoever wrote it may not have come that far yet
-                return Kept(instance=versions[-1], is_new=False)
-            if not self.has_room:
-                raise SpoolFull("the disk is below its reserve; send again later")
-            number = versions[-1].number + 1 if versions else 1
-            path = folder / f"{sop_instance_uid}~{number:04d}~{sha256}.dcm"
-            self._write(path, meta, body)
+            incoming.seal()
+            with self._keeping[hash(study_uid) % _LOCKS]:  # two at once under one UID are one after the other
+                return self._settle(incoming, self._folder(study_uid), sop_instance_uid)
         except OSError as error:
-            raise SpoolFull(f"the object could not be written ({error.strerror}); send again later") from error
-        return Kept(instance=_instance(path), is_new=True)
+            raise full(error) from error
+
+    def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> Kept:
+        """Give a sealed object its place, by the newest version alone: so it is the same again after a crash."""
+        place = folder / "received"
+        known = _versions(place, sop_instance_uid)
+        is_conflict = False
+        if known and known[-1].sha256 != incoming.sha256:
+            is_conflict = has_other_pixels(known[-1].path, incoming.path)
+        if is_conflict:
+            place = folder / "conflicts"
+            known = _versions(place, sop_instance_uid)
+        same = [one for one in (known if is_conflict else known[-1:]) if one.sha256 == incoming.sha256]
+        if same:
+            durable.sync_folder(place)  # whoever wrote it may not have come that far yet
+            return Kept(instance=same[0], is_new=False, is_conflict=is_conflict)
+        number = known[-1].number + 1 if known else 1
+        path = place / f"{sop_instance_uid}~{number:04d}~{incoming.sha256}.dcm"
+        self._make_folder(place)
+        incoming.publish(path)
+        return Kept(instance=_instance(path), is_new=True, is_conflict=is_conflict)
+
+    def conflicts(self, study_uid: str) -> list[Instance]:
+        """The objects of one study that came with other pixels under a known UID."""
+        return [_instance(path) for path in sorted((self._folder(study_uid) / "conflicts").glob("*~*.dcm"))]
+
+    def mark_urgent(self, study_uid: str) -> None:
+        """Note, synced, that a study is not to wait for others. Raises SpoolFull when the disk cannot take it."""
+        path = self._folder(study_uid) / "urgent"
+        try:
+            if path.exists():
+                durable.sync_folder(path.parent)  # whoever wrote it may not have come that far yet
+            else:
+                self._write(path)
+        except OSError as error:
+            raise full(error) from error
+
+    def is_urgent(self, study_uid: str) -> bool:
+        """Whether a study is not to wait for others."""
+        return (self._folder(study_uid) / "urgent").exists()
 
     def study(self, study_uid: str) -> Study:
         """Everything received of one study, the newest version of each object, in order of arrival."""
@@ -146,12 +209,20 @@ class Spool:
         """Keep one output; an object that exists stays as it is, so one UID never carries two contents."""
         path = self.output_path(output)
         if not path.exists():
-            self._write(path, content)
+            self._make_folder(path.parent)
+            durable.write_new(path, content)
 
     def mark_round(self, study_uid: str, mark: RoundMark) -> None:
-        """Mark a round as finished; its files are not looked at again."""
-        content = {**asdict(mark), "created_at": mark.created_at.isoformat()}
-        self._write(self._folder(study_uid) / "rounds" / f"{mark.number:06d}.json", durable.to_json(content))
+        """Mark a round as finished; its files are not looked at again.
+
+        A number that another round has (two ran at once when our tables were lost) stays with it: the next is taken.
+        """
+        folder = self._folder(study_uid) / "rounds"
+        self._make_folder(folder)
+        while not durable.write_new(path := folder / f"{mark.number:06d}.json", _mark_content(mark)):
+            if path.read_bytes() == _mark_content(mark):
+                return
+            mark = replace(mark, number=mark.number + 1)
 
     def rounds(self, study_uid: str) -> list[RoundMark]:
         """The marks of all finished rounds, oldest first."""
@@ -161,6 +232,12 @@ class Spool:
         """Whether a study holds a file that no finished round covers."""
         return _has_unread(self._folder(study_uid))
 
+    @contextmanager
+    def changing_windows(self) -> Iterator[None]:
+        """Be the only one of all processes who looks at windows and keeps new ones."""
+        with durable.lock(self.directory / "windows.lock"):
+            yield
+
     def keep_window(self, name: str, content: JsonObject) -> None:
         """Keep what is known of many films together."""
         self._write(self._windows / f"{name}.json", durable.to_json(content))
@@ -169,29 +246,39 @@ class Spool:
         """What is kept under a name, or None."""
         return durable.read_json(self._windows / f"{name}.json")
 
-    def sweep(self) -> int:
-        """Remove files that were never acknowledged; only at start, while nobody writes. Returns how many."""
-        for aside in self._studies.glob(f"{_REMOVING}*"):
-            folder = self._studies / aside.name.removeprefix(_REMOVING)
-            if (folder / "rounds").exists():  # the last look was over
-                shutil.rmtree(aside)
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-                aside.rename(folder)
-        leftovers = [*self._studies.rglob(f"{durable.TEMPORARY}*"), *self._windows.rglob(f"{durable.TEMPORARY}*")]
+    def sweep(self, *, is_shared: bool = False) -> int:
+        """Remove files that were never acknowledged; only at start. Returns how many.
+
+        is_shared: other processes may be writing now, so that only what is old is left over
+        """
+        with durable.lock(self._folders_lock):
+            for aside in self._studies.glob(f"{_REMOVING}*"):
+                folder = self._studies / aside.name.removeprefix(_REMOVING)
+                if not (folder / "rounds").exists():  # the last look was not over
+                    _merge(aside, folder)
+                shutil.rmtree(aside, ignore_errors=True)  # another process may be at it
+        youngest = time.time() - (_LEFTOVER_SECONDS if is_shared else 0.0)
+        leftovers = [
+            path
+            for folder in (self._studies, self._windows)
+            for path in folder.rglob(f"{durable.TEMPORARY}*")
+            if _changed_at(path) <= youngest
+        ]
         for path in leftovers:
-            path.unlink()
+            path.unlink(missing_ok=True)
         return len(leftovers)
 
     def remove_study(self, study_uid: str) -> bool:
-        """Remove what was received, said and written of a study; false when something unread had just come.
+        """Remove what was received, said and written of a study; false when there is something unread, or nothing.
 
         The marks of its rounds stay, a few hundred bytes: what they cover is never read or sent again, also when the
         same films come back, so no UID gets other bytes. The folder is taken out of the way before the last look:
         a sender that writes at this moment fails, and sends again.
         """
         folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
-        with self._making_folders:
+        with durable.lock(self._folders_lock):
+            if not (folder / "received").exists():
+                return False
             folder.rename(aside)
             is_read = not _has_unread(aside)
             if is_read:
@@ -206,9 +293,12 @@ class Spool:
 
     def _write(self, path: Path, *parts: bytes) -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
-        with self._making_folders:  # a folder that another thread has made is used only after its entry is synced
-            durable.make_folder(path.parent)
+        self._make_folder(path.parent)
         durable.write(path, *parts)
+
+    def _make_folder(self, folder: Path) -> None:
+        with durable.lock(self._folders_lock):  # what somebody else has made is used only after its entry is synced
+            durable.make_folder(folder)
 
     def _folder(self, study_uid: str) -> Path:
         if not is_uid(study_uid):
@@ -219,6 +309,24 @@ class Spool:
 def sop_instance_uid_of(file: str) -> str:
     """The SOP Instance UID of a received object, from its file name."""
     return file.split("~")[0]
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Put back what a removal took aside and left behind; a film may have come meanwhile, which stays."""
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        if path.is_file() and not place.exists():
+            durable.make_folder(place.parent)
+            path.rename(place)
+            durable.sync_folder(place.parent)
+
+
+def _changed_at(path: Path) -> float:
+    """When a file was last written, in seconds since the epoch; infinity when it is gone."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 def _has_unread(folder: Path) -> bool:
@@ -236,6 +344,10 @@ def _newest(folder: Path) -> list[Path]:
     """The newest version of each object, by the numbers in the names: the clock may have been set back in between."""
     paths = sorted((folder / "received").glob("*~*.dcm"), key=_version)
     return list({sop_instance_uid_of(path.name): path for path in paths}.values())
+
+
+def _mark_content(mark: RoundMark) -> bytes:
+    return durable.to_json({**asdict(mark), "created_at": mark.created_at.isoformat()})
 
 
 def _round_mark(content: JsonObject) -> RoundMark:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import cast
 
-from node.app import engine_path, ledger_path, running_path
+from node import database, processes
 from node.config import Settings
 from node.domain import DeliveryState, is_uid
 from node.errors import InputError
 from node.executor import Client
-from node.ledger import Ledger, connect
+from node.ledger import Ledger
 from node.order_store import OrderStore
 from node.spool import Spool
 
@@ -22,25 +19,26 @@ _STUDY_STATES = ("receiving", "reading", "finished", "parked")
 
 
 def status(settings: Settings) -> dict[str, object]:
-    """Describe a node as DESIGN.md 8 says: ready, studies, deliveries, parked; and the orders it remembers."""
-    ledger = _open_ledger(settings)
+    """Describe a node as DESIGN.md 8 says: ready, studies, deliveries, parked; also orders and conflicts."""
+    ledger, running = _open_ledger(settings), processes.states(settings.storage, settings.http)
     try:
         studies, delayed, counts = ledger.study_counts(), ledger.delayed_destinations(), ledger.delivery_counts()
         parked = [asdict(one) for one in ledger.parked()]
     finally:
         ledger.close()
     return {
-        "ready": _is_ready(settings),
+        "ready": any(one.ready for one in running) and all(one.ready is not False for one in running),
+        "processes": {one.executor: one.ready for one in running},
         "studies": {state: studies.get(state, 0) for state in _STUDY_STATES},
         "deliveries": {
             destination.name: {
                 **{str(state): counts.get((destination.name, state), 0) for state in DeliveryState},
-                "committed": 0,
                 "paused": destination.name in delayed,
             }
             for destination in settings.destinations
         },
         "orders": OrderStore(settings.storage.directory).counts(),
+        "conflicts": _conflicts(Spool(settings.storage.directory)),
         "parked": parked,
     }
 
@@ -54,23 +52,37 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
     for study_uid in study_uids:
         if not is_uid(study_uid) or not spool.study(study_uid).instances:
             raise InputError(f"{study_uid}: this node holds no such study; see `node status`")
-    if not engine_path(settings).exists():
-        raise InputError("this node has never run; start it with `node serve`")
-    ledger, client = _open_ledger(settings), Client(engine_path(settings))
+    ledger, client = _open_ledger(settings), Client(database.open_engine(settings.storage))
     try:
+        if not client.is_known:
+            raise InputError("this node has never run; start it with `node serve`")
         return {study_uid: _retry_study(study_uid, spool, ledger, client) for study_uid in study_uids}
     finally:
         client.close()
         ledger.close()
 
 
+def _conflicts(spool: Spool) -> list[dict[str, str]]:
+    """Every object that came with other pixels under a known UID, and where it lies."""
+    return [
+        {"study": study_uid, "sop_instance_uid": one.sop_instance_uid, "file": str(one.path)}
+        for study_uid in spool.studies()
+        for one in spool.conflicts(study_uid)
+    ]
+
+
 def render(content: dict[str, object]) -> str:
     """Say the same in plain lines."""
     lines = [f"ready: {'yes' if content['ready'] else 'no'}"]
     lines += [f"studies {state}: {count}" for state, count in _table(content["studies"])]
+    for name, is_ready in _table(content["processes"]):
+        answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else "not ready"
+        lines.append(f"process {name}: {answer}")
     for name, counts in _table(content["deliveries"]):
         lines.append(f"destination {name}: " + ", ".join(f"{state} {count}" for state, count in _table(counts)))
     lines += [f"orders {priority}: {count}" for priority, count in _table(content["orders"])]
+    for one in cast(list[dict[str, str]], content["conflicts"]):
+        lines.append(f"conflict {one['study']}: {one['sop_instance_uid']} came with other pixels, {one['file']}")
     for one in cast(list[dict[str, str]], content["parked"]):
         lines.append(f"parked {one['study']} at {one['stage']}: {one['reason']}")
     return "\n".join(lines)
@@ -81,14 +93,15 @@ def _table(value: object) -> list[tuple[str, object]]:
 
 
 def _retry_study(study_uid: str, spool: Spool, ledger: Ledger, client: Client) -> int:
+    """Queue first, then mark: cut short in between, what is still called parked goes on all the same."""
     pieces = 0
     if ledger.study_state(study_uid) == "parked":
-        ledger.set_study(study_uid, "receiving")
         client.run_study(study_uid)
+        ledger.unpark_study(study_uid)
         pieces += 1
     for delivery in ledger.parked_deliveries(study_uid):
-        ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=0)
         client.run_delivery(delivery)
+        ledger.unpark_delivery(delivery)
         pieces += 1
     return pieces
 
@@ -96,16 +109,4 @@ def _retry_study(study_uid: str, spool: Spool, ledger: Ledger, client: Client) -
 def _open_ledger(settings: Settings) -> Ledger:
     if not settings.storage.directory.is_dir():
         raise InputError(f"{settings.storage.directory}: does not exist; start the node once with `node serve`")
-    return Ledger(connect(ledger_path(settings)))
-
-
-def _is_ready(settings: Settings) -> bool:
-    """Ask the running service; one that does not answer is not ready."""
-    try:
-        port = json.loads(running_path(settings).read_text(encoding="utf-8"))["http_port"]
-        host = f"[{settings.http.host}]" if ":" in settings.http.host else settings.http.host
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy of the environment
-        with direct.open(f"http://{host}:{port}/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError, KeyError, urllib.error.URLError):
-        return False
+    return Ledger(database.open_ledger(settings.storage))

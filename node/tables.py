@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,9 +24,8 @@ _WANTED = {Path: "a path in quotes", float: "a number", int: "a whole number", s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One reading of a file: what a later version will have, by name, and the mistakes so far."""
+    """One reading of a file: the mistakes so far."""
 
-    later: Mapping[str, str]
     mistakes: list[str] = field(default_factory=list)
 
     def table(self, kind: type[_T], table: object, *, where: str) -> _T | None:
@@ -39,8 +37,7 @@ class Reading:
         fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
         for key in sorted(table.keys() - fields.keys()):
             name = f"{where}.{key}".lstrip(".")
-            known = self.later.get(re.sub(r"\[\d+\]", "", name))
-            self.mistakes.append(f"{name}: {known or 'unknown key; remove it or correct its spelling'}")
+            self.mistakes.append(f"{name}: unknown key; remove it or correct its spelling")
         values: dict[str, object] = {}
         for key, item in fields.items():
             name = f"{where}.{key}".lstrip(".")

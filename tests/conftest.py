@@ -6,17 +6,21 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
+from tests.postgres import Postgres
+
 REPOSITORY = Path(__file__).parents[1]
 
 # No deadline: the first example often pays for an import. No database: a run depends on nothing an earlier one left.
 # In CI the examples are always the same: there a failure must speak of the change, not of luck. At home they are drawn.
 settings.register_profile("node", deadline=None, database=None, print_blob=True, derandomize="CI" in os.environ)
+settings.register_profile("long", settings.get_profile("node"), max_examples=20_000, derandomize=False)
 settings.load_profile("node")
 
 
@@ -64,6 +68,20 @@ def half_model(phantom_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
     command = [sys.executable, "-m", "export.build", "--model", str(folder), "--target", "onnx,tensorrt"]
     subprocess.run(command, cwd=REPOSITORY, check=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A PostgreSQL for all tests that do not stop it."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Postgres) -> Postgres:
+    """The same with nothing in it."""
+    postgres_server.empty()
+    return postgres_server
 
 
 def _film(name: str) -> Path:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from node.metrics import Metrics, Snapshot, SnapshotCollector
+from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 
 SNAPSHOT = Snapshot(
-    studies={"finished": 2, "reading": 1},
-    deliveries={("archive", "waiting"): 3},
-    paused={"archive": True, "second": False},
-    oldest_waiting_seconds={"studies": 1.5, "deliveries": 0.0},
-    oldest_delivery_seconds={"archive": 8.0},
+    counts=Counts(
+        studies={"finished": 2, "reading": 1},
+        deliveries={("archive", "waiting"): 3},
+        paused={"archive": True, "second": False},
+        oldest_waiting_seconds={"studies": 1.5, "deliveries": 0.0},
+        oldest_delivery_seconds={"archive": 8.0},
+        uncommitted={"archive": (2, 90.0), "second": (0, 0.0)},
+    ),
     spool_free_bytes=1024,
     spool_capacity_bytes=4096,
     spool_reserve_bytes=512,

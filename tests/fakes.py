@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from node.domain import FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
 from node.imaging import Radiograph
@@ -13,12 +15,16 @@ _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, 
 
 
 class ScriptedReader:
-    """A `Reader` that says the same of every film; what it says depends on nothing but `version`."""
+    """A `Reader` that says the same of every film; what it says depends on nothing but `version`.
+
+    hold: while this file exists, every reading waits
+    """
 
     gray = "voi"
     fallbacks: tuple[Fallback, ...] = ()
 
-    def __init__(self, version: str = "1") -> None:
+    def __init__(self, version: str = "1", *, hold: Path | None = None) -> None:
+        self._hold = hold
         self.identity = ModelIdentity(name="scripted", version=version, weights_sha256="0" * 64, engine="scripted")
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
@@ -27,6 +33,8 @@ class ScriptedReader:
         return (float(left), float(top), float(left + side), float(top + side))
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        while self._hold is not None and self._hold.exists():
+            time.sleep(0.02)
         pathologies = [prompt for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
         sentences = [
             GroundedSentence(

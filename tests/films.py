@@ -7,6 +7,7 @@ returns a fresh Dataset that may be edited; `file_bytes` makes the DICOM file of
 from __future__ import annotations
 
 import copy
+import struct
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -229,6 +230,12 @@ def file_bytes(film: Dataset) -> bytes:
     buffer = BytesIO()
     film.save_as(buffer, enforce_file_format=True)
     return buffer.getvalue()
+
+
+def body_of(content: bytes) -> bytes:
+    """Return the dataset of a DICOM file, byte for byte: what stands behind its file meta information (PS3.10 7.1)."""
+    (group_length,) = struct.unpack_from("<L", content, 140)
+    return content[144 + group_length :]
 
 
 def headerless_bytes(film: Dataset) -> bytes:

@@ -113,10 +113,14 @@ class Orthanc:
         return cast(str, cast(dict[str, object], json.loads(self._request("/instances", content)))["ID"])
 
     def instances(self, study_uid: str | None = None) -> list[Dataset]:
-        """Fetch every object, or those of one study, byte for byte as Orthanc keeps them."""
-        names = cast(list[str], self._get("/instances"))
-        datasets = [dcmread(BytesIO(self._request(f"/instances/{name}/file"))) for name in sorted(names)]
+        """Fetch every object, or those of one study."""
+        datasets = [dcmread(BytesIO(content)) for content in self.files()]
         return [dataset for dataset in datasets if study_uid in (None, dataset.StudyInstanceUID)]
+
+    def files(self) -> list[bytes]:
+        """Fetch every object, byte for byte as Orthanc keeps it."""
+        names = cast(list[str], self._get("/instances"))
+        return [self._request(f"/instances/{name}/file") for name in sorted(names)]
 
     def count(self, study_uid: str | None = None) -> int:
         """Count the objects, or those of one study."""

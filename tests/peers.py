@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,7 @@ from pynetdicom.presentation import build_context
 
 LOOPBACK = "127.0.0.1"
 _VERIFICATION = "1.2.840.10008.1.1"
+_STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
 
 
 def free_port() -> int:
@@ -39,8 +42,13 @@ def free_port() -> int:
 
 
 def require(program: str) -> str:
-    """Find a program of `make system-packages`. Without it the test skips at home and fails where CI=true."""
-    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+    """Find a program of `make system-packages`. Without it the test skips at home and fails where CI=true.
+
+    What lies beside our Python is never meant: pynetdicom installs commands there with the names of dcmtk's.
+    """
+    own = Path(sys.executable).parent
+    folders = [folder for folder in (*os.get_exec_path(), "/usr/sbin") if Path(folder) != own]
+    found = shutil.which(program, path=os.pathsep.join(folders))
     if found is not None:
         return found
     message = f"{program} is not installed: make system-packages"
@@ -133,17 +141,33 @@ class Mood(Enum):
 
 
 class ReceivingArchive:
-    """An archive in the test's own process. `requests` has every C-STORE that came, `kept` those it took."""
+    """An archive in the test's own process. `requests` has every C-STORE that came, `kept` those it took.
 
-    def __init__(self, *, ae_title: str = "ARCHIVE", port: int = 0) -> None:
+    handlers: of storage commitment (`tests.committing`), which it offers only then
+    is_poison: says at which objects it closes the connection, every time
+    """
+
+    def __init__(
+        self,
+        *,
+        ae_title: str = "ARCHIVE",
+        port: int = 0,
+        handlers: Sequence[evt.EventHandlerType] = (),
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.ae_title, self.port = ae_title, port or free_port()
+        self._handlers, self._tls = handlers, tls
         self.requests: list[Received] = []
         self.kept: list[Received] = []
+        self.echoes = 0
+        self.is_poison: Callable[[Received], bool] = lambda _: False
         self._status, self._mood = 0x0000, Mood.ANSWER
         self._arrived, self._go_on = threading.Condition(), threading.Event()
         self._entity = AE(ae_title=ae_title)
         self._entity.maximum_associations = 100
         self._entity.add_supported_context(_VERIFICATION)
+        if handlers:
+            self._entity.add_supported_context(_STORAGE_COMMITMENT)
         for context in AllStoragePresentationContexts:
             self._entity.add_supported_context(cast(str, context.abstract_syntax), ALL_TRANSFER_SYNTAXES)
 
@@ -156,10 +180,11 @@ class ReceivingArchive:
     ) -> None:
         self.stop()
 
-    def start(self) -> None:
+    def start(self, *, host: str = LOOPBACK) -> None:
         """Listen, after `stop` on the same port again."""
-        address = (LOOPBACK, self.port)
-        self._entity.start_server(address, block=False, evt_handlers=[(evt.EVT_C_STORE, self._on_store)])
+        address = (host, self.port)
+        handlers = [(evt.EVT_C_STORE, self._on_store), (evt.EVT_C_ECHO, self._on_echo), *self._handlers]
+        self._entity.start_server(address, block=False, evt_handlers=handlers, ssl_context=self._tls)
 
     def stop(self) -> None:
         """Be down: connections are refused from now on, and open ones are lost."""
@@ -188,6 +213,10 @@ class ReceivingArchive:
     def reject(self) -> None:
         """Reject every association: the calling AE title is not recognized (PS3.8 9.3.4)."""
         self._entity.require_calling_aet = ["NOBODY"]
+
+    def verify_nobody(self) -> None:
+        """Accept associations after the next start, but not the Verification class."""
+        self._entity.remove_supported_context(_VERIFICATION)
 
     def hang(self) -> None:
         """Take every C-STORE and never answer, until `accept` or `stop`."""
@@ -218,6 +247,10 @@ class ReceivingArchive:
                 raise AssertionError(f"after {limit_seconds} s {len(arrivals)} objects had arrived instead of {count}")
             return list(arrivals)
 
+    def _on_echo(self, _event: evt.Event) -> int:
+        self.echoes += 1
+        return 0x0000
+
     def _on_store(self, event: evt.Event) -> int:
         request = cast(C_STORE, event.request)
         received = Received(
@@ -232,7 +265,7 @@ class ReceivingArchive:
         if mood is Mood.HANG:
             self._go_on.wait()
             status = self._status
-        if mood is Mood.DROP:
+        if mood is Mood.DROP or self.is_poison(received):
             cast(socket.socket, event.assoc.dul.socket.socket).shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
             return 0xC000
         if status == 0x0000:

@@ -8,7 +8,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -39,10 +39,14 @@ class Prometheus:
         groups = cast(list[Json], self._get("rules")["groups"])
         return [rule for group in groups for rule in cast(list[Json], group["rules"])]
 
-    def firing(self) -> set[str]:
-        """The names of the alerts that fire now."""
-        alerts = cast(list[Json], self._get("alerts")["alerts"])
-        return {cast(dict[str, str], alert["labels"])["alertname"] for alert in alerts if alert["state"] == "firing"}
+    def firing(self, service: str) -> set[str]:
+        """The names of the alerts that fire now for a service."""
+        alerts = cast(list[dict[str, dict[str, str]]], self._get("alerts")["alerts"])
+        return {
+            alert["labels"]["alertname"]
+            for alert in alerts
+            if str(alert["state"]) == "firing" and alert["labels"].get("service") == service
+        }
 
     def is_ready(self) -> bool:
         """Whether it answers."""
@@ -63,15 +67,19 @@ class Prometheus:
 
 
 @contextmanager
-def run_prometheus(folder: Path, *, node_port: int) -> Iterator[Prometheus]:
+def run_prometheus(folder: Path, **ports: Sequence[int]) -> Iterator[Prometheus]:
     """Run Prometheus with the shipped settings, but more often, and with alerts that fire after one second.
 
+    ports: of the processes of each service, by its name
     A scrape may take as long as its interval; one that takes longer makes every series stale.
     """
     program, port = require("prometheus"), free_port()
     settings = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
     settings["global"] = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
-    settings["scrape_configs"][0]["static_configs"][0]["targets"] = [f"{LOOPBACK}:{node_port}"]
+    settings["scrape_configs"][0]["static_configs"] = [
+        {"targets": [f"{LOOPBACK}:{one}" for one in of_service], "labels": {"service": service}}
+        for service, of_service in ports.items()
+    ]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     for name in settings["rule_files"]:
         rules = re.sub(r"for: \w+", "for: 1s", (SHIPPED / name).read_text(encoding="utf-8"))

@@ -55,13 +55,28 @@ def settings_for(
 
 
 class Service:
-    """One run of the service. `scripted` runs the reader of `tests.fakes`, otherwise the settings' model."""
+    """One process of the service. `scripted` runs the reader of `tests.fakes`, otherwise the settings' model.
 
-    def __init__(self, settings: Settings, *, scripted: bool = True, die_at: int = 0, version: str = "1") -> None:
-        path = settings.storage.directory.parent / "node.toml"
+    only, executor: as `python -m node serve` takes them; several processes may share one storage folder then
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        scripted: bool = True,
+        die_at: int = 0,
+        version: str = "1",
+        only: str | None = None,
+        executor: str | None = None,
+    ) -> None:
+        name = executor or only
+        path = settings.storage.directory.parent / (f"node-{name}.toml" if name else "node.toml")
         path.write_text(config.render(settings), encoding="utf-8")
         self.settings_path = path
         command = ["tests.scripted_node", str(path), str(die_at), version] if scripted else ["node", "serve", str(path)]
+        command += ["--only", only] if only else []
+        command += ["--executor", executor] if executor else []
         self._process = subprocess.Popen(
             [sys.executable, "-m", *command], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
         )
@@ -73,13 +88,18 @@ class Service:
 
     def __enter__(self) -> Self:
         ready = self.wait_for("service.ready")
-        self.dicom_port, self.http_port = int(str(ready["dicom_port"])), int(str(ready["http_port"]))
+        self.dicom_port, self.http_port = int(str(ready.get("dicom_port", 0))), int(str(ready["http_port"]))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
 
     def wait_for(self, event: str, *, count: int = 1, limit_seconds: float = 60.0) -> Line:
         """Wait until an event was logged `count` times; its last line."""

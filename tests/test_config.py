@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node import config
+from node import config, tls
 from node.errors import ConfigError
 
 GOOD = """
@@ -83,12 +83,10 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "key"),
     [
-        ("[storage]", "[listener.tls]\nport = 2762\n[storage]", "listener.tls"),
-        ('directory = "spool"', 'directory = "spool"\ndatabase_url = "postgresql://db"', "storage.database_url"),
-        ("port = 4242", "port = 4242\nstorage_commitment = true", "destinations.storage_commitment"),
+        ('directory = "spool"', 'directory = "spool"\ndatabase_url = "mysql://db/chex"', "storage.database_url"),
+        ("port = 4242", "port = 4242\nstorage_commitment = 1", "destinations.storage_commitment"),
         ("port = 4242", 'port = 4242\ntype = "dicomweb"', "destinations.type"),
         ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
-        ("port = 4242", 'port = 4242\n[destinations.tls]\nca = "ca.pem"', "destinations.tls"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "sc"]', "destinations.outputs"),
         ('hosts = ["127.0.0.1"]', 'hosts = ["localhost"]', "listener.callers.hosts"),
         ("[storage]", "[audit]\n[storage]", "audit"),
@@ -134,11 +132,7 @@ def test_a_destination_is_what_its_type_says(tmp_path: Path) -> None:
     [
         ('type = "hl7"', 'type = "hl7"\nae_title = "RIS"', {"destinations[2].ae_title"}),
         ('type = "hl7"', 'type = "hl7"\noutputs = ["sr"]', {"destinations[2].outputs"}),
-        (
-            'type = "hl7"\n',
-            "",
-            {"destinations[2].ae_title", "destinations[2].receiving_application", "destinations[2].tls"},
-        ),
+        ('type = "hl7"\n', "", {"destinations[2].ae_title", "destinations[2].receiving_application"}),
         ('"RIS"', '"' + "R" * 21 + '"', {"destinations[2].receiving_application"}),
         ('type = "hl7"', 'type = "hl7"\nprocessing_id = "X"', {"destinations[2].processing_id"}),
         ('ca = "ca.pem"\n', "", {"destinations[2].tls.ca"}),
@@ -150,6 +144,24 @@ def test_mistakes_of_an_information_system_are_named(tmp_path: Path, before: str
     found = mistakes_in(tmp_path, GOOD + HL7.replace(before, after))
 
     assert {line.split(":")[0] for line in found} == names
+
+
+def test_tls_for_orders_needs_three_files_and_each_is_looked_for(tmp_path: Path) -> None:
+    table = '[orders.tls]\ncertificate = "node.pem"\nkey = "node.key"\nca = "ca.pem"\n'
+    settings = load(tmp_path, GOOD + HL7 + table)
+
+    assert settings.orders is not None
+    assert settings.orders.tls == config.OrdersTlsSettings(
+        certificate=Path("node.pem"), key=Path("node.key"), ca=Path("ca.pem")
+    )
+    assert load(tmp_path, config.render(settings)) == settings
+    with pytest.raises(ConfigError) as missing:
+        tls.check_files(settings)
+    names = {mistake.split(":")[0] for mistake in missing.value.mistakes}
+    assert {f"orders.tls.{one}" for one in ("certificate", "key", "ca")} <= names
+    assert {one.split(":")[0] for one in mistakes_in(tmp_path, GOOD + HL7 + table.replace('ca = "ca.pem"\n', ""))} == {
+        "orders.tls.ca"
+    }
 
 
 @pytest.mark.parametrize("verb", ["check", "serve"])
@@ -173,8 +185,26 @@ def test_a_mistake_in_one_of_several_tables_tells_which(tmp_path: Path) -> None:
 
     found = mistakes_in(tmp_path, GOOD + second)
 
-    assert {line.split(":")[0] for line in found} == {"destinations[2].port", "destinations[2].tls"}
-    assert "TLS" in "".join(found)
+    assert {line.split(":")[0] for line in found} == {"destinations[2].port", "destinations[2].tls.ca"}
+
+
+def test_an_archive_may_be_asked_to_commit_and_spoken_to_by_tls(tmp_path: Path) -> None:
+    tls = '[destinations.tls]\nca = "ca.pem"\n'
+    settings = load(tmp_path, GOOD.replace("port = 4242", "port = 4242\nstorage_commitment = true") + tls)
+
+    (archive,) = settings.destinations
+    assert isinstance(archive, config.DicomDestination)
+    assert archive.storage_commitment
+    assert archive.tls == config.TlsSettings(ca=Path("ca.pem"))
+    assert load(tmp_path, config.render(settings)) == settings
+
+
+def test_no_two_ports_are_the_same(tmp_path: Path) -> None:
+    tls = '[listener.tls]\nport = 8080\ncertificate = "c"\nkey = "k"\nca = "ca"\n'
+
+    (mistake,) = mistakes_in(tmp_path, GOOD + tls)
+
+    assert mistake.startswith("http.port: must not be listener.tls.port as well")
 
 
 def test_values_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

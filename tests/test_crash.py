@@ -1,5 +1,8 @@
 """kill -9 between any two steps, then a start: the study still gets exactly its SR and GSPS, once."""
 
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,8 +10,8 @@ import pytest
 from tests import films, peers
 from tests.service import Service, settings_for
 
-# ready, plan, read, write, queue, finish, send, send: one film, an SR and a GSPS, one destination
-STEPS = 8
+# place, ready, plan, read, write, queue, finish, send, send: one film, an SR and a GSPS, one destination
+STEPS = 9
 
 
 @pytest.mark.parametrize("die_at", range(1, STEPS + 1))
@@ -43,7 +46,7 @@ def test_a_node_killed_right_after_success_still_delivers(tmp_path: Path) -> Non
 def test_a_film_read_by_an_older_model_is_read_again_and_not_forgotten(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=3) as first:  # right after the film was read
+        with Service(settings, die_at=4) as first:  # right after the film was read
             assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
             assert first.wait_until_dead() == -9
 
@@ -85,15 +88,28 @@ def test_a_second_node_on_the_same_directory_is_refused(tmp_path: Path) -> None:
         assert first.stop() == 0
 
 
-def test_results_that_were_not_delivered_go_out_after_the_databases_are_lost(tmp_path: Path) -> None:
+def without_databases(storage: Path) -> None:
+    for database in storage.glob("*.sqlite*"):
+        database.unlink()
+
+
+def without_queued_deliveries(storage: Path) -> None:
+    """What a start leaves that was cut short while it queued again what a lost engine had known."""
+    with closing(sqlite3.connect(storage / "engine.sqlite")) as engine, engine:
+        assert engine.execute("DELETE FROM workflow_status WHERE name = 'deliver'").rowcount
+
+
+@pytest.mark.parametrize("lose", (without_databases, without_queued_deliveries))
+def test_results_that_were_not_delivered_go_out_after_they_are_forgotten(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
         with archive.down(), Service(settings) as first:
             assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
             first.wait_for("study.finished")
             first.wait_for("delivery.delayed")
-        for database in settings.storage.directory.glob("*.sqlite*"):
-            database.unlink()
+        lose(settings.storage.directory)
 
         with Service(settings) as second:
             archive.wait_for_kept(2)
@@ -108,8 +124,7 @@ def test_a_node_that_loses_its_databases_starts_again_from_the_spool(tmp_path: P
         with Service(settings) as first:
             assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
             first.wait_for("study.submitted")
-        for database in settings.storage.directory.glob("*.sqlite*"):
-            database.unlink()
+        without_databases(settings.storage.directory)
 
         with Service(settings_for(tmp_path / "node", archive_port=archive.port)):
             archive.wait_for_kept(2)

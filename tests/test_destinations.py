@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.uid import UID
+from pynetdicom import evt
 
 from node import destinations
 from node.config import DicomDestination
-from node.destinations.dicom import judge
+from node.destinations.dicom import ask_commitment, judge, judge_request
 from node.errors import DestinationDown, GiveUp, RetryLater
 from tests import films, peers
+from tests.committing import Committing
 
 
 @pytest.fixture
@@ -63,6 +66,12 @@ def test_an_archive_that_will_never_take_it_parks_it(archive: peers.ReceivingArc
 
     with pytest.raises(GiveUp):
         deliver(film, archive)
+
+
+def test_an_archive_that_accepts_and_ends_it_at_once_is_down(film: Path) -> None:
+    ending = peers.ReceivingArchive(handlers=[(evt.EVT_ESTABLISHED, lambda event: event.assoc.abort())])
+    with ending, pytest.raises(DestinationDown):
+        deliver(film, ending)
 
 
 def test_an_archive_that_has_it_already_counts_as_sent(archive: peers.ReceivingArchive, film: Path) -> None:
@@ -119,3 +128,59 @@ def test_every_status_has_exactly_one_outcome(code: int) -> None:
 def test_no_answer_is_tried_again() -> None:
     with pytest.raises(RetryLater, match="no answer"):
         judge(Dataset(), "pacs")
+
+
+def test_an_answer_is_answered_before_the_association_on_which_it_came_ends(film: Path) -> None:
+    committing, came = Committing(), threading.Event()
+
+    def on_report(_event_type: int, _information: Dataset) -> int:
+        came.set()
+        threading.Event().wait(0.3)  # nobody sets it: what was written is seen before this answer has left
+        return 0x0000
+
+    with peers.ReceivingArchive(handlers=committing.handlers) as archive:
+        ask_commitment(
+            [film],
+            to(archive),
+            calling_aet="CHEX",
+            transaction_uid="2.25.1",
+            on_report=on_report,
+            report_seconds=60.0,
+            is_over=came.is_set,
+        )
+
+    peers.wait_until(lambda: committing.reported == [0x0000], what="the archive hears that it was understood")
+
+
+@given(st.integers(0, 0xFFFF))
+def test_every_answer_to_a_request_for_commitment_has_one_outcome(code: int) -> None:
+    status = Dataset()
+    status.Status = code
+    destination = DicomDestination(name="pacs", ae_title="PACS", host=peers.LOOPBACK, port=104)
+
+    if code in (0x0000, 0x0131):
+        judge_request(status, destination)
+    else:
+        with pytest.raises(GiveUp if code in (0x0118, 0x0122, 0x0124) else RetryLater):
+            judge_request(status, destination)
+
+
+def test_a_destination_answers_when_it_accepts_an_association_whatever_it_offers(
+    archive: peers.ReceivingArchive,
+) -> None:
+    destinations.probe(to(archive), calling_aet="CHEX")
+    assert archive.echoes == 1
+    archive.stop()
+    archive.verify_nobody()
+    archive.start()
+    destinations.probe(to(archive), calling_aet="CHEX")
+    assert archive.echoes == 1
+
+
+def test_a_destination_that_rejects_or_is_not_there_does_not_answer(archive: peers.ReceivingArchive) -> None:
+    archive.reject()
+    with pytest.raises(DestinationDown, match="check both AE titles"):
+        destinations.probe(to(archive), calling_aet="CHEX")
+
+    with archive.down(), pytest.raises(DestinationDown, match="cannot be reached"):
+        destinations.probe(to(archive), calling_aet="CHEX")

@@ -82,7 +82,17 @@ def test_every_code_of_our_own_is_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["node", "deploy.backup", "export.build", "export.parity", "models.checkpoint", "models.random_weights"]
+    "module",
+    [
+        "node",
+        "deploy.backup",
+        "export.build",
+        "export.parity",
+        "models.checkpoint",
+        "models.evaluate",
+        "models.evaluation.card",
+        "models.random_weights",
+    ],
 )
 def test_every_module_that_the_readme_runs_can_be_run(module: str) -> None:
     assert f"python -m {module} " in README

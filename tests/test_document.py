@@ -87,6 +87,20 @@ def test_a_document_never_names_itself_as_its_predecessor() -> None:
     assert "PredecessorDocumentsSequence" not in written(replace(ONE, predecessors=(itself,)))
 
 
+def test_what_was_corrected_and_corrected_back_is_another_object_each_time() -> None:
+    """A, the newest once more in another encoding, B, A, A again, B."""
+    corrected = cr(1)
+    corrected.PatientName = "Muller^Jorg"
+    rounds: list[tuple[str, ...]] = []
+
+    for header in (cr(1), cr(1), corrected, cr(1), cr(1), corrected):
+        rounds.append((written(replace(ONE, earlier=tuple(rounds)), header).SOPInstanceUID,))
+
+    uids = [uid for (uid,) in rounds]
+    assert uids == [uids[0], uids[0], uids[2], uids[3], uids[3], uids[5]]
+    assert len(set(uids)) == 4
+
+
 def test_whatever_is_said_differently_has_another_uid() -> None:
     renamed = cr(1)
     renamed.PatientName = "Muller^Jorg"

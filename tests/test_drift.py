@@ -217,6 +217,18 @@ def test_windows_and_scanner_numbers_outlive_a_restart(bench: Bench) -> None:
     assert bench.value("cxr_drift_films", window="reference", scanner="philips-1") == REFERENCE_FILMS
 
 
+def test_workers_of_one_folder_share_windows_and_scanner_numbers(bench: Bench) -> None:
+    other = Bench(bench.folder)
+    scanners = [header(model=f"Model {number}") for number in range(2)]
+
+    for number in range(6):
+        (bench if number % 2 else other).watch.note(film(0.5), scanners[number % 3 % 2])
+
+    assert max(one.value("cxr_drift_films", window="reference", scanner="all") or 0 for one in (bench, other)) == 6
+    known = scanners_from_json(Spool(bench.folder).window("scanners"))
+    assert len(known.models) == 2
+
+
 def test_other_weights_are_compared_with_their_own_first_films(bench: Bench) -> None:
     bench.fill("philips-1", last="0" * CURRENT_FILMS)
 

@@ -27,6 +27,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 PROMPTS = prompts.load("chexpert14")
 
 
+def share_of_examples(share: float) -> int:
+    """Fewer examples than others, for each is slow; more of them with another profile (`make fuzz`)."""
+    profile = settings.default
+    return round(share * (profile.max_examples if profile is not None else 100))
+
+
 @cache
 def contents() -> tuple[bytes, ...]:
     """A film uncompressed, in JPEG 2000 and without preamble."""
@@ -57,7 +63,7 @@ def answer(content: bytes) -> None:
             assert write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=WRITERS)
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of_examples(0.6))
 @given(st.data())
 def test_a_file_with_some_bytes_changed(data: st.DataObject) -> None:
     content = bytearray(data.draw(st.sampled_from(contents())))
@@ -88,7 +94,7 @@ def test_a_length_that_leads_astray_is_no_failure_of_the_disk(tmp_path: Path) ->
         answer_film(path, ScriptedReader(), PROMPTS)
 
 
-@settings(max_examples=30)
+@settings(max_examples=share_of_examples(0.3))
 @given(st.data())
 def test_a_file_that_ends_early(data: st.DataObject) -> None:
     content = data.draw(st.sampled_from(contents()))
@@ -96,7 +102,7 @@ def test_a_file_that_ends_early(data: st.DataObject) -> None:
     answer(content[: data.draw(st.integers(0, len(content)))])
 
 
-@settings(max_examples=30)
+@settings(max_examples=share_of_examples(0.3))
 @given(st.data())
 def test_a_codestream_with_some_bytes_changed(data: st.DataObject) -> None:
     content = bytearray(contents()[1])

@@ -14,19 +14,21 @@ import pytest
 
 from node import destinations, prompts
 from node.config import Hl7Destination, TlsSettings
+from node.database import connect
 from node.destinations import hl7
 from node.domain import Order, OutputObject
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
-from node.ledger import Ledger, connect
+from node.ledger import Ledger
 from node.metrics import Metrics
 from node.order_store import OrderStore
 from node.outputs import oru
 from node.pipeline import Pipeline
+from node.sending import Json
 from node.spool import Spool
-from node.steps import Json, Steps, delivery_of
-from tests import films, mllp, peers, samples
+from node.steps import Steps, delivery_of
+from tests import films, mllp, peers, samples, senders
 from tests.fakes import ScriptedReader
 from tests.mllp import InformationSystem, Mood
 
@@ -151,6 +153,16 @@ def test_a_closed_port_holds_everything_for_this_destination(system: Information
             deliver(result, dataclasses.replace(to(system), port=bound.getsockname()[1]))
 
 
+def test_a_system_that_was_down_is_looked_for_without_a_message(system: InformationSystem) -> None:
+    destinations.probe(to(system), calling_aet="CHEX")
+
+    with socket.socket() as bound:
+        bound.bind((peers.LOOPBACK, 0))
+        with pytest.raises(DestinationDown, match="cannot be reached"):
+            destinations.probe(dataclasses.replace(to(system), port=bound.getsockname()[1]), calling_aet="CHEX")
+    assert system.kept == []
+
+
 def test_an_unknown_host_is_told_by_its_name(system: InformationSystem, result: Path) -> None:
     with pytest.raises(DestinationDown, match=r"ris cannot be reached at no\.such\.host\.invalid"):
         deliver(result, dataclasses.replace(to(system), host="no.such.host.invalid"))
@@ -220,7 +232,8 @@ class Bench:
             ledger=self.ledger,
             metrics=Metrics(),
             destinations={"ris": to(system)},
-            calling_aet="CHEX",
+            sending=senders.sending(spool, self.ledger, to(system)),
+            stat_seconds=900.0,
         )
 
     def written(self) -> tuple[OutputObject, bytes]:
@@ -228,7 +241,7 @@ class Bench:
         return output, self.pipeline.spool.output_path(output).read_bytes()
 
     def send(self, output: OutputObject) -> Json:
-        return self.steps.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
+        return self.steps.sending.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
 
 
 @pytest.fixture
@@ -257,7 +270,7 @@ def test_an_order_that_came_before_is_answered(bench: Bench) -> None:
 def test_a_message_is_delivered_delayed_and_parked_as_any_output(bench: Bench, system: InformationSystem) -> None:
     output, _ = bench.written()
     system.mood, system.condition = (lambda: Mood.ERROR), "207"
-    assert bench.send(output) == {"outcome": "delayed", "wait": 1.0, "down": False}
+    assert bench.send(output) == {"outcome": "delayed", "wait": 1.0}
 
     system.condition = "102"
     assert bench.send(output) == {"outcome": "parked"}

@@ -5,15 +5,28 @@ from pathlib import Path
 
 import pytest
 
+from node import durable
+from node.database import connect
 from node.domain import Delivery, DeliveryState, Order
 from node.janitor import Janitor, removable
-from node.ledger import Ledger, connect
+from node.ledger import Ledger
 from node.order_store import OrderStore
 from node.spool import RoundMark, Spool
 
 STUDY = "1.2.3"
 NOW = datetime.now(UTC)
 MONTH = timedelta(days=30)
+
+
+class History:
+    """Notes up to when it was told to forget."""
+
+    def __init__(self) -> None:
+        self.limits: list[datetime] = []
+
+    def forget_older(self, limit: datetime) -> int:
+        self.limits.append(limit)
+        return 0
 
 
 class Shelf:
@@ -76,8 +89,20 @@ def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
     for path in shelf.spool.directory.glob("orders/*"):
         os.utime(path, (1, 1))
 
-    Janitor(shelf.spool, shelf.ledger, shelf.orders, keep_days=30).close()
+    history = History()
+    Janitor(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
 
     assert shelf.spool.study(STUDY).instances == ()
     assert shelf.ledger.study_state(STUDY) is None
     assert shelf.orders.find(study_uid=STUDY, accession="A-17") is None
+    assert [limit < NOW - timedelta(days=29) for limit in history.limits] == [True]
+
+
+def test_of_several_janitors_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
+    history = History()
+
+    with durable.lock(shelf.spool.directory / "janitor.lock"):
+        Janitor(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
+
+    assert history.limits == []
+    assert shelf.spool.study(STUDY).instances

@@ -67,7 +67,7 @@ def test_a_result_answers_the_order_that_came_before_its_film(tmp_path: Path) ->
 def test_a_node_killed_after_it_wrote_sends_what_it_wrote(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive, InformationSystem() as system:
         settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=4) as first:  # right after the outputs were written
+        with Service(settings, die_at=5) as first:  # right after the outputs were written
             assert peers.send(FILM, port=first.dicom_port) == 0
             assert first.wait_until_dead() == -9
         (written,) = (tmp_path / "node").rglob("*.hl7")

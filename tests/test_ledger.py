@@ -1,17 +1,26 @@
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from node.database import connect
 from node.domain import Delivery, DeliveryState
-from node.ledger import Ledger, Parked, connect
+from node.ledger import Ledger, Parked, Standing
+from tests.peers import wait_until
+from tests.postgres import Postgres
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    ledger = Ledger(connect(tmp_path / "ledger.sqlite"))
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    is_file = request.param == "sqlite"
+    ledger = Ledger(connect(tmp_path / "ledger.sqlite" if is_file else request.getfixturevalue("postgres").url))
     yield ledger
     ledger.close()
 
@@ -38,6 +47,49 @@ def test_the_last_state_of_a_study_counts(ledger: Ledger) -> None:
     assert ledger.study_counts() == {"finished": 1, "parked": 1}
     assert ledger.study_state("1") == "finished"
     assert ledger.study_state("3") is None
+
+
+def test_only_what_is_still_parked_waits_again(ledger: Ledger) -> None:
+    ledger.set_study("1", "parked", stage="read", reason="why")
+    ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=7, reason="why")
+
+    ledger.unpark_study("1")
+    ledger.unpark_delivery(delivery())
+
+    assert ledger.study_state("1") == "receiving"
+    assert ledger.delivery_state(delivery()) is DeliveryState.WAITING
+    assert ledger.parked() == []
+
+    ledger.set_study("1", "finished")
+    ledger.set_sent(delivery(), attempts=1)
+    ledger.unpark_study("1")
+    ledger.unpark_delivery(delivery())
+
+    assert ledger.study_state("1") == "finished"
+    assert ledger.delivery_state(delivery()) is DeliveryState.SENT
+
+
+def test_a_study_belongs_to_one_workflow_until_that_is_over(ledger: Ledger) -> None:
+    assert ledger.claim("1", holder="a") == "a"
+    assert ledger.claim("1", holder="b") == "a"
+    assert ledger.claim("1", holder="a") == "a"
+    assert ledger.claim("2", holder="b") == "b"
+
+    assert ledger.claim("1", holder="b", instead_of="a") == "b"
+    assert ledger.claim("1", holder="c", instead_of="a") == "b"
+    assert ledger.claim("1", holder="a") == "b"
+
+
+def test_of_many_that_claim_a_study_at_once_one_has_it(ledger: Ledger) -> None:
+    ledger.claim("1", holder="over")
+    names = [str(number) for number in range(16)]
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        first = set(pool.map(lambda name: ledger.claim("1", holder=name, instead_of="over"), names))
+        fresh = set(pool.map(lambda name: ledger.claim("2", holder=name), names))
+
+    assert (len(first), len(fresh)) == (1, 1)
+    assert first | fresh <= set(names)
 
 
 def test_a_delivery_that_is_known_keeps_its_state(ledger: Ledger) -> None:
@@ -179,3 +231,110 @@ def test_each_destination_has_an_oldest_delivery_while_one_waits(ledger: Ledger)
 
     assert set(ledger.oldest_delivery_seconds()) == {"down"}
     assert 0.0 <= ledger.oldest_delivery_seconds()["down"] < 60.0
+
+
+def test_what_was_sent_and_is_to_be_committed_is_counted_until_it_is(ledger: Ledger) -> None:
+    first, second, other = delivery(uid="1.2"), delivery(uid="1.3"), delivery("archive")
+    for one in (first, second):
+        ledger.set_sent(one, attempts=1, awaits_commitment=True)
+    ledger.set_sent(other, attempts=1)
+
+    ((name, (count, seconds)),) = ledger.uncommitted().items()
+
+    assert (name, count) == ("pacs", 2)
+    assert 0 <= seconds < 60
+    ledger.add_transaction("2.25.1", [first])
+    ledger.set_answered("2.25.1", kept=[first], failed={})
+    assert ledger.uncommitted()["pacs"][0] == 1
+    ledger.release(second)
+    assert ledger.uncommitted() == {}
+
+
+def test_of_two_deliveries_that_are_sent_at_once_one_is_the_last(ledger: Ledger) -> None:
+    at_once = threading.Barrier(2)
+
+    def send(one: Delivery) -> bool:
+        at_once.wait(timeout=30)
+        return ledger.set_sent(one, attempts=1)
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(20):
+            pair = [replace(delivery(uid=f"1.{number}.{uid}"), study_uid=f"2.{number}") for uid in (1, 2)]
+            for one in pair:
+                ledger.add_delivery(one)
+
+            assert list(pool.map(send, pair)).count(True) == 1
+
+
+def test_a_ledger_asks_no_database_before_it_is_used() -> None:
+    with closing(Ledger(connect("postgresql://nobody@127.0.0.1:1/chex"))) as ledger, pytest.raises(OperationalError):
+        ledger.study_counts()
+
+
+def test_an_answer_counts_for_what_was_asked_and_is_to_be_committed(ledger: Ledger) -> None:
+    for number, awaits in ((1, True), (2, True), (3, False), (4, True)):
+        ledger.set_sent(numbered(number), attempts=1, awaits_commitment=awaits)
+    ledger.add_transaction("2.25.1", [numbered(1), numbered(2), numbered(3)])
+    ledger.add_transaction("2.25.1", [numbered(1)])  # a step that was cut short is run again
+    assert not ledger.is_delivered("1.1")
+
+    answered = [numbered(number) for number in (1, 3, 4)]
+    assert ledger.set_answered("2.25.1", kept=answered, failed={numbered(2): "lost"}) == [numbered(1)]
+    assert ledger.set_answered("2.25.1", kept=answered, failed={numbered(2): "lost"}) == []
+
+    assert sorted(one.study_uid for one in ledger.transaction("2.25.1")) == ["1.1", "1.2", "1.3"]
+    assert ledger.delivery_counts() == {("pacs", "committed"): 1, ("pacs", "waiting"): 1, ("pacs", "sent"): 2}
+    assert [ledger.is_delivered(f"1.{number}") for number in (1, 2, 3, 4)] == [True, False, True, False]
+    assert ledger.standing(numbered(2)) == Standing(
+        state=DeliveryState.WAITING, awaits_commitment=True, failures=1, reason="lost"
+    )
+    assert ledger.open_deliveries() == [numbered(2), numbered(4)]
+
+
+def test_an_answer_locks_what_it_changes_in_the_order_in_which_a_delivery_does(postgres: Postgres) -> None:
+    first, last = numbered(1), numbered(2)
+    with closing(Ledger(connect(postgres.url))) as ledger, ThreadPoolExecutor(1) as pool:
+        for one in (first, last):
+            ledger.set_sent(one, attempts=1, awaits_commitment=True)
+        ledger.add_transaction("2.25.1", [first, last])
+        with psycopg.connect(postgres.url) as other:
+            other.execute("SELECT * FROM chex.deliveries WHERE id = %s FOR UPDATE", (first.id,))
+            answered = pool.submit(ledger.set_answered, "2.25.1", kept=[last, first], failed={})
+            wait_until(lambda: bool(postgres.execute("SELECT 1 FROM pg_locks WHERE NOT granted")), what="it waits")
+            free = postgres.execute("SELECT id FROM chex.deliveries FOR UPDATE SKIP LOCKED")
+
+    assert free == [(last.id,)]
+    assert set(answered.result()) == {first, last}
+
+
+def test_what_nobody_is_asked_to_commit_to_any_more_is_delivered(ledger: Ledger) -> None:
+    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
+    ledger.add_transaction("2.25.1", [numbered(1)])
+
+    ledger.release(numbered(1))
+
+    assert ledger.set_answered("2.25.1", kept=[], failed={numbered(1): "lost"}) == []  # nobody would send it again
+    assert ledger.is_delivered("1.1")
+    assert ledger.open_deliveries() == []
+
+
+def test_what_is_to_be_sent_again_is_not_released(ledger: Ledger) -> None:
+    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
+    ledger.add_transaction("2.25.1", [numbered(1)])
+    ledger.set_answered("2.25.1", kept=[], failed={numbered(1): "lost"})
+
+    ledger.release(numbered(1))
+
+    standing = ledger.standing(numbered(1))
+    assert standing is not None
+    assert standing.awaits_commitment
+
+
+def test_a_study_that_is_forgotten_leaves_no_transaction(ledger: Ledger) -> None:
+    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
+    ledger.add_transaction("2.25.1", [numbered(1)])
+
+    ledger.forget("1.1")
+
+    assert ledger.transaction("2.25.1") == []
+    assert ledger.standing(numbered(1)) is None

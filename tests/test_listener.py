@@ -1,7 +1,8 @@
 import hashlib
+import shutil
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from pynetdicom import AE, build_context
 from pynetdicom.dsutils import encode
 
 from node.config import Caller, ListenerSettings
-from node.listener import TRANSFER_SYNTAXES, Listener, identify, is_storage
+from node.contexts import TRANSFER_SYNTAXES, is_storage
+from node.listener import Listener, identify
 from node.metrics import Metrics
 from node.spool import Spool
 from tests import films, peers
+from tests.listening import TESTER, Node, listening
 
 VERIFICATION = "1.2.840.10008.1.1"
 STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
@@ -24,28 +27,10 @@ PRIVATE = "1.3.12.2.1107.5.9.1"
 CHEST_FILM = "1.2.840.10008.5.1.4.1.1.1"
 
 
-@dataclass
-class Node:
-    listener: Listener
-    spool: Spool
-    metrics: Metrics
-    told: list[str]
-
-    def count(self, metric: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(metric, labels) or 0.0
-
-
-def start(folder: Path, *, min_free_mib: int = 0) -> Node:
-    spool, metrics, told = Spool(folder, min_free_mib=min_free_mib), Metrics(), list[str]()
-    settings = ListenerSettings(port=0, callers=(Caller(ae_title="TESTER", hosts=("127.0.0.1",)),))
-    return Node(Listener(settings, spool, metrics, on_kept=told.append), spool, metrics, told)
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    node = start(tmp_path)
-    yield node
-    node.listener.close()
+    with listening(tmp_path) as running:
+        yield running
 
 
 def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:
@@ -110,12 +95,10 @@ def test_an_unknown_caller_is_rejected_and_counted(node: Node, calling: str) -> 
 
 
 def test_a_known_title_from_another_host_is_rejected(tmp_path: Path) -> None:
-    settings = ListenerSettings(port=0, callers=(Caller(ae_title="TESTER", hosts=("192.0.2.1",)),))
-    listener = Listener(settings, Spool(tmp_path), Metrics(), on_kept=lambda _: None)
-    try:
-        assert peers.send(films.thumbnail(), port=listener.port) is None
-    finally:
-        listener.close()
+    elsewhere = Caller(ae_title="TESTER", hosts=("192.0.2.1",))
+    with listening(tmp_path, settings=ListenerSettings(callers=(elsewhere,))) as node:
+        assert peers.send(films.thumbnail(), port=node.listener.port) is None
+        assert node.count("cxr_associations_refused_total", reason="caller") == 1
 
 
 def test_another_called_title_is_rejected(node: Node) -> None:
@@ -123,13 +106,17 @@ def test_another_called_title_is_rejected(node: Node) -> None:
     assert node.count("cxr_associations_refused_total", reason="called_ae") == 1
 
 
-def test_below_the_reserve_associations_are_rejected_for_now(tmp_path: Path) -> None:
-    node = start(tmp_path, min_free_mib=10**9)
-    try:
-        assert peers.send(films.thumbnail(), port=node.listener.port) is None
+def test_nobody_is_let_in_while_the_disk_cannot_be_asked(tmp_path: Path) -> None:
+    with listening(tmp_path / "data") as node:
+        shutil.rmtree(tmp_path / "data")
+
+        association = AE(ae_title="TESTER").associate(
+            "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
+        )
+
+        assert association.is_rejected
         assert node.count("cxr_associations_refused_total", reason="disk") == 1
-    finally:
-        node.listener.close()
+        assert node.count("cxr_associations_open") == 0
 
 
 def test_every_storage_class_is_accepted_private_and_retired_ones_too(node: Node) -> None:
@@ -193,7 +180,7 @@ def test_a_deflate_bomb_is_never_inflated_to_find_its_study() -> None:
     assert sent is not None
 
     tracemalloc.start()
-    found = identify(sent, DeflatedExplicitVRLittleEndian)
+    found = identify(BytesIO(sent), DeflatedExplicitVRLittleEndian)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
@@ -201,22 +188,15 @@ def test_a_deflate_bomb_is_never_inflated_to_find_its_study() -> None:
     assert peak < 10_000_000
 
 
-def test_what_fails_on_our_side_is_answered_with_another_status(node: Node) -> None:
-    node.listener.close()
-    listener = Listener(
-        ListenerSettings(port=0, callers=(Caller(ae_title="TESTER", hosts=("127.0.0.1",)),)),
-        node.spool,
-        node.metrics,
-        on_kept=_fail,
-    )
+def test_what_fails_on_our_side_is_answered_with_another_status(tmp_path: Path) -> None:
+    def fail(_study_uid: str) -> None:
+        raise RuntimeError("nobody hears")
+
+    listener = Listener(ListenerSettings(port=0, callers=(TESTER,)), Spool(tmp_path), Metrics(), on_kept=fail)
     try:
         assert peers.send(films.thumbnail(), port=listener.port) == 0x0110
     finally:
         listener.close()
-
-
-def _fail(_study_uid: str) -> None:
-    raise RuntimeError("nobody hears")
 
 
 def test_associations_bytes_and_time_of_what_was_kept_are_counted(node: Node) -> None:
@@ -232,24 +212,42 @@ def test_associations_bytes_and_time_of_what_was_kept_are_counted(node: Node) ->
 
 
 def test_one_association_too_many_is_rejected_and_counted(tmp_path: Path) -> None:
-    spool, metrics = Spool(tmp_path), Metrics()
-    callers = (Caller(ae_title="TESTER", hosts=("127.0.0.1",)),)
-    listener = Listener(
-        ListenerSettings(port=0, callers=callers, max_associations=1), spool, metrics, on_kept=lambda _uid: None
-    )
-    node = Node(listener, spool, metrics, [])
-    first = AE(ae_title="TESTER").associate(
-        "127.0.0.1", listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
-    )
-    try:
-        assert node.count("cxr_associations_open") == 1
-        assert peers.send(films.thumbnail(), port=listener.port) is None
-        peers.wait_until(
-            lambda: node.count("cxr_associations_refused_total", reason="limit") == 1, what="the refusal is counted"
+    with listening(tmp_path, settings=ListenerSettings(max_associations=1)) as node:
+        first = AE(ae_title="TESTER").associate(
+            "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
         )
-    finally:
+
+        assert node.count("cxr_associations_open") == 1
+        assert peers.send(films.thumbnail(), port=node.listener.port) is None
+        node.wait_for_refusal("limit")
         first.release()
-        listener.close()
+
+
+@pytest.mark.parametrize(("priority", "is_urgent"), [(0, False), (1, True), (2, False)])
+def test_a_request_of_high_priority_makes_its_study_urgent(node: Node, priority: int, is_urgent: bool) -> None:
+    film = films.thumbnail()
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1",
+        node.listener.port,
+        ae_title="CHEX",
+        contexts=[build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)],
+    )
+
+    assert association.send_c_store(film, priority=priority).Status == 0x0000
+    association.release()
+
+    assert node.spool.is_urgent(film.StudyInstanceUID) is is_urgent
+
+
+def test_every_film_of_a_stat_caller_makes_its_study_urgent(tmp_path: Path) -> None:
+    emergency = Caller(ae_title="EMERGENCY", hosts=("127.0.0.1",), priority="stat")
+    film = films.thumbnail()
+    with listening(tmp_path, settings=ListenerSettings(callers=(TESTER, emergency))) as node:
+        peers.send(film, port=node.listener.port)
+        assert not node.spool.is_urgent(film.StudyInstanceUID)
+
+        peers.send(film, port=node.listener.port, calling_ae="EMERGENCY")  # a repeated one, too
+        assert node.spool.is_urgent(film.StudyInstanceUID)
 
 
 def test_what_is_refused_is_counted_with_its_reason(node: Node) -> None:

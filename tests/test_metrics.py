@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from node.domain import Reason
 from node.errors import Refused
 from node.http import HttpServer, Readiness
-from node.metrics import FAILURES, REFUSALS, Metrics
+from node.metrics import FAILURES, ORDER_REFUSALS, REFUSALS, Metrics
 from tests.exported import whole_registry
 
 
@@ -87,9 +87,10 @@ def test_counters_start_at_zero_for_every_label_they_can_have() -> None:
     registry = metrics.registry
 
     assert samples(registry, "cxr_associations_refused_total") == {(reason,): 0.0 for reason in REFUSALS}
+    assert samples(registry, "cxr_orders_refused_total") == {(reason,): 0.0 for reason in ORDER_REFUSALS}
     assert samples(registry, "cxr_films_total") == {(outcome,): 0.0 for outcome in ("read", *Reason)}
     assert samples(registry, "cxr_deliveries_total") == {
-        ("pacs", outcome): 0.0 for outcome in ("sent", "delayed", "parked")
+        ("pacs", outcome): 0.0 for outcome in ("sent", "committed", "delayed", "parked")
     }
     assert samples(registry, "cxr_findings_total") == {
         ("edema", "other", state): 0.0 for state in ("present", "indeterminate", "absent")
@@ -115,6 +116,8 @@ def test_work_that_waits_is_counted_by_queue_and_by_destination() -> None:
     assert samples(registry, "cxr_destination_paused") == {("archive",): 1.0, ("second",): 0.0}
     assert samples(registry, "cxr_destination_oldest_waiting_seconds") == {("archive",): 8.0, ("second",): 0.0}
     assert samples(registry, "cxr_destination_deliveries")[("second", "parked")] == 0.0
+    assert samples(registry, "cxr_destination_uncommitted") == {("archive",): 2.0, ("second",): 0.0}
+    assert samples(registry, "cxr_destination_oldest_uncommitted_seconds") == {("archive",): 90.0, ("second",): 0.0}
     assert samples(registry, "cxr_ready") == {("listener",): 1.0, ("disk",): 0.0}
 
 

@@ -6,18 +6,20 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from node.config import OrdersSettings
+from node.config import OrdersSettings, OrdersTlsSettings
 from node.domain import Order
 from node.hl7.acknowledgment import read_acknowledgment
+from node.metrics import Metrics
 from node.order_listener import OrderListener
 from node.order_store import OrderStore
 from tests import mllp, peers
+from tests.test_metrics import samples
 from tests.test_orders import OMI, ORM, PATIENT, STUDY
 
 
@@ -27,26 +29,62 @@ def store(tmp_path: Path) -> OrderStore:
 
 
 @pytest.fixture
-def listener(store: OrderStore) -> Iterator[OrderListener]:
-    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("Europe/Berlin"))
-    yield listener
-    listener.close()
+def metrics() -> Metrics:
+    return Metrics()
 
 
-def test_orders_are_answered_one_after_the_other_when_they_are_kept(listener: OrderListener, store: OrderStore) -> None:
+@pytest.fixture
+def listener(store: OrderStore, metrics: Metrics) -> Iterator[OrderListener]:
+    with listening(store, metrics) as listener:
+        yield listener
+
+
+@contextmanager
+def listening(
+    store: OrderStore,
+    metrics: Metrics,
+    *,
+    hosts: tuple[str, ...] = (peers.LOOPBACK,),
+    tls: OrdersTlsSettings | None = None,
+    patience_seconds: float = 30.0,
+) -> Iterator[OrderListener]:
+    settings = OrdersSettings(port=0, hosts=hosts, tls=tls)
+    listener = OrderListener(
+        settings, store, metrics, zone=ZoneInfo("Europe/Berlin"), patience_seconds=patience_seconds
+    )
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+def refused(metrics: Metrics) -> dict[str, float]:
+    """How often something was refused, by reason, where it was at all."""
+    found = samples(metrics.registry, "cxr_orders_refused_total")
+    return {reason: count for (reason,), count in found.items() if count}
+
+
+def test_orders_are_answered_one_after_the_other_when_they_are_kept(
+    listener: OrderListener, store: OrderStore, metrics: Metrics
+) -> None:
     answers = mllp.ask(listener.port, ORM.encode(), OMI.encode())
 
     assert [(str(one.segment("MSA")[1]), str(one.segment("MSA")[2])) for one in answers] == [("AA", "C1"), ("AA", "C2")]
     assert store.find(study_uid="1.9", accession="A-18") is not None
+    assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 2.0, ("cancelled",): 0.0, ("refused",): 0.0}
+    assert refused(metrics) == {}
 
 
-def test_a_cancelled_order_is_answered_and_forgotten(listener: OrderListener, store: OrderStore) -> None:
+def test_a_cancelled_order_is_answered_and_forgotten(
+    listener: OrderListener, store: OrderStore, metrics: Metrics
+) -> None:
     mllp.ask(listener.port, ORM.encode())
 
     (answer,) = mllp.ask(listener.port, ORM.replace("ORC|NW", "ORC|CA").encode())
 
     assert str(answer.segment("MSA")[1]) == "AA"
     assert store.find(study_uid=STUDY, accession="A-17") is None
+    assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 1.0, ("cancelled",): 1.0, ("refused",): 0.0}
 
 
 @pytest.mark.parametrize(
@@ -59,22 +97,26 @@ def test_a_cancelled_order_is_answered_and_forgotten(listener: OrderListener, st
     ],
 )
 def test_a_bad_message_is_answered_without_a_word_of_the_patient(
-    listener: OrderListener, store: OrderStore, content: str, code: str
+    listener: OrderListener, store: OrderStore, metrics: Metrics, content: str, code: str
 ) -> None:
     answers = mllp.ask(listener.port, content.encode(), OMI.encode())
 
     assert [str(one.segment("MSA")[1]) for one in answers] == [code, "AA"]
     assert not any(secret in str(answers) for secret in ("Zyxwvu", "PID-7788"))
     assert store.find(study_uid="1.9", accession="A-17") is None
+    assert refused(metrics) == {"content": 1.0}
 
 
-def test_an_order_that_cannot_be_kept_is_not_accepted(listener: OrderListener, tmp_path: Path) -> None:
+def test_an_order_that_cannot_be_kept_is_not_accepted(
+    listener: OrderListener, metrics: Metrics, tmp_path: Path
+) -> None:
     (tmp_path / "orders").write_text("no folder", encoding="utf-8")
 
     (answer,) = mllp.ask(listener.port, ORM.encode())
 
     verdict = read_acknowledgment(str(answer).encode())
     assert (verdict.code, verdict.conditions) == ("AR", ("207",))
+    assert refused(metrics) == {"not_kept": 1.0}
 
 
 @pytest.mark.parametrize("content", [b"\x0bMSH|^~\\&|half", b"\x16\x03\x01 TLS", b"no mark\x1c\r", b""])
@@ -85,18 +127,15 @@ def test_what_is_no_frame_ends_its_own_connection_only(listener: OrderListener, 
     assert str(answer.segment("MSA")[1]) == "AA"
 
 
-def test_an_order_from_elsewhere_is_not_taken(store: OrderStore) -> None:
-    listener = OrderListener(OrdersSettings(port=0, hosts=("192.0.2.1",)), store, zone=ZoneInfo("UTC"))
-    try:
+def test_an_order_from_elsewhere_is_not_taken(store: OrderStore, metrics: Metrics) -> None:
+    with listening(store, metrics, hosts=("192.0.2.1",)) as listener:
         assert mllp.ask(listener.port, ORM.encode()) == []
-    finally:
-        listener.close()
 
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+    assert refused(metrics) == {"caller": 1.0}
 
 
-def test_an_open_connection_ends_with_the_node(store: OrderStore) -> None:
-    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
+def test_an_open_connection_ends_with_the_node(listener: OrderListener) -> None:
     with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
         connection.sendall(mllp.START + ORM.encode() + mllp.END)
         assert connection.recv(65536)
@@ -107,7 +146,9 @@ def test_an_open_connection_ends_with_the_node(store: OrderStore) -> None:
         assert not listener.is_listening
 
 
-def test_the_one_that_was_silent_longest_makes_room_for_the_twenty_first(listener: OrderListener) -> None:
+def test_the_one_that_was_silent_longest_makes_room_for_the_twenty_first(
+    listener: OrderListener, metrics: Metrics
+) -> None:
     with ExitStack() as everything:
         address = (peers.LOOPBACK, listener.port)
         open_ones = [everything.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
@@ -119,39 +160,42 @@ def test_the_one_that_was_silent_longest_makes_room_for_the_twenty_first(listene
 
         assert str(answer.segment("MSA")[1]) == "AA"
         assert open_ones[1].recv(65536) == b""
+        assert refused(metrics) == {"silent": 1.0}
         open_ones[0].sendall(mllp.START + OMI.encode() + mllp.END)
         assert open_ones[0].recv(65536)
+        assert samples(metrics.registry, "cxr_order_connections_open")[()] in (19.0, 20.0)  # one may not have ended yet
+
+    listener.close()
+    assert samples(metrics.registry, "cxr_order_connections_open") == {(): 0.0}
 
 
-def test_ten_refused_messages_in_a_row_end_the_connection(listener: OrderListener) -> None:
+def test_ten_refused_messages_in_a_row_end_the_connection(listener: OrderListener, metrics: Metrics) -> None:
     good, bad = ORM.encode(), b"GET / HTTP/1.1"
 
     answers = mllp.ask(listener.port, *[bad] * 9, good, *[bad] * 12)
 
     assert [str(one.segment("MSA")[1]) for one in answers] == ["AR"] * 9 + ["AA"] + ["AR"] * 10
+    assert refused(metrics) == {"content": 19.0, "useless": 1.0}
 
 
-def test_who_never_reads_an_answer_is_left(store: OrderStore) -> None:
-    settings = OrdersSettings(port=0, hosts=(peers.LOOPBACK,))
-    listener = OrderListener(settings, store, zone=ZoneInfo("UTC"), patience_seconds=0.5)
+def test_who_never_reads_an_answer_is_left(store: OrderStore, metrics: Metrics) -> None:
     message = mllp.START + ORM.replace("|C1|", f"|{'C' * 900_000}|").encode() + mllp.END  # its answer is as long
-    try:
-        with (
-            socket.create_connection((peers.LOOPBACK, listener.port), timeout=20) as connection,
-            pytest.raises(ConnectionError),
-        ):
-            for _ in range(100):
-                connection.sendall(message)
-    finally:
-        listener.close()
+    with (
+        listening(store, metrics, patience_seconds=0.5) as listener,
+        socket.create_connection((peers.LOOPBACK, listener.port), timeout=20) as connection,
+        pytest.raises(ConnectionError),
+    ):
+        for _ in range(100):
+            connection.sendall(message)
+
+    assert refused(metrics) == {"connection": 1.0}
 
 
-def test_a_disk_that_hangs_does_not_hold_up_the_end(store: OrderStore, tmp_path: Path) -> None:
+def test_a_disk_that_hangs_does_not_hold_up_the_end(listener: OrderListener, store: OrderStore, tmp_path: Path) -> None:
     store.keep(Order(accession="A-17"))
     (path,) = tmp_path.rglob("*.json")
     path.unlink()
     os.mkfifo(path)
-    listener = OrderListener(OrdersSettings(port=0, hosts=(peers.LOOPBACK,)), store, zone=ZoneInfo("UTC"))
     with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
         connection.sendall(mllp.START + ORM.encode() + mllp.END)
         hand = _writer(path)  # the order is in hand from here on

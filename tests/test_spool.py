@@ -2,6 +2,8 @@ import os
 import resource
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -126,6 +128,17 @@ def test_a_study_has_unread_files_until_a_round_covers_each(tmp_path: Path) -> N
     assert [one.files for one in spool.rounds(STUDY)] == [(first,), (first, late)]
 
 
+def test_the_mark_of_one_round_never_replaces_that_of_another(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.mark_round(STUDY, first := mark("a"))
+
+    spool.mark_round(STUDY, second := mark("b"))
+    spool.mark_round(STUDY, first)  # as after a crash
+    spool.mark_round(STUDY, second)
+
+    assert spool.rounds(STUDY) == [first, replace(second, number=2)]
+
+
 def test_an_output_that_exists_keeps_its_bytes(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.keep_output(output(), b"first")
@@ -133,6 +146,19 @@ def test_an_output_that_exists_keeps_its_bytes(tmp_path: Path) -> None:
     spool.keep_output(output(), b"second")
 
     assert spool.output_path(output()).read_bytes() == b"first"
+
+
+def test_of_many_that_write_an_output_at_once_one_does(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    ready = threading.Barrier(16)
+
+    def write(number: int) -> bytes:
+        ready.wait(timeout=60)
+        spool.keep_output(output(), str(number).encode())
+        return spool.output_path(output()).read_bytes()
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(write, range(16)))) == 1
 
 
 def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
@@ -162,7 +188,7 @@ def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path) -> 
 
     assert spool.remove_study(STUDY)
 
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["000001.json"]
+    assert [path.name for path in tmp_path.rglob("studies/**/*") if path.is_file()] == ["000001.json"]
     keep(spool)
     assert not spool.has_unread(STUDY)
 
@@ -203,6 +229,40 @@ def test_a_removal_that_was_cut_short_loses_nothing_unread(tmp_path: Path, moved
 
     assert not aside.exists()
     assert kept.exists() is not moved
+    assert len(spool.rounds(STUDY)) == 1
+
+
+def test_a_film_that_came_after_a_removal_was_cut_short_is_not_lost(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    old = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(old.name))
+    (tmp_path / "studies" / STUDY).rename(tmp_path / "studies" / f".removing-{STUDY}")
+    new = keep(spool, b"another", film="1.2.3.77").instance.path
+
+    Spool(tmp_path).sweep(is_shared=True)
+
+    assert old.read_bytes() == b"metafilm"
+    assert new.read_bytes() == b"metaanother"
+    assert spool.has_unread(STUDY)
+
+
+def test_beside_other_processes_only_what_is_old_is_swept(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    young, old = (tmp_path / "studies" / f".incoming-{name}" for name in ("young", "old"))
+    for path in (young, old):
+        path.write_bytes(b"half a film")
+    os.utime(old, (1, 1))
+
+    assert spool.sweep(is_shared=True) == 1
+    assert (young.exists(), old.exists()) == (True, False)
+
+
+def test_a_study_that_another_process_removed_is_not_removed_again(tmp_path: Path) -> None:
+    spool, other = Spool(tmp_path), Spool(tmp_path)
+    spool.mark_round(STUDY, mark(keep(spool).instance.path.name))
+
+    assert other.remove_study(STUDY)
+    assert not spool.remove_study(STUDY)
     assert len(spool.rounds(STUDY)) == 1
 
 

@@ -1,29 +1,30 @@
-"""The steps of a round and of a delivery, one by one, with real files, a real database and a real archive."""
+"""The steps of a round, one by one, with real files and a real database."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from node import prompts
 from node.config import DicomDestination
-from node.domain import Delivery, DeliveryState, PromptSet
+from node.database import connect
+from node.domain import PromptSet
 from node.imaging import Radiograph
 from node.inference import Reading
-from node.ledger import Ledger, connect
+from node.ledger import Ledger
 from node.metrics import Metrics
 from node.order_store import OrderStore
 from node.pipeline import WRITERS, Pipeline
+from node.sending import Json
 from node.spool import Spool
-from node.steps import Json, Steps
-from tests import films, peers
+from node.steps import Steps
+from tests import films, peers, senders
 from tests.fakes import ScriptedReader
 
 STUDY = films.thumbnail().StudyInstanceUID
@@ -37,11 +38,23 @@ class FailingReader(ScriptedReader):
         raise KeyError("Doe^Jane")
 
 
-class Bench:
-    """One study on a spool, and one archive."""
+class BrieflyAway(Ledger):
+    """Its database is away when a study is first written."""
 
-    def __init__(self, folder: Path, archive: peers.ReceivingArchive) -> None:
-        self.archive, self.folder = archive, folder
+    _is_away = True
+
+    def set_study(self, uid: str, state: str, *, stage: str | None = None, reason: str | None = None) -> None:
+        if self._is_away:
+            self._is_away = False
+            raise OperationalError("INSERT", {}, ConnectionError())
+        super().set_study(uid, state, stage=stage, reason=reason)
+
+
+class Bench:
+    """One study on a spool."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
         body = films.file_bytes(films.thumbnail())
         self.spool.keep(study_uid=STUDY, sop_instance_uid=films.thumbnail().SOPInstanceUID, meta=b"", body=body)
@@ -55,15 +68,14 @@ class Bench:
             zone=ZoneInfo("UTC"),
             kinds=tuple(WRITERS),
         )
-        archive = DicomDestination(
-            name="archive", ae_title=self.archive.ae_title, host=peers.LOOPBACK, port=self.archive.port
-        )
+        archive = DicomDestination(name="archive", ae_title="ARCHIVE", host=peers.LOOPBACK, port=104)
         return Steps(
             pipeline=pipeline,
             ledger=self.ledger,
             metrics=Metrics(),
             destinations={"archive": archive},
-            calling_aet="CHEX",
+            sending=senders.sending(self.spool, self.ledger, archive),
+            stat_seconds=900.0,
         )
 
     def written(self, steps: Steps) -> tuple[Json, Json]:
@@ -79,18 +91,16 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with peers.ReceivingArchive() as archive:
-        bench = Bench(tmp_path, archive)
-        yield bench
-        bench.ledger.close()
+    bench = Bench(tmp_path)
+    yield bench
+    bench.ledger.close()
 
 
-def first(written: Json) -> dict[str, str]:
-    deliveries = written["deliveries"]
-    assert isinstance(deliveries, dict)
-    delivery = deliveries["archive"][0]
-    assert isinstance(delivery, dict)
-    return delivery
+def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:
+    with closing(BrieflyAway(connect(tmp_path / "ledger.sqlite"))) as ledger, pytest.raises(OperationalError):
+        replace(bench.steps(), ledger=ledger).plan(STUDY)
+
+    assert bench.ledger.parked() == []
 
 
 def test_a_round_covers_its_files_once(bench: Bench) -> None:
@@ -113,51 +123,6 @@ def test_writing_twice_writes_and_sends_the_same(bench: Bench) -> None:
     assert again is not None
     assert (again["outputs"], again["deliveries"]) == (written["outputs"], written["deliveries"])
     assert {path: path.read_bytes() for path in bench.folder.rglob("outputs/*.dcm")} == before
-
-
-def test_an_object_that_was_sent_is_not_sent_again(bench: Bench) -> None:
-    steps = bench.steps()
-    _, written = bench.written(steps)
-    assert steps.send(first(written), 1, time.time()) == {"outcome": "sent"}
-
-    assert steps.send(first(written), 1, time.time()) == {"outcome": "sent"}
-
-    assert len(bench.archive.requests) == 1
-
-
-def test_an_object_that_is_not_taken_now_is_told_from_an_archive_that_is_down(bench: Bench) -> None:
-    steps = bench.steps()
-    _, written = bench.written(steps)
-    bench.archive.refuse(0xA700)
-    busy = steps.send(first(written), 1, time.time())
-    bench.ledger.set_sent(replace(Delivery(**first(written)), sop_instance_uid="1.2"), attempts=1)
-    assert bench.ledger.delayed_destinations() == set()
-    with bench.archive.down():
-        down = steps.send(first(written), 3, time.time())
-
-    assert (busy["outcome"], busy["down"], busy["wait"]) == ("delayed", False, 1.0)
-    assert (down["outcome"], down["down"], down["wait"]) == ("delayed", True, 4.0)
-    assert bench.ledger.delayed_destinations() == {"archive"}
-
-
-def test_a_delivery_that_failed_too_long_is_parked(bench: Bench) -> None:
-    steps = bench.steps()
-    _, written = bench.written(steps)
-    bench.archive.refuse(0xA700)
-
-    outcome = steps.send(first(written), 99, time.time() - 73 * HOUR)
-
-    assert outcome == {"outcome": "parked"}
-    assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
-
-
-def test_a_delivery_to_a_destination_that_is_gone_is_parked(bench: Bench) -> None:
-    steps = bench.steps()
-    _, written = bench.written(steps)
-    delivery = Delivery(**{**first(written), "destination": "elsewhere"})
-
-    assert steps.send(asdict(delivery), 1, time.time()) == {"outcome": "parked"}
-    assert bench.ledger.delivery_state(delivery) is DeliveryState.PARKED
 
 
 def test_a_fault_of_the_program_parks_the_study_without_its_text(bench: Bench) -> None:
@@ -203,43 +168,3 @@ def test_a_film_that_ended_the_process_again_and_again_is_answered(bench: Bench)
         bench.spool.begin_reading(STUDY, key)
 
     assert steps.read(STUDY, instance.path.name) == "undecodable"
-
-
-def counted(steps: Steps, name: str, **labels: str) -> float:
-    return steps.metrics.registry.get_sample_value(name, labels) or 0.0
-
-
-def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
-    steps = bench.steps()
-    (instance,) = bench.spool.study(STUDY).instances
-    os.utime(instance.path, (time.time() - HOUR, time.time() - HOUR))
-    _, written = bench.written(steps)
-    deliveries = cast(dict[str, list[dict[str, str]]], written["deliveries"])["archive"]
-
-    for number, delivery in enumerate(deliveries):
-        assert counted(steps, "cxr_turnaround_seconds_count") == 0, number
-        steps.send(delivery, 1, time.time())
-
-    assert len(deliveries) == 2
-    assert counted(steps, "cxr_turnaround_seconds_count") == 1
-    assert HOUR <= counted(steps, "cxr_turnaround_seconds_sum") < 2 * HOUR
-
-
-def test_failures_are_counted_by_stage_and_class(bench: Bench) -> None:
-    steps = bench.steps(FailingReader())
-    (instance,) = bench.spool.study(STUDY).instances
-    steps.read(STUDY, instance.path.name)
-    delivering = bench.steps()
-    _, written = bench.written(delivering)
-    bench.archive.refuse(0xA700)
-    delivering.send(first(written), 1, time.time())
-    delivering.send(first(written), 2, time.time() - 73 * HOUR)
-    with bench.archive.down():
-        delivering.send(first(written), 3, time.time())
-    bench.archive.refuse(0xA900)
-    delivering.send(first(written), 4, time.time())
-
-    assert counted(steps, "cxr_failures_total", stage="read", reason="unforeseen") == 1
-    for reason in ("busy", "expired", "down", "rejected"):
-        assert counted(delivering, "cxr_failures_total", stage="deliver", reason=reason) == 1, reason
-    assert counted(delivering, "cxr_step_duration_seconds_count", step="deliver") == 0

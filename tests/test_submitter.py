@@ -1,4 +1,5 @@
 import threading
+from collections import Counter
 
 from node.submitter import Submitter
 
@@ -11,7 +12,7 @@ class Engine:
         self._failures = failures
         self._changed = threading.Condition()
 
-    def touch_study(self, study_uid: str) -> None:
+    def touch_study(self, study_uid: str, *, is_new: bool) -> None:
         with self._changed:
             if self._failures:
                 self._failures -= 1
@@ -38,14 +39,15 @@ def test_a_study_is_handed_on_at_most_once_a_second() -> None:
 
 
 def test_a_study_that_the_engine_did_not_take_is_handed_on_again() -> None:
-    engine = Engine(failures=1)
-    submitter = Submitter(engine.touch_study)
+    engine, delays = Engine(failures=1), Counter[str]()
+    submitter = Submitter(engine.touch_study, on_delayed=lambda: delays.update(["delayed"]))
 
     submitter.submit("1")
     engine.wait_for(1)
     submitter.close()
 
     assert engine.taken == ["1"]
+    assert delays == {"delayed": 1}
 
 
 def test_what_waits_is_handed_on_before_the_end() -> None:

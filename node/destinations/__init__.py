@@ -22,3 +22,15 @@ def deliver(path: Path, destination: DestinationSettings, *, calling_aet: str) -
             dicom.send(path, destination, calling_aet=calling_aet)
         case Hl7Destination():
             hl7.send(path, destination)
+
+
+def probe(destination: DestinationSettings, *, calling_aet: str) -> None:
+    """Ask a destination that was down whether it is there again, without sending anything.
+
+    Raises DestinationDown.
+    """
+    match destination:
+        case DicomDestination():
+            dicom.echo(destination, calling_aet=calling_aet)
+        case Hl7Destination():
+            hl7.probe(destination)

@@ -1,4 +1,4 @@
-"""C-STORE SCU: one object, one association, and what its outcome means.
+"""C-STORE, C-ECHO and storage commitment as SCU: one association for each call, and what its outcome means.
 
 A warning status (Bxxx) means stored (PS3.4 B.2.3), and so does a duplicate: the peer has this object. Out of resources
 and everything that happens to a connection will pass; a refused SOP class or an object the peer finds wrong will not.
@@ -7,24 +7,51 @@ and everything that happens to a connection will pass; a refused SOP class or an
 from __future__ import annotations
 
 import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from pydicom import dcmread
 from pydicom.dataset import Dataset
+from pydicom.filereader import read_file_meta_info
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
-from pynetdicom import AE
+from pynetdicom import AE, evt
 from pynetdicom.association import Association
+from pynetdicom.dimse_messages import N_EVENT_REPORT_RSP
+from pynetdicom.presentation import PresentationContext, build_context
+from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at import time
+    StorageCommitmentPushModel,
+    Verification,
+)
 
 from node.config import DicomDestination
+from node.destinations.connection import explain, tls_context
 from node.errors import DestinationDown, GiveUp, RetryLater
 
-_CONNECT_SECONDS = 10
-_ANSWER_SECONDS = 60
+Report = Callable[[int, Dataset], int]
+"""Takes event type and information of an N-EVENT-REPORT; returns the status to answer with."""
+
+_CONNECT_SECONDS: Final = 10
+_ANSWER_SECONDS: Final = 60
+_PROBE_SECONDS: Final = 5
+_LOOK_SECONDS: Final = 0.1
+
+_NATIVE: Final = (ExplicitVRLittleEndian, ImplicitVRLittleEndian)
 
 # PS3.7 C: success, duplicate SOP instance
-_STORED = frozenset((0x0000, 0x0111))
+_STORED: Final = frozenset((0x0000, 0x0111))
 # PS3.7 C: attribute value, attribute list, SOP instance, missing attribute (two), SOP class, not authorized
-_HOPELESS = frozenset((0x0106, 0x0107, 0x0117, 0x0120, 0x0121, 0x0122, 0x0124))
+_HOPELESS: Final = frozenset((0x0106, 0x0107, 0x0117, 0x0120, 0x0121, 0x0122, 0x0124))
+
+# PS3.4 J.3: the one instance of the class, and what to do with it; success, and a transaction that it has already
+_PUSH_MODEL_INSTANCE: Final = "1.2.840.10008.1.20.1.1"
+_REQUEST_COMMITMENT: Final = 1
+_ASKED: Final = frozenset((0x0000, 0x0131))
+# PS3.7 C: no such SOP class, SOP class not supported, not authorized
+_NO_COMMITMENT: Final = frozenset((0x0118, 0x0122, 0x0124))
 
 
 def send(path: Path, destination: DicomDestination, *, calling_aet: str) -> None:
@@ -33,7 +60,10 @@ def send(path: Path, destination: DicomDestination, *, calling_aet: str) -> None
     Raises RetryLater or GiveUp.
     """
     dataset = dcmread(path)
-    association = _associate(dataset, destination, calling_aet=calling_aet)
+    own = dataset.file_meta.TransferSyntaxUID
+    syntaxes = dict.fromkeys([own, *_NATIVE] if not own.is_compressed else [own])
+    contexts = [build_context(dataset.SOPClassUID, syntax) for syntax in syntaxes]
+    association = _associate(contexts, destination, calling_aet=calling_aet, refusal=_not_accepted(destination))
     try:
         status = association.send_c_store(dataset)
     except RuntimeError as error:  # the association ended before the request left
@@ -41,8 +71,7 @@ def send(path: Path, destination: DicomDestination, *, calling_aet: str) -> None
     except ValueError as error:  # no accepted context fits
         raise GiveUp(_not_accepted(destination)) from error
     finally:
-        if association.is_established:
-            association.release()
+        _release(association)
     judge(status, destination.name)
 
 
@@ -61,36 +90,169 @@ def judge(status: Dataset, name: str) -> None:
     raise RetryLater(f"{name} answered {code:04X}")
 
 
-def _associate(dataset: Dataset, destination: DicomDestination, *, calling_aet: str) -> Association:
-    """Open an association that proposes the object's class.
+def echo(destination: DicomDestination, *, calling_aet: str) -> None:
+    """Ask a destination whether it is there (PS3.4 A): any answer to the association will do.
 
-    Raises RetryLater when the peer cannot be reached or rejects.
+    Raises DestinationDown.
+    """
+    contexts = [build_context(Verification, list(_NATIVE))]
+    with suppress(GiveUp):  # it answered that it does not verify
+        association = _associate(
+            contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=_PROBE_SECONDS
+        )
+        try:
+            status = association.send_c_echo()
+        except RuntimeError as error:
+            raise DestinationDown(f"{destination.name} ended the association") from error
+        finally:
+            _release(association)
+        if "Status" not in status:
+            raise DestinationDown(f"{destination.name} gave no answer")
+
+
+def ask_commitment(
+    objects: Sequence[Path],
+    destination: DicomDestination,
+    *,
+    calling_aet: str,
+    transaction_uid: str,
+    on_report: Report,
+    report_seconds: float,
+    is_over: Callable[[], bool],
+) -> None:
+    """Ask a destination to commit to objects that it was sent (PS3.4 J.3.2), and wait a little for its answer.
+
+    The answer may come on this association or on one of its own, now or in hours (PS3.4 J.3.3); `is_over` says that
+    there is nothing more to wait for.
+    Raises RetryLater or GiveUp.
+    """
+    reporting = _Reporting(on_report)
+    association = _associate(
+        [build_context(StorageCommitmentPushModel, list(_NATIVE))],
+        destination,
+        calling_aet=calling_aet,
+        refusal=_no_commitment(destination),
+        handlers=[(evt.EVT_N_EVENT_REPORT, reporting.on_report), (evt.EVT_DIMSE_SENT, reporting.on_sent)],
+    )
+    try:
+        status, _ = association.send_n_action(
+            _request(objects, transaction_uid), _REQUEST_COMMITMENT, StorageCommitmentPushModel, _PUSH_MODEL_INSTANCE
+        )
+        judge_request(status, destination)
+        end = time.monotonic() + report_seconds
+        while association.is_established and time.monotonic() < end and not is_over():
+            time.sleep(_LOOK_SECONDS)
+        reporting.finish()
+    except RuntimeError as error:
+        raise DestinationDown(f"{destination.name} ended the association") from error
+    finally:
+        _release(association)
+
+
+def judge_request(status: Dataset, destination: DicomDestination) -> None:
+    """Turn an N-ACTION response into an outcome (PS3.4 J.3.2.1.4, PS3.7 C).
+
+    Raises RetryLater or GiveUp.
+    """
+    code = status.get("Status", None)
+    if code is None:
+        raise DestinationDown(f"{destination.name} gave no answer")
+    if code in _NO_COMMITMENT:
+        raise GiveUp(_no_commitment(destination))
+    if code not in _ASKED:
+        raise RetryLater(f"{destination.name} answered the request for storage commitment with {code:04X}")
+
+
+class _Reporting:
+    """Answers on one association; whoever ends it waits until the last of them was answered."""
+
+    def __init__(self, on_report: Report) -> None:
+        self._on_report, self._is_idle = on_report, threading.Event()
+        self._is_idle.set()
+
+    def on_report(self, event: evt.Event) -> tuple[int, None]:
+        self._is_idle.clear()
+        return self._on_report(int(event.event_type or 0), event.event_information), None
+
+    def on_sent(self, event: evt.Event) -> None:
+        if isinstance(event.message, N_EVENT_REPORT_RSP):
+            self._is_idle.set()
+
+    def finish(self) -> None:
+        self._is_idle.wait(_PROBE_SECONDS)
+
+
+def _request(objects: Sequence[Path], transaction_uid: str) -> Dataset:
+    """Name the objects (PS3.4 J.3.2.1.1)."""
+    request = Dataset()
+    request.TransactionUID = transaction_uid
+    request.ReferencedSOPSequence = []
+    for path in objects:
+        meta, item = read_file_meta_info(path), Dataset()
+        item.ReferencedSOPClassUID = meta.MediaStorageSOPClassUID
+        item.ReferencedSOPInstanceUID = meta.MediaStorageSOPInstanceUID
+        request.ReferencedSOPSequence.append(item)
+    return request
+
+
+def _associate(
+    contexts: list[PresentationContext],
+    destination: DicomDestination,
+    *,
+    calling_aet: str,
+    refusal: str,
+    limit_seconds: float | None = None,
+    handlers: Sequence[tuple[evt.NotificationEvent | evt.InterventionEvent, Callable[[evt.Event], object]]] = (),
+) -> Association:
+    """Open an association; refusal: what to say when its contexts are not accepted.
+
+    Raises DestinationDown when the peer cannot be reached or rejects, GiveUp when it accepts none of the contexts.
     """
     entity = AE(ae_title=calling_aet)
-    entity.connection_timeout = _CONNECT_SECONDS
-    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = _ANSWER_SECONDS
-    own = dataset.file_meta.TransferSyntaxUID
-    syntaxes = dict.fromkeys([own, ExplicitVRLittleEndian, ImplicitVRLittleEndian] if not own.is_compressed else [own])
-    for syntax in syntaxes:
-        entity.add_requested_context(dataset.SOPClassUID, syntax)
-    association = entity.associate(destination.host, destination.port, ae_title=destination.ae_title)
+    entity.connection_timeout = limit_seconds or _CONNECT_SECONDS
+    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = limit_seconds or _ANSWER_SECONDS
+    context = tls_context(destination)
+    association = entity.associate(
+        destination.host,
+        destination.port,
+        contexts=contexts,
+        ae_title=destination.ae_title,
+        evt_handlers=list(handlers),
+        tls_args=None if context is None else (context, destination.host),
+    )
     if association.is_rejected:
         raise DestinationDown(f"{destination.name} rejected the association; check both AE titles there")
-    if association.accepted_contexts and association.is_established:
+    if association.is_established:
         _send_at_once(association)
         return association
-    if association.rejected_contexts:
+    if association.rejected_contexts and not association.accepted_contexts:
         association.abort()
-        raise GiveUp(_not_accepted(destination))
+        raise GiveUp(refusal)
+    if destination.tls is not None:
+        explain(destination, limit_seconds=_PROBE_SECONDS)
     raise DestinationDown(f"{destination.name} cannot be reached at {destination.host}:{destination.port}")
+
+
+def _release(association: Association) -> None:
+    if association.is_established:
+        association.release()
 
 
 def _not_accepted(destination: DicomDestination) -> str:
     return f"{destination.name} does not accept this SOP class; enable it there, then retry"
 
 
+def _no_commitment(destination: DicomDestination) -> str:
+    return (
+        f"{destination.name} does not offer storage commitment; enable it there or set storage_commitment = false, "
+        "then retry"
+    )
+
+
 def _send_at_once(association: Association) -> None:
     """Switch Nagle's algorithm off: with it, and delayed acknowledgment at the peer, an object costs 40 ms more."""
     connection = association.dul.socket
-    if connection is not None and connection.socket is not None:
-        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain = None if connection is None else connection.socket
+    if plain is not None:
+        with suppress(OSError):  # a peer that accepts may close it at once; whoever sends next is told
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -9,25 +9,26 @@ ends without an answer, or on which none comes, may be this message's fault and 
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from pathlib import Path
 from typing import Final
 
-from node.config import Hl7Destination, TlsSettings
-from node.errors import DestinationDown, GiveUp, RetryLater
-from node.hl7 import mllp
+from node.config import Hl7Destination
+from node.destinations.connection import connect
+from node.errors import GiveUp, RetryLater
+from node.hl7 import character_sets, mllp
 from node.hl7.acknowledgment import Acknowledgment, Code, read_acknowledgment
 from node.hl7.text import SEGMENT_END, escape
 
 _CONNECT_SECONDS: Final = 10.0
+_PROBE_SECONDS: Final = 5.0
 
 # Table 0357: segment sequence, required field missing, data type, table value; unsupported message type, event,
 # processing id, version; duplicate key. The same message would meet the same error again.
 _HOPELESS: Final = frozenset(("100", "101", "102", "103", "200", "201", "202", "203", "205"))
 
-# Where the header names sender, receiver and processing id, counted from the segment's name (2.15.9).
-_FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID = 2, 9, 10
+# Where the header names sender, receiver, processing id and character set, counted from the segment's name (2.15.9).
+_FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID, _CHARACTER_SET = 2, 9, 10, 17
 
 
 def send(path: Path, destination: Hl7Destination) -> None:
@@ -36,7 +37,7 @@ def send(path: Path, destination: Hl7Destination) -> None:
     Raises RetryLater, DestinationDown when no connection can be made, or GiveUp.
     """
     content = address(path.read_bytes(), destination)
-    with _connect(destination) as connection:
+    with connect(destination, limit_seconds=_CONNECT_SECONDS) as connection:
         try:
             answer = _exchange(connection, content, destination)
         except mllp.BrokenFrame as error:
@@ -48,8 +49,16 @@ def send(path: Path, destination: Hl7Destination) -> None:
     judge(answer, destination.name)
 
 
+def probe(destination: Hl7Destination) -> None:
+    """Look whether a connection can be made. Raises DestinationDown."""
+    connect(destination, limit_seconds=_PROBE_SECONDS).close()
+
+
 def address(content: bytes, destination: Hl7Destination) -> bytes:
-    """Write into a message's header who sends it to whom, and as what (MSH-3 to MSH-6, MSH-11)."""
+    """Write into a message's header who sends it to whom, as what (MSH-3 to MSH-6, MSH-11), in which character set.
+
+    The whole message is in that set (MSH-18).
+    """
     header, rest = content.decode().split(SEGMENT_END, 1)
     fields = header.split("|")
     fields[_FIRST_ADDRESS : _FIRST_ADDRESS + 4] = map(
@@ -61,8 +70,8 @@ def address(content: bytes, destination: Hl7Destination) -> bytes:
             destination.receiving_facility,
         ),
     )
-    fields[_PROCESSING_ID] = destination.processing_id
-    return f"{'|'.join(fields)}{SEGMENT_END}{rest}".encode()
+    fields[_PROCESSING_ID], fields[_CHARACTER_SET] = destination.processing_id, destination.character_set
+    return character_sets.encode(f"{'|'.join(fields)}{SEGMENT_END}{rest}", destination.character_set)
 
 
 def judge(answer: Acknowledgment, name: str) -> None:
@@ -81,35 +90,6 @@ def judge(answer: Acknowledgment, name: str) -> None:
     if hopeless:
         raise GiveUp(f"{name} answered {answer.code} with error {', '.join(hopeless)}; see its log, then retry")
     raise RetryLater(f"{name} answered {answer.code}")
-
-
-def _connect(destination: Hl7Destination) -> socket.socket:
-    """Open a connection, with TLS where the settings ask for it. Raises DestinationDown."""
-    try:
-        plain = socket.create_connection((destination.host, destination.port), timeout=_CONNECT_SECONDS)
-        try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if destination.tls is None:
-                return plain
-            return _context(destination.tls).wrap_socket(plain, server_hostname=destination.host)
-        except BaseException:
-            plain.close()
-            raise
-    except ssl.SSLCertVerificationError as error:
-        raise DestinationDown(f"{destination.name}: its certificate is refused ({error.verify_message})") from error
-    except OSError as error:
-        where = f"{destination.host}:{destination.port}"
-        reason = error.strerror or type(error).__name__
-        raise DestinationDown(f"{destination.name} cannot be reached at {where} ({reason})") from error
-
-
-def _context(tls: TlsSettings) -> ssl.SSLContext:
-    """Believe nobody but the named authority, check the host's name, and show our own certificate if there is one."""
-    context = ssl.create_default_context(cafile=tls.ca)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key)
-    return context
 
 
 def _exchange(connection: socket.socket, content: bytes, destination: Hl7Destination) -> Acknowledgment:

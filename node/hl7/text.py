@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from node.hl7.character_sets import decode
+
 SEGMENT_END: Final = "\r"
 HEADER: Final = "MSH"
+
+_CHARACTER_SET: Final = 18  # MSH-18 (2.15.9.18)
 
 _LETTERS: Final = {"|": "F", "^": "S", "&": "T", "~": "R", "\\": "E"}
 _TO_ESCAPE: Final = re.compile(r"[|^&~\\\x00-\x1f\x7f-\x9f]")
@@ -100,22 +104,28 @@ class Message:
 
 
 def read(content: bytes) -> Message:
-    """Cut a message into segments and fields; UTF-8, or else ISO 8859-1. Raises ValueError for anything else."""
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        text = content.decode("iso8859-1")
+    """Cut a message into segments and fields, in the character set that its header names. Raises ValueError."""
+    header = _lines(content.decode("iso8859-1"))[0]  # delimiters and MSH-18 are ASCII in every set that is read here
+    delimiters = _delimiters(header)
+    lines = _lines(decode(content, _segment(header, delimiters).text(_CHARACTER_SET)))
+    return Message(segments=tuple(_segment(line, delimiters) for line in lines))
+
+
+def _lines(text: str) -> list[str]:
     lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
     if not lines or not lines[0].startswith(HEADER) or len(lines[0]) < len(HEADER) + 5:
         raise ValueError("a message begins with a header segment")
-    characters = tuple(lines[0][3:8])
+    return lines
+
+
+def _delimiters(header: str) -> Delimiters:
+    characters = tuple(header[3:8])
     if len(set(characters)) < 5 or any(one.isalnum() or one.isspace() for one in characters):
         raise ValueError("a header names five different delimiters")
     separator, component, repetition, escaping, subcomponent = characters
-    delimiters = Delimiters(
+    return Delimiters(
         field=separator, component=component, repetition=repetition, escape=escaping, subcomponent=subcomponent
     )
-    return Message(segments=tuple(_segment(line, delimiters) for line in lines))
 
 
 def _segment(line: str, delimiters: Delimiters) -> Segment:

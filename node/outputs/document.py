@@ -2,6 +2,7 @@
 
 An object's SOP Instance UID is derived from everything the object says except its own times and predecessors
 (DESIGN.md 5): same input, same UID; another name, probability, program, model, prompt set or time zone, another UID.
+What an older round said, but not the newest, is said again under a UID of its own (`Report.object_uid`).
 The zone counts by its name, not by the offset in force: the same reading in summer and in winter is one object.
 Write an object as `begin`, its own modules, `seal`.
 """
@@ -69,16 +70,18 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
     model = report.model
     said = Dataset()
     said.update({element.tag: element for element in dataset if element.keyword not in _OF_THE_ROUND})
-    dataset.SOPInstanceUID = derive_uid(
-        "object",
-        report.study_uid,
-        *sources,
-        str(dataset.SOPClassUID),
-        hashlib.sha256(_encoded(said)).hexdigest(),
-        identity.VERSION,
-        str(zone),
-        *(model.name, model.version, model.weights_sha256, model.engine),
-        *(report.prompts_name, report.prompts_version, report.prompts_sha256),
+    dataset.SOPInstanceUID = report.object_uid(
+        derive_uid(
+            "object",
+            report.study_uid,
+            *sources,
+            str(dataset.SOPClassUID),
+            hashlib.sha256(_encoded(said)).hexdigest(),
+            identity.VERSION,
+            str(zone),
+            *(model.name, model.version, model.weights_sha256, model.engine),
+            *(report.prompts_name, report.prompts_version, report.prompts_sha256),
+        )
     )
     date, time = local_time(report, zone)
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = date, time

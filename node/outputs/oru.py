@@ -80,7 +80,8 @@ def write(
     for number, one in enumerate(_observations(report, documents), 1):
         observations.add_group("ORU_R01_OBSERVATION").add(_observation(one, number, report))
     said = message.to_er7().split(SEGMENT_END, 1)[1]  # without the header, which has the time it was made
-    uid = derive_uid("message", report.study_uid, hashlib.sha256(said.encode()).hexdigest(), str(zone))
+    digest = hashlib.sha256(said.encode()).hexdigest()
+    uid = report.object_uid(derive_uid("message", report.study_uid, digest, str(zone)))
     moment = f"{report.created_at.astimezone(zone):%Y%m%d%H%M%S%z}"
     kind = ("ORU", "R01", "ORU_R01")
     _fill(message.msh, {7: moment, 9: kind, 10: _control_id(uid), 11: "P", 12: _VERSION, 18: "UNICODE UTF-8"})

@@ -1,0 +1,159 @@
+"""TLS on both sides of a connection: who is believed, which ciphers are spoken, and certificates that are renewed.
+
+PS3.15 B.12 (BCP 195 RFC 8996, 9325 TLS Secure Transport Connection Profile): TLS 1.2 and 1.3, and below 1.3 the four
+cipher suites that RFC 9325 4.2 recommends. As a server the node asks everybody for a certificate of its own authority.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from node import log
+from node.config import Settings, TlsSettings, TlsTable, tls_tables
+from node.errors import ConfigError
+
+_CIPHERS: Final = "ECDHE+AESGCM"
+_DAY_SECONDS: Final = 86400.0
+
+_Stamp = tuple[int, int, int] | None
+
+
+class ServerTls:
+    """The context of a server, made anew when one of its files has changed; `name` is how log lines call it.
+
+    New files that do not fit together, as in the middle of a renewal, are reported once and leave the old ones in use.
+    Raises OSError (ssl.SSLError is one) or ValueError when the first ones cannot be used.
+    """
+
+    def __init__(self, *, name: str, certificate: Path, key: Path, ca: Path) -> None:
+        self._name, self._certificate, self._key, self._ca = name, certificate, key, ca
+        self._changing = threading.Lock()
+        self._stamps = self._look()
+        self._context, self._expires = self._load()
+
+    @property
+    def days_left(self) -> float:
+        """Days until the certificate for the next connection expires; negative when it has."""
+        self.context()
+        return _days_until(self._expires)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for the next connection."""
+        with self._changing:
+            stamps = self._look()
+            if stamps != self._stamps:
+                self._stamps = stamps
+                try:
+                    self._context, self._expires = self._load()
+                except (OSError, ValueError) as error:
+                    log.get().error("certificate.refused", name=self._name, reason=complaint(error))
+                else:
+                    log.get().info("certificate.reloaded", name=self._name)
+            return self._context
+
+    def _look(self) -> list[_Stamp]:
+        return [_stamp(path) for path in (self._certificate, self._key, self._ca)]
+
+    def _load(self) -> tuple[ssl.SSLContext, datetime]:
+        context = server_context(certificate=self._certificate, key=self._key, ca=self._ca)
+        return context, _expires(self._certificate)
+
+
+def server_context(*, certificate: Path, key: Path, ca: Path) -> ssl.SSLContext:
+    """Let in nobody without a certificate of the named authority.
+
+    Raises OSError (ssl.SSLError is one) when the files cannot be used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _modernize(context)
+    _show(context, certificate, key)
+    return context
+
+
+def client_context(tls: TlsSettings) -> ssl.SSLContext:
+    """Believe nobody but the named authority, check the host's name, and show our own certificate if there is one.
+
+    Raises OSError (ssl.SSLError is one) when the files cannot be used.
+    """
+    context = ssl.create_default_context(cafile=tls.ca)
+    _modernize(context)
+    if tls.certificate is not None:
+        _show(context, tls.certificate, tls.key)
+    return context
+
+
+def days_left(certificate: Path) -> float:
+    """Days until the first certificate of a file, or one it is signed by there, expires; negative when it has.
+
+    Raises OSError or ValueError when the file cannot be read.
+    """
+    return _days_until(_expires(certificate))
+
+
+def check_files(settings: Settings) -> None:
+    """Look for the files of every TLS table, and whether they fit together.
+
+    Raises ConfigError with one line for everything that is missing or does not fit.
+    """
+    mistakes = [mistake for table, tls in tls_tables(settings) for mistake in _mistakes(table, tls)]
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _mistakes(table: str, tls: TlsTable) -> Iterator[str]:
+    files = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    missing = {name: path for name, path in files.items() if path is not None and not path.is_file()}
+    for name, path in missing.items():
+        yield f"{table}.{name}: there is no file {path}; correct the path"
+    if missing:
+        return
+    try:
+        if isinstance(tls, TlsSettings):
+            client_context(tls)
+        else:
+            ServerTls(name=table, certificate=tls.certificate, key=tls.key, ca=tls.ca)
+    except (OSError, ValueError) as error:
+        yield f"{table}: ca, certificate and key cannot be used together ({complaint(error)}); correct the files"
+
+
+def complaint(error: OSError | ValueError) -> str:
+    """Say what is wrong with certificate files in words that hold nothing of their content."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "unusable").replace("_", " ").lower()
+    return (error.strerror if isinstance(error, OSError) else None) or "unreadable"
+
+
+def _modernize(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)  # those of TLS 1.3 are not concerned, and all permitted
+
+
+def _show(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """Load a certificate with its key; a key that needs a password is refused instead of asked for on the terminal."""
+    context.load_cert_chain(certificate, key, password="")
+
+
+def _expires(certificate: Path) -> datetime:
+    return min(one.not_valid_after_utc for one in x509.load_pem_x509_certificates(certificate.read_bytes()))
+
+
+def _days_until(moment: datetime) -> float:
+    return (moment - datetime.now(UTC)).total_seconds() / _DAY_SECONDS
+
+
+def _stamp(path: Path) -> _Stamp:
+    """What changes when a file is written anew or another is put in its place; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -1,0 +1,80 @@
+"""The two archives of a night: one of the test's own that comes and goes, and a real Orthanc that stays."""
+
+from __future__ import annotations
+
+import random
+import threading
+from io import BytesIO
+from types import TracebackType
+from typing import Self
+
+from pydicom import dcmread
+
+from tests.chaos import verdict
+from tests.chaos.senders import Acknowledged
+from tests.chaos.verdict import Verdict
+from tests.films import body_of
+from tests.orthanc import Orthanc
+from tests.peers import ReceivingArchive
+
+
+class Flapping:
+    """Lets an archive be down, reject or be out of resources now and then while the block runs; well after it.
+
+    longest_seconds: for which it is well, or not, at a time
+    """
+
+    def __init__(self, archive: ReceivingArchive, draw: random.Random, *, longest_seconds: float) -> None:
+        self._archive, self._draw, self._longest = archive, draw, longest_seconds
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._draw.uniform(0.4, 1.0) * self._longest):
+            how = self._draw.choice(("down", "rejecting", "full"))
+            seconds = self._draw.uniform(0.2, 0.8) * self._longest
+            if how == "down":
+                with self._archive.down():
+                    self._closing.wait(seconds)
+            else:
+                self._archive.reject() if how == "rejecting" else self._archive.refuse(0xA700)
+                self._closing.wait(seconds)
+                self._archive.accept()
+            self.count += 1
+
+
+def judge_own(archive: ReceivingArchive, acknowledged: Acknowledged) -> Verdict:
+    """Count what reached the test's own archive, each time it came."""
+    kept = list(archive.kept)
+    once = {one.sop_instance_uid: one for one in kept}
+    return Verdict(
+        unanswered=verdict.unanswered(acknowledged, [one.dataset for one in once.values()]),
+        objects=len(once),
+        twice=verdict.sent_twice(one.sop_instance_uid for one in kept),
+        changed=verdict.changed((one.sop_instance_uid, body_of(one.content)) for one in kept),
+    )
+
+
+def judge_orthanc(orthanc: Orthanc, acknowledged: Acknowledged, *, other: ReceivingArchive) -> Verdict:
+    """Count what Orthanc holds, by its REST, and how often each came; it must be what the other archive got."""
+    files = orthanc.files()
+    held = [dcmread(BytesIO(content)) for content in files]
+    theirs = [(one.sop_instance_uid, body_of(one.content)) for one in list(other.kept)]
+    ours = [(str(one.SOPInstanceUID), body_of(content)) for one, content in zip(held, files, strict=True)]
+    return Verdict(
+        unanswered=verdict.unanswered(acknowledged, held),
+        objects=len(held),
+        twice=verdict.sent_twice(one.sop_instance_uid for one in orthanc.arrivals(calling_ae="CHEX")),
+        changed=verdict.changed([*theirs, *ours]),
+    )

@@ -1,0 +1,149 @@
+"""One night: films come all the time, power goes at random moments, archives come and go; at dawn everything counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+from models.progress import Report
+from node import status
+from node.config import DicomDestination, Settings
+from tests import peers
+from tests.chaos import archives
+from tests.chaos.archives import Flapping
+from tests.chaos.node import Cluster, Supervised
+from tests.chaos.senders import Senders, caller_names
+from tests.orthanc import Orthanc
+from tests.service import Service, settings_for
+
+SENDERS: Final = 4
+_START_SECONDS: Final = 2.5
+_IN_ITS_START: Final = 0.2
+_SAID_IDLE: Final = 3
+_BETWEEN_LOOKS_SECONDS: Final = 0.6
+_SENDING_LIMIT_SECONDS: Final = 300.0
+_PATIENCE_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much happens in a night. The seed draws every moment, though no two machines are equally fast.
+
+    longest_seconds: of load before each kill, and of an archive's moods
+    """
+
+    kills: int
+    films: int
+    seed: int
+    longest_seconds: float = 5.0
+
+
+def run(plan: Plan, folder: Path, *, database_url: str = "", say: Report) -> dict[str, object]:
+    """Live through a night and count; the figures, with `passed`.
+
+    database_url: PostgreSQL, with several processes; else SQLite, with one
+    """
+    draw, dicom_port, began = random.Random(plan.seed), peers.free_port(), time.monotonic()
+    with peers.ReceivingArchive() as archive, Orthanc(folder, node_port=dicom_port) as orthanc:
+        plain = settings_for(
+            folder / "node", archive_port=archive.port, dicom_port=dicom_port, callers=caller_names(SENDERS)
+        )
+        settings = on_database(with_second(plain, orthanc), database_url)
+        with several_processes(settings) if database_url else one_process(settings) as node:
+            senders = Senders(port=dicom_port, count=SENDERS, films=plan.films, draw=random.Random(plan.seed + 1))
+            try:
+                moods = random.Random(plan.seed + 2)
+                with Flapping(archive, moods, longest_seconds=plan.longest_seconds) as flapping:
+                    kills = _kill_now_and_then(plan, node, senders, draw=draw, say=say)
+                    senders.allow(plan.films)
+                    is_taken = senders.wait_for(plan.films, limit_seconds=_SENDING_LIMIT_SECONDS)
+            finally:
+                senders.close()
+            say(f"{senders.done} films acknowledged; the archives are well again")
+            is_idle = wait_until_idle(settings, patience_seconds=_PATIENCE_SECONDS)
+            crashes = node.crashes
+        own = archives.judge_own(archive, senders.acknowledged)
+        theirs = archives.judge_orthanc(orthanc, senders.acknowledged, other=archive)
+    return {
+        "passed": own.passed and theirs.passed and is_taken and is_idle and kills == plan.kills and not crashes,
+        "seed": plan.seed,
+        "kills": kills,
+        "acknowledged": senders.done,
+        "idle_at_the_end": is_idle,
+        "times_the_archive_was_away": flapping.count,
+        "crashes": crashes,
+        "archive": own.figures(),
+        "orthanc": theirs.figures(),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def one_process(settings: Settings) -> Cluster:
+    """The node as one process."""
+    return Cluster([Supervised("node", lambda: Service(settings))])
+
+
+def several_processes(settings: Settings) -> Cluster:
+    """The node as a listener, two workers and a sender, on PostgreSQL."""
+    members = (("listener", "listener"), ("worker", "worker-1"), ("worker", "worker-2"), ("sender", "sender"))
+    return Cluster([Supervised(name, partial(Service, settings, only=role, executor=name)) for role, name in members])
+
+
+def with_second(settings: Settings, orthanc: Orthanc) -> Settings:
+    """The same settings with Orthanc as another destination."""
+    second = DicomDestination(name="orthanc", ae_title=orthanc.ae_title, host=peers.LOOPBACK, port=orthanc.dicom_port)
+    return dataclasses.replace(settings, destinations=(*settings.destinations, second))
+
+
+def on_database(settings: Settings, url: str) -> Settings:
+    """The same settings with another database."""
+    return dataclasses.replace(settings, storage=dataclasses.replace(settings.storage, database_url=url))
+
+
+def wait_until_idle(settings: Settings, *, patience_seconds: float) -> bool:
+    """Wait until the node says several times that nothing is on its way or parked; say whether it came to that.
+
+    Once is not enough: a film that was just acknowledged is not yet in the tables (`node.submitter`).
+    patience_seconds: for which nothing of what it says may change before that
+    """
+    last, changed_at, times = status.status(settings), time.monotonic(), 0
+    while times < _SAID_IDLE and time.monotonic() - changed_at < patience_seconds:
+        time.sleep(_BETWEEN_LOOKS_SECONDS)
+        said = status.status(settings)
+        times = times + 1 if _is_idle(said) else 0
+        if said != last:
+            last, changed_at = said, time.monotonic()
+    return times == _SAID_IDLE
+
+
+def _is_idle(said: dict[str, object]) -> bool:
+    studies = cast(dict[str, int], said["studies"])
+    deliveries = cast(dict[str, dict[str, int]], said["deliveries"]).values()
+    open_studies = [studies[state] for state in ("receiving", "reading", "parked")]
+    return not any(open_studies) and not any(
+        one[state] for one in deliveries for state in ("waiting", "sending", "parked")
+    )
+
+
+def _kill_now_and_then(plan: Plan, node: Cluster, senders: Senders, *, draw: random.Random, say: Report) -> int:
+    """Cut the power at every drawn moment, each while films are under way; how often it was.
+
+    Films are let in by and by, so that there is load at every cut. Some cuts come while the node is starting.
+    """
+    kills = 0
+    for number in range(1, plan.kills + 1):
+        senders.allow(plan.films * number // (plan.kills + 1))
+        if draw.random() < _IN_ITS_START:
+            time.sleep(draw.uniform(0.0, _START_SECONDS))
+        else:
+            senders.wait_for(senders.done + 1, limit_seconds=_START_SECONDS * 4)
+            time.sleep(draw.uniform(0.0, plan.longest_seconds))
+        name = node.kill_one(draw)
+        kills += 1
+        say(f"kill {number} of {plan.kills}, of the {name}: {senders.done} films acknowledged")
+    return kills

@@ -1,0 +1,135 @@
+"""The single misfortunes, each while films come: a database that is away, a worker that dies, a disk that is full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from models.progress import Report
+from tests import peers
+from tests.chaos import night
+from tests.chaos.archives import judge_own
+from tests.chaos.node import Cluster
+from tests.chaos.senders import Senders, caller_names
+from tests.chaos.small_disk import small_disk
+from tests.postgres import Postgres
+from tests.service import settings_for
+
+_DISK_MIB: Final = 96
+_LIMIT_SECONDS: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """How much load there is, and for how long the trouble lasts."""
+
+    films: int
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A node under load with an archive that is well."""
+
+    node: Cluster
+    senders: Senders
+
+
+def database_away(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, object]:
+    """Stop PostgreSQL under load, and start it again; films go on being taken."""
+    with Postgres() as postgres:
+
+        def happen(stage: Stage) -> dict[str, object]:
+            postgres.stop()
+            say("PostgreSQL is stopped")
+            before = stage.senders.done
+            stage.senders.allow(trouble.films)
+            time.sleep(trouble.seconds)
+            taken = stage.senders.done - before
+            postgres.start()
+            return {"acknowledged_meanwhile": taken, "went_on": taken > 0}
+
+        return _play(trouble, folder, happen, database_url=postgres.url)
+
+
+def worker_killed(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, object]:
+    """Kill one of two workers under load, for good: the other one takes over what it had in hand."""
+
+    def happen(stage: Stage) -> dict[str, object]:
+        worker = next(one for one in stage.node.members if one.name == "worker-1")
+        worker.close()
+        say("one worker is killed and does not come back")
+        stage.senders.allow(trouble.films)
+        return {}
+
+    with Postgres() as postgres:
+        return _play(trouble, folder, happen, database_url=postgres.url)
+
+
+def disk_full(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, object]:
+    """Fill the node's disk to the last byte under load, and give room again. Raises CannotMountError."""
+    with small_disk(folder / "node", mib=_DISK_MIB) as disk:
+
+        def happen(stage: Stage) -> dict[str, object]:
+            disk.fill()
+            say("the disk is full")
+            stage.senders.allow(trouble.films)
+            time.sleep(trouble.seconds)
+            free = disk.free_bytes
+            disk.relieve()
+            return {"free_bytes_meanwhile": free, "ends_meanwhile": list(stage.node.crashes)}
+
+        return _play(trouble, folder, happen)
+
+
+def _play(
+    trouble: Trouble, folder: Path, happen: Callable[[Stage], dict[str, object]], *, database_url: str = ""
+) -> dict[str, object]:
+    """Let a third of the films come, then the trouble, then the rest; count at the end.
+
+    happen: lets the rest of the films come, and returns what it has to say; `went_on` False fails
+    """
+    began = time.monotonic()
+    with peers.ReceivingArchive() as archive:
+        port = peers.free_port()
+        settings = night.on_database(
+            settings_for(
+                folder / "node",
+                archive_port=archive.port,
+                dicom_port=port,
+                callers=caller_names(night.SENDERS),
+                min_free_mib=0,
+            ),
+            database_url,
+        )
+        with night.several_processes(settings) if database_url else night.one_process(settings) as node:
+            with _sending(port, trouble) as senders:
+                senders.allow(trouble.films // 3)
+                senders.wait_for(trouble.films // 3, limit_seconds=_LIMIT_SECONDS)
+                said = happen(Stage(node=node, senders=senders))
+                is_taken = senders.wait_for(trouble.films, limit_seconds=_LIMIT_SECONDS)
+            is_idle = night.wait_until_idle(settings, patience_seconds=_LIMIT_SECONDS)
+        verdict = judge_own(archive, senders.acknowledged)
+    return {
+        "passed": verdict.passed and is_taken and is_idle and said.get("went_on", True),
+        "acknowledged": senders.done,
+        "idle_at_the_end": is_idle,
+        **said,
+        "archive": verdict.figures(),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+@contextmanager
+def _sending(port: int, trouble: Trouble) -> Iterator[Senders]:
+    senders = Senders(port=port, count=night.SENDERS, films=trouble.films, draw=Random(trouble.seed))
+    try:
+        yield senders
+    finally:
+        senders.close()

@@ -1,0 +1,93 @@
+"""What was lost, sent twice or changed on the way: pure, from what was acknowledged and what archives were sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+MOST_SENT_TWICE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What one archive can say of a night: films without SR or GSPS, objects, how many came twice or changed."""
+
+    unanswered: tuple[str, ...]
+    objects: int
+    twice: int
+    changed: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether every film has its answers, unchanged and practically once."""
+        return not self.unanswered and not self.changed and self.twice <= MOST_SENT_TWICE * self.objects
+
+    def figures(self) -> dict[str, object]:
+        """Return it for the last line of a run."""
+        return {
+            "passed": self.passed,
+            "unanswered": len(self.unanswered),
+            "objects": self.objects,
+            "twice": self.twice,
+            "changed": self.changed,
+        }
+
+
+def unanswered(acknowledged: Mapping[str, AbstractSet[str]], objects: Iterable[Dataset]) -> tuple[str, ...]:
+    """Name the acknowledged films that have no GSPS, or that the newest SR of their study does not cover.
+
+    acknowledged: SOP Instance UIDs of films by study; objects: what an archive holds, each once
+    The newest SR is the one that no other names as its predecessor; of two such, neither speaks for the study.
+    """
+    shown: set[str] = set()
+    reports: dict[str, list[Dataset]] = {}
+    for one in objects:
+        if one.Modality == "PR":
+            shown |= _referenced(one)
+        elif one.Modality == "SR":
+            reports.setdefault(str(one.StudyInstanceUID), []).append(one)
+    covered = {uid for several in reports.values() for uid in _covered_by_newest(several)}
+    return tuple(sorted(uid for films in acknowledged.values() for uid in films if uid not in shown & covered))
+
+
+def sent_twice(sop_instance_uids: Iterable[str]) -> int:
+    """Count the objects that came more than once."""
+    return sum(count > 1 for count in Counter(sop_instance_uids).values())
+
+
+def changed(arrivals: Iterable[tuple[str, bytes]]) -> int:
+    """Count the objects that came with more than one content; each arrival: SOP Instance UID and dataset."""
+    contents: dict[str, set[bytes]] = {}
+    for uid, content in arrivals:
+        contents.setdefault(uid, set()).add(content)
+    return sum(len(several) > 1 for several in contents.values())
+
+
+def _covered_by_newest(reports: list[Dataset]) -> set[str]:
+    followed = {uid for one in reports for uid in _uids(one.get("PredecessorDocumentsSequence", ()))}
+    newest = [one for one in reports if str(one.SOPInstanceUID) not in followed]
+    return _uids(newest[0].CurrentRequestedProcedureEvidenceSequence) if len(newest) == 1 else set()
+
+
+def _referenced(state: Dataset) -> set[str]:
+    """The films that a presentation state is for (PS3.3 C.11.11)."""
+    return {
+        str(image.ReferencedSOPInstanceUID)
+        for series in state.ReferencedSeriesSequence
+        for image in series.ReferencedImageSequence
+    }
+
+
+def _uids(studies: Iterable[Dataset]) -> set[str]:
+    """Every object that a hierarchy of studies, series and objects names (PS3.3 C.17.2.1)."""
+    return {
+        str(one.ReferencedSOPInstanceUID)
+        for study in studies
+        for series in study.ReferencedSeriesSequence
+        for one in series.ReferencedSOPSequence
+    }

@@ -1,0 +1,55 @@
+"""Runnable: bent associations against a listener and bent files against the reading, for an hour or as long as asked.
+
+    python -m tests.fuzz [--seconds 3600] [--seed N]
+
+First `tests.pdu_fuzz` for so many seconds, then the properties of `tests/test_fuzz.py` with the hypothesis profile
+`long` (`tests/conftest.py`). The last line is one JSON object with `passed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+
+from tests.service import REPOSITORY
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="of bent associations")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    arguments = parser.parse_args()
+    say(f"seed {arguments.seed}: bent associations for {arguments.seconds:g} s")
+    associations = bent_associations(arguments.seconds, seed=arguments.seed)
+    say("bent files")
+    is_read = bent_files(arguments.seed)
+    passed = associations["passed"] is True and is_read
+    say(json.dumps({"passed": passed, "associations": associations, "files": {"passed": is_read}}))
+    return 0 if passed else 1
+
+
+def bent_associations(seconds: float, *, seed: int) -> dict[str, object]:
+    """Run `tests.pdu_fuzz`; what it counted."""
+    command = [sys.executable, "-m", "tests.pdu_fuzz", "--seconds", str(seconds), "--seed", str(seed)]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
+    said = done.stdout.splitlines()
+    return json.loads(said[-1]) if said else {"passed": False, "exit_code": done.returncode}
+
+
+def bent_files(seed: int) -> bool:
+    """Run the properties of the reading with more examples than `make test` does; whether all held."""
+    profile = ("--hypothesis-profile=long", f"--hypothesis-seed={seed}", "--timeout=0")
+    command = [sys.executable, "-m", "pytest", "-q", "tests/test_fuzz.py", *profile]
+    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

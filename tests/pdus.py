@@ -1,0 +1,95 @@
+"""Real associations as the bytes they are made of, to be sent again, cut, bent or left unfinished."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from pydicom import Dataset
+from pynetdicom import AE, evt
+from pynetdicom.presentation import build_context
+
+from tests.listening import connect
+from tests.peers import LOOPBACK
+
+ASSOCIATE_ACCEPT, DATA, RELEASE_ANSWER = 2, 4, 6
+_HEAD_BYTES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a modality said: its request for an association, the PDUs of one C-STORE, its farewell."""
+
+    request: bytes
+    store: tuple[bytes, ...]
+    release: bytes
+
+
+def record(film: Dataset, *, port: int) -> Recording:
+    """Send one film to a listener, and keep every PDU that was sent."""
+    said: list[bytes] = []
+    association = AE(ae_title="TESTER").associate(
+        LOOPBACK,
+        port,
+        ae_title="CHEX",
+        contexts=[build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)],
+        evt_handlers=[(evt.EVT_DATA_SENT, lambda event: said.append(event.data))],
+    )
+    status = association.send_c_store(film)
+    association.release()
+    assert status.Status == 0x0000
+    return Recording(request=said[0], store=tuple(said[1:-1]), release=said[-1])
+
+
+def associate(recording: Recording, *, port: int) -> socket.socket:
+    """Open an association by the recorded request."""
+    connection = connect(port)
+    connection.sendall(recording.request)
+    accepted = read_pdu(connection)
+    assert accepted[:1] == bytes([ASSOCIATE_ACCEPT])
+    return connection
+
+
+def read_pdu(connection: socket.socket) -> bytes:
+    """Read one PDU; fewer bytes, or none, when the connection ends."""
+    head = _read(connection, _HEAD_BYTES)
+    return head + _read(connection, int.from_bytes(head[2:], "big")) if len(head) == _HEAD_BYTES else head
+
+
+def status_of(pdu: bytes) -> int | None:
+    """The status of a C-STORE response (PS3.7 9.3.1.2); None when this is no PDU of data, or has none."""
+    value = _command_value(pdu, b"\0\0\0\x09")
+    return None if value is None else int.from_bytes(value, "little")
+
+
+def sop_instance_of(pdu: bytes) -> str:
+    """The SOP Instance UID that a C-STORE response speaks of."""
+    return (_command_value(pdu, b"\0\0\0\x10") or b"").decode("ascii", "replace").rstrip("\0")
+
+
+def data(content: bytes, *, context: int = 1, control: int = 0) -> bytes:
+    """One PDU with one fragment (PS3.8 9.3.5)."""
+    fragment = (len(content) + 2).to_bytes(4, "big") + bytes([context, control]) + content
+    return bytes([DATA, 0]) + len(fragment).to_bytes(4, "big") + fragment
+
+
+def _command_value(pdu: bytes, tag: bytes) -> bytes | None:
+    """The value of an element of a command (PS3.7 6.3.1: implicit little endian); None when it is not there."""
+    place = pdu.find(tag)
+    if pdu[:1] != bytes([DATA]) or place < 0:
+        return None
+    length = int.from_bytes(pdu[place + 4 : place + 8], "little")
+    return pdu[place + 8 : place + 8 + length]
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    content = b""
+    while len(content) < count:
+        try:
+            part = connection.recv(count - len(content))
+        except ConnectionError:
+            part = b""
+        if not part:
+            return content
+        content += part
+    return content

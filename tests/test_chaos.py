@@ -1,0 +1,115 @@
+"""The short form of `make chaos`, and proof that its verdict sees every way to fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydicom.dataset import Dataset
+
+from models.progress import quiet
+from tests.chaos import night, scenarios
+from tests.chaos.night import Plan
+from tests.chaos.scenarios import Trouble
+from tests.chaos.small_disk import CannotMountError
+from tests.chaos.verdict import Verdict, changed, sent_twice, unanswered
+from tests.postgres import Postgres
+
+STUDY, FILMS = "1.2", {"1.2.1", "1.2.2"}
+
+
+def test_a_night_of_kills_loses_nothing(tmp_path: Path) -> None:
+    figures = night.run(Plan(kills=3, films=24, seed=6, longest_seconds=2.0), tmp_path, say=quiet)
+
+    assert figures["passed"], figures
+
+
+def test_a_night_of_kills_among_several_processes_loses_nothing(tmp_path: Path) -> None:
+    with Postgres() as postgres:
+        plan = Plan(kills=2, films=16, seed=6, longest_seconds=2.0)
+        figures = night.run(plan, tmp_path, database_url=postgres.url, say=quiet)
+
+    assert figures["passed"], figures
+
+
+def test_a_disk_that_is_full_to_the_last_byte_loses_nothing(tmp_path: Path) -> None:
+    try:
+        figures = scenarios.disk_full(Trouble(films=12, seconds=3.0, seed=6), tmp_path, say=quiet)
+    except CannotMountError as error:
+        pytest.skip(str(error))
+
+    assert figures["passed"], figures
+    assert figures["free_bytes_meanwhile"] == 0
+
+
+def test_films_with_their_overlays_and_a_report_of_all_are_answered() -> None:
+    assert unanswered({STUDY: FILMS}, [report("9.1", FILMS), *map(overlay, FILMS)]) == ()
+
+
+def test_a_film_without_an_overlay_is_lost() -> None:
+    assert unanswered({STUDY: FILMS}, [report("9.1", FILMS), overlay("1.2.1")]) == ("1.2.2",)
+
+
+def test_a_film_that_the_newest_report_leaves_out_is_lost() -> None:
+    older, newest = report("9.1", FILMS), report("9.2", {"1.2.1"}, predecessor="9.1")
+
+    assert unanswered({STUDY: FILMS}, [older, newest, *map(overlay, FILMS)]) == ("1.2.2",)
+
+
+def test_two_reports_that_nobody_followed_speak_for_no_film() -> None:
+    reports = [report("9.1", FILMS), report("9.2", FILMS)]
+
+    assert unanswered({STUDY: FILMS}, [*reports, *map(overlay, FILMS)]) == tuple(sorted(FILMS))
+
+
+def test_a_study_without_any_answer_is_lost() -> None:
+    assert unanswered({STUDY: FILMS}, []) == tuple(sorted(FILMS))
+
+
+def test_objects_that_came_twice_and_those_that_changed_are_told_apart() -> None:
+    assert sent_twice(["1", "2", "1", "1"]) == 1
+    assert changed([("1", b"a"), ("1", b"a"), ("2", b"a"), ("2", b"b")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("figures", "passed"),
+    [
+        ({}, True),
+        ({"twice": 2}, True),
+        ({"twice": 3}, False),
+        ({"changed": 1}, False),
+        ({"unanswered": ("1.2.1",)}, False),
+    ],
+)
+def test_one_lost_film_one_changed_object_or_more_than_two_percent_twice_fail(
+    figures: dict[str, object], passed: bool
+) -> None:
+    made = {"unanswered": (), "objects": 100, "twice": 0, "changed": 0} | figures
+
+    assert Verdict(**made).passed is passed  # type: ignore[arg-type]  # a table of cases
+
+
+def overlay(film: str) -> Dataset:
+    state, series, image = Dataset(), Dataset(), Dataset()
+    image.ReferencedSOPInstanceUID = film
+    series.ReferencedImageSequence = [image]
+    state.StudyInstanceUID, state.Modality, state.ReferencedSeriesSequence = STUDY, "PR", [series]
+    return state
+
+
+def report(uid: str, films: set[str], *, predecessor: str | None = None) -> Dataset:
+    document = Dataset()
+    document.StudyInstanceUID, document.Modality, document.SOPInstanceUID = STUDY, "SR", uid
+    document.CurrentRequestedProcedureEvidenceSequence = [hierarchy(films)]
+    if predecessor is not None:
+        document.PredecessorDocumentsSequence = [hierarchy({predecessor})]
+    return document
+
+
+def hierarchy(uids: set[str]) -> Dataset:
+    study, series = Dataset(), Dataset()
+    series.ReferencedSOPSequence = [Dataset() for _ in uids]
+    for item, uid in zip(series.ReferencedSOPSequence, sorted(uids), strict=True):
+        item.ReferencedSOPInstanceUID = uid
+    study.ReferencedSeriesSequence = [series]
+    return study

@@ -1,0 +1,198 @@
+"""What a destination says of the objects it was sent: whom it is believed, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom import Dataset
+
+from node.commitment import MOST_FAILURES, Commitments, Next, decide, read_answer
+from node.config import DicomDestination, Hl7Destination
+from node.database import connect
+from node.domain import Delivery, DeliveryState
+from node.ledger import Ledger, Standing
+from node.metrics import Metrics
+
+DESTINATIONS = (
+    DicomDestination(name="pacs", ae_title="PACS", host="localhost", port=104, storage_commitment=True),
+    DicomDestination(name="other", ae_title="OTHER", host="127.0.0.1", port=105, storage_commitment=True),
+    DicomDestination(name="plain", ae_title="PLAIN", host="127.0.0.1", port=106),
+    Hl7Destination(name="ris", host="127.0.0.1", port=2575),
+)
+
+
+class Desk:
+    """Two objects that were sent to `pacs`, and one of them to `other`; each destination was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger, self.metrics = Ledger(connect(folder / "ledger.sqlite")), Metrics()
+        self.commitments = Commitments(lambda: self.ledger, DESTINATIONS, self.metrics)
+        self.deliveries = [self._sent("pacs", "1.1"), self._sent("pacs", "1.2")]
+        self.elsewhere = self._sent("other", "1.1")
+        self.ledger.add_transaction("2.25.1", self.deliveries)
+        self.ledger.add_transaction("2.25.2", [self.elsewhere])
+
+    def states(self) -> list[DeliveryState | None]:
+        return [self.ledger.delivery_state(one) for one in (*self.deliveries, self.elsewhere)]
+
+    def _sent(self, destination: str, uid: str) -> Delivery:
+        delivery = Delivery(destination=destination, study_uid="1", sop_instance_uid=uid, kind="sr")
+        self.ledger.set_sent(delivery, attempts=1, awaits_commitment=True)
+        return delivery
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    with closing(desk.ledger):
+        yield desk
+
+
+def answer(transaction: str = "2.25.1", *, kept: tuple[str, ...] = (), failed: tuple[str, ...] = ()) -> Dataset:
+    information = Dataset()
+    information.TransactionUID = transaction
+    information.ReferencedSOPSequence = [reference(uid) for uid in kept]
+    information.FailedSOPSequence = [reference(uid) for uid in failed]
+    for item in information.FailedSOPSequence:
+        item.FailureReason = 0x0112
+    return information
+
+
+def reference(uid: str) -> Dataset:
+    item = Dataset()
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.88.33", uid
+    return item
+
+
+SENT, WAITING, COMMITTED = DeliveryState.SENT, DeliveryState.WAITING, DeliveryState.COMMITTED
+
+
+def test_an_answer_tells_what_is_kept_from_what_is_not(desk: Desk) -> None:
+    assert desk.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
+
+    assert desk.states() == [COMMITTED, WAITING, SENT]
+    standing = desk.ledger.standing(desk.deliveries[1])
+    assert standing is not None
+    assert standing.failures == 1
+    assert standing.reason == "pacs cannot commit to it: no such object (0112); see its log, then retry"
+
+
+def test_an_answer_that_comes_again_changes_nothing(desk: Desk) -> None:
+    for _ in range(2):
+        assert desk.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
+
+    assert desk.states() == [COMMITTED, WAITING, SENT]
+    standing = desk.ledger.standing(desk.deliveries[1])
+    assert standing is not None
+    assert standing.failures == 1
+
+
+@pytest.mark.parametrize("calling_aet", ["OTHER", "PLAIN", "SOMEBODY"])
+def test_nobody_answers_for_another_destination(desk: Desk, calling_aet: str) -> None:
+    assert desk.commitments.take(1, answer(kept=("1.1", "1.2")), calling_aet=calling_aet) == 0x0115
+
+    assert desk.states() == [SENT, SENT, SENT]
+
+
+def test_an_answer_counts_for_nothing_that_was_not_asked(desk: Desk) -> None:
+    desk.ledger.set_sent(
+        Delivery(destination="pacs", study_uid="1", sop_instance_uid="1.3", kind="sr"),
+        attempts=1,
+        awaits_commitment=True,
+    )
+
+    assert desk.commitments.take(1, answer(kept=("1.1", "1.3"), failed=("1.4",)), calling_aet="PACS") == 0x0000
+
+    assert desk.ledger.delivery_counts() == {("pacs", "sent"): 2, ("pacs", "committed"): 1, ("other", "sent"): 1}
+
+
+def test_what_is_on_its_way_again_is_not_committed_by_an_old_answer(desk: Desk) -> None:
+    desk.ledger.set_delivery(desk.deliveries[0], WAITING, attempts=0)
+
+    assert desk.commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0000
+
+    assert desk.states() == [WAITING, SENT, SENT]
+
+
+@pytest.mark.parametrize(
+    ("event", "information", "status"),
+    [
+        (3, answer(kept=("1.1",)), 0x0113),
+        (1, answer("2.25.99", kept=("1.1",)), 0x0115),
+        (1, answer("", kept=("1.1",)), 0x0115),
+        (1, Dataset(), 0x0115),
+    ],
+)
+def test_what_cannot_be_understood_is_told_by_its_status(
+    desk: Desk, event: int, information: Dataset, status: int
+) -> None:
+    assert desk.commitments.take(event, information, calling_aet="PACS") == status
+
+    assert desk.states() == [SENT, SENT, SENT]
+    assert desk.metrics.registry.get_sample_value("cxr_failures_total", {"stage": "commit", "reason": "refused"}) == 1
+
+
+def test_without_a_database_the_archive_is_told_to_try_again(desk: Desk) -> None:
+    def away() -> Ledger:
+        raise ConnectionError("the database is away")
+
+    commitments = Commitments(away, DESTINATIONS, Metrics())
+
+    assert commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0110
+
+
+def test_only_a_destination_that_commits_may_report_and_only_from_its_host(desk: Desk) -> None:
+    def may(calling_aet: str, host: str, *, is_caller: bool = False) -> bool:
+        return desk.commitments.may_report(calling_aet=calling_aet, host=host, is_caller=is_caller)
+
+    assert may("PACS", "127.0.0.1")  # by the name of its host
+    assert may("OTHER ", "127.0.0.1")
+    assert may("PACS", "192.0.2.7", is_caller=True)
+    assert not may("PACS", "192.0.2.7")
+    assert not may("PLAIN", "127.0.0.1", is_caller=True)
+    assert not may("SOMEBODY", "127.0.0.1", is_caller=True)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b", "x" * 300])
+def test_a_host_that_is_not_known_reports_nothing(host: str) -> None:
+    somewhere = DicomDestination(name="pacs", ae_title="PACS", host=host, port=104, storage_commitment=True)
+
+    assert not Commitments(lambda: pytest.fail("no ledger"), [somewhere], Metrics()).may_report(
+        calling_aet="PACS", host="127.0.0.1", is_caller=False
+    )
+
+
+def test_a_study_that_left_the_disk_leaves_no_transaction(desk: Desk) -> None:
+    desk.ledger.forget("1")
+
+    assert desk.ledger.transaction("2.25.1") == []
+    assert desk.commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0115
+
+
+UIDS = st.sets(st.from_regex(r"[1-9](\.[1-9]){1,5}", fullmatch=True), max_size=5)
+
+
+@given(kept=UIDS, failed=UIDS)
+def test_what_failed_is_never_kept(kept: set[str], failed: set[str]) -> None:
+    found = read_answer(answer(kept=tuple(kept), failed=tuple(failed)))
+
+    assert found.kept == kept - failed
+    assert set(found.failed) == failed
+
+
+@given(state=st.sampled_from(DeliveryState), awaits=st.booleans(), failures=st.integers(min_value=0, max_value=9))
+def test_every_delivery_has_one_thing_to_do(state: DeliveryState, awaits: bool, failures: int) -> None:
+    standing = Standing(state=state, awaits_commitment=awaits, failures=failures, reason=None)
+    expected = Next.NOTHING
+    if awaits and state is SENT:
+        expected = Next.ASK
+    elif awaits and state is WAITING and failures:
+        expected = Next.SEND_AGAIN if failures < MOST_FAILURES else Next.PARK
+
+    assert decide(standing) is expected
+    assert decide(None) is Next.NOTHING

@@ -1,0 +1,155 @@
+"""A running node and archives that are away, that die of an object, or that say in their own time what they keep."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+from pydicom import Dataset
+
+from node import status
+from node.config import DicomDestination, Settings
+from tests import films, peers
+from tests.committing import Answer, Committing, report
+from tests.service import Service, settings_for
+from tests.test_upgrade import FIXTURE, WAITING
+
+# ready, place, plan, read, write, queue, finish, send, send
+SENT = 9
+
+
+def study(number: int) -> Dataset:
+    """One film of a study of its own."""
+    return films.as_another(films.thumbnail(), f"study {number}", study=f"study {number}")
+
+
+def committing_settings(folder: Path, archive: peers.ReceivingArchive) -> Settings:
+    settings = settings_for(folder / "node", archive_port=archive.port)
+    destinations = tuple(
+        dataclasses.replace(one, storage_commitment=True)
+        for one in settings.destinations
+        if isinstance(one, DicomDestination)
+    )
+    return dataclasses.replace(settings, destinations=destinations)
+
+
+def deliveries_of(settings: Settings) -> dict[str, object]:
+    """What `node status` says of the archive."""
+    deliveries = status.status(settings)["deliveries"]
+    assert isinstance(deliveries, dict)
+    found = deliveries["archive"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_many_objects_for_an_archive_that_is_down_cost_few_attempts_and_go_out_when_it_is_back(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as node:
+            with archive.down():
+                statuses = peers.send_all([study(number) for number in range(6)], port=node.dicom_port)
+                node.wait_for("study.finished", count=6)
+                node.wait_for("destination.down")
+                assert deliveries_of(settings)["paused"] is True
+            archive.wait_for_kept(12, limit_seconds=60.0)
+            node.wait_for("destination.back")
+            assert node.stop() == 0
+
+    assert statuses == [0] * 6
+    assert len(archive.requests) == 12  # none twice
+    assert len(node.logged("delivery.delayed")) <= 4  # one for each slot, and one more for each that came between
+    assert len(node.logged("destination.down")) == len(node.logged("destination.back")) == 1
+
+
+def test_objects_that_kill_their_association_again_and_again_stop_no_other(tmp_path: Path) -> None:
+    poison = {study(number).StudyInstanceUID for number in range(2)}
+    with peers.ReceivingArchive() as archive:
+        archive.is_poison = lambda received: received.dataset.StudyInstanceUID in poison
+        with Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node:
+            for number in range(4):
+                assert peers.send(study(number), port=node.dicom_port) == 0
+            archive.wait_for_kept(4, limit_seconds=60.0)
+            assert {one.dataset.StudyInstanceUID for one in archive.kept}.isdisjoint(poison)
+            assert node.logged("destination.down") == []
+            archive.is_poison = lambda _: False
+            archive.wait_for_kept(8, limit_seconds=60.0)
+
+
+def test_what_was_sent_before_a_crash_is_committed_hours_later_and_after_another_start(tmp_path: Path) -> None:
+    committing = Committing(Answer.NEVER)
+    with peers.ReceivingArchive(handlers=committing.handlers) as archive:
+        settings = committing_settings(tmp_path, archive)
+        with Service(settings, die_at=SENT) as first:
+            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+            assert first.wait_until_dead() == -9
+        with Service(settings) as second:
+            (request, *_) = committing.wait_for_requests(1)
+            assert deliveries_of(settings)["sent"] == 2
+            assert second.stop() == 0
+        with Service(settings) as third:
+            assert report(request, port=third.dicom_port, calling_ae="TESTER") is None  # not for others to say
+            assert report(request, port=third.dicom_port) == 0x0000
+            third.wait_for("delivery.committed", count=2)
+            assert third.stop() == 0
+
+    assert len(archive.requests) == 2
+    found = deliveries_of(settings)
+    assert (found["sent"], found["committed"], found["parked"]) == (0, 2, 0)
+
+
+def test_an_archive_that_lost_everything_gets_it_again(tmp_path: Path) -> None:
+    committing = Committing(Answer.FAIL)
+    with peers.ReceivingArchive(handlers=committing.handlers) as archive:
+        settings = committing_settings(tmp_path, archive)
+        with Service(settings) as node:
+            assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
+            committing.wait_for_requests(1)
+            archive.wait_for_kept(2, limit_seconds=60.0)
+            committing.answer = Answer.AT_ONCE
+            archive.wait_for_kept(4, limit_seconds=60.0)
+            node.wait_for("delivery.committed", count=2)
+
+    assert deliveries_of(settings)["committed"] == 2
+    assert {one.sop_instance_uid for one in archive.kept[:2]} == {one.sop_instance_uid for one in archive.kept[2:]}
+
+
+def test_what_waits_for_a_destination_that_leaves_the_settings_is_parked(tmp_path: Path) -> None:
+    archive = peers.ReceivingArchive()  # and nobody listens there
+    settings = settings_for(tmp_path / "node", archive_port=archive.port)
+    with Service(settings) as first:
+        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+        first.wait_for("destination.down")
+        assert first.stop() == 0
+    renamed = tuple(dataclasses.replace(one, name="other") for one in settings.destinations)
+    with Service(dataclasses.replace(settings, destinations=renamed)) as second:
+        second.wait_for("delivery.parked", count=2)
+        assert second.stop() == 0
+
+    assert deliveries_of(settings)["parked"] == 2
+
+
+def test_a_delivery_that_version_1_waited_for_in_its_slot_goes_on(tmp_path: Path) -> None:
+    with tarfile.open(FIXTURE) as archived:
+        archived.extractall(tmp_path, filter="data")
+    recorded = (("send", '{"outcome":"delayed","wait":1.0,"down":true}'), ("DBOS.sleep", "1795324600.5"))
+    with closing(sqlite3.connect(tmp_path / "node" / "engine.sqlite")) as engine, engine:
+        (workflow,) = engine.execute(
+            "SELECT workflow_uuid FROM workflow_status WHERE name = 'deliver' AND status = 'ENQUEUED'"
+        ).fetchone()
+        engine.execute("UPDATE workflow_status SET status = 'PENDING' WHERE workflow_uuid = ?", (workflow,))
+        for number, (name, output) in enumerate(recorded, 1):
+            engine.execute(
+                "INSERT INTO operation_outputs (workflow_uuid, function_id, function_name, output, serialization)"
+                " VALUES (?, ?, ?, ?, 'portable_json')",
+                (workflow, number, name, output),
+            )
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as node:
+            archive.wait_until(
+                lambda: sum(one.dataset.StudyInstanceUID == WAITING for one in archive.kept) == 2, limit_seconds=60.0
+            )
+            assert node.logged("engine.broken") == []

@@ -1,0 +1,254 @@
+"""Rounds of one study in a running node: one after the other, only what is new is read, the newest result counts."""
+
+from __future__ import annotations
+
+import itertools
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+from zoneinfo import ZoneInfo
+
+from dbos import DBOSClient
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.uid import JPEG2000Lossless
+
+from node import prompts
+from node.config import DicomDestination, StudySettings
+from node.database import connect
+from node.domain import Delivery, PromptSet
+from node.imaging import Radiograph
+from node.inference import Reading
+from node.ledger import Ledger
+from node.metrics import Metrics
+from node.order_store import OrderStore
+from node.pipeline import WRITERS, Pipeline
+from node.spool import Spool
+from node.steps import Steps
+from tests import films, peers, senders
+from tests.fakes import ScriptedReader
+from tests.service import Service, settings_for
+
+STUDY = films.thumbnail().StudyInstanceUID
+READINGS = 'cxr_step_duration_seconds_count{step="read"}'
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Let no reading end until the block does."""
+    hold = folder / "hold"
+    hold.touch()
+    try:
+        yield
+    finally:
+        hold.unlink()
+
+
+def readings(service: Service) -> int:
+    """How often the network was asked since the node started."""
+    with urllib.request.urlopen(f"http://{peers.LOOPBACK}:{service.http_port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return next((int(float(line.split()[-1])) for line in lines if line.startswith(READINGS)), 0)
+
+
+def film(name: str, study: str | None = None, **changes: object) -> Dataset:
+    return films.as_another(films.thumbnail(changes), name, study=study)
+
+
+def studies_in(directory: Path, status: str) -> int:
+    """How many looks at studies the engine has in one state."""
+    sql = connect(directory / "engine.sqlite")
+    client = DBOSClient(system_database_engine=sql)
+    try:
+        return len(client.list_workflows(name="study", status=status))
+    finally:
+        client.destroy()
+        sql.dispose()
+
+
+def predecessor(report: Dataset) -> str:
+    [study] = report.PredecessorDocumentsSequence
+    return str(study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID)
+
+
+def test_an_urgent_study_is_read_before_those_that_wait(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), callers=("TESTER", "EMERGENCY"))
+    routine, emergency = settings.listener.callers
+    callers = (routine, replace(emergency, priority="stat"))
+    settings = replace(settings, listener=replace(settings.listener, callers=callers))
+    urgent = film("urgent", "urgent")
+    with Service(settings) as service:
+        with held(tmp_path):
+            for name in ("a", "b"):  # as many as are read at once
+                peers.send(film(name, name), port=service.dicom_port)
+            service.wait_for("study.ready", count=2)
+            for name in ("c", "d", "e"):
+                peers.send(film(name, name), port=service.dicom_port)
+            peers.send(urgent, port=service.dicom_port, calling_ae="EMERGENCY")
+            peers.wait_until(
+                lambda: studies_in(tmp_path / "node", "ENQUEUED") == 4, what="four studies wait", limit_seconds=60.0
+            )
+        service.wait_for("study.ready", count=6)
+        assert service.stop() == 0
+
+    assert urgent.StudyInstanceUID in [line["study"] for line in service.logged("study.ready")[2:4]]
+
+
+def test_rounds_of_one_study_run_one_after_the_other(tmp_path: Path) -> None:
+    with Service(settings_for(tmp_path / "node", archive_port=peers.free_port())) as service:
+        with held(tmp_path):
+            peers.send(film("first"), port=service.dicom_port)
+            service.wait_for("study.ready")
+            peers.send(film("late"), port=service.dicom_port)
+            peers.wait_until(
+                lambda: studies_in(tmp_path / "node", "SUCCESS") > 0, what="the late film went back", limit_seconds=60.0
+            )
+        service.wait_for("study.finished", count=2)
+        assert service.stop() == 0
+
+    events = [line["event"] for line in service.lines if line["event"] in ("study.ready", "study.finished")]
+    assert events == ["study.ready", "study.finished"] * 2
+
+
+def test_a_study_that_never_gets_quiet_is_read_all_the_same(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
+    settings = replace(settings, study=StudySettings(quiet_seconds=4.0, max_seconds=4.5))
+    sent = itertools.count()
+    with Service(settings) as service:
+
+        def is_ready_at_last() -> bool:
+            assert peers.send(film(str(next(sent))), port=service.dicom_port) == 0
+            return bool(service.logged("study.ready"))
+
+        peers.wait_until(is_ready_at_last, what="it is read", limit_seconds=60.0)
+
+
+class CountingReader(ScriptedReader):
+    """Counts what it is asked to read."""
+
+    count = 0
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        self.count += 1
+        return super().read(image, prompts)
+
+
+class Bench:
+    """The rounds of one study, step by step; every bench on one folder is another run of the node."""
+
+    def __init__(self, folder: Path, *archives: str) -> None:
+        self.spool, self.reader = Spool(folder), CountingReader()
+        self.ledger = Ledger(connect(folder / "ledger.sqlite"))
+        destinations = [
+            DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104)
+            for name in archives or ("archive",)
+        ]
+        self.steps = Steps(
+            pipeline=Pipeline(
+                spool=self.spool,
+                orders=OrderStore(folder),
+                reader=self.reader,
+                prompts=prompts.load("chexpert14"),
+                zone=ZoneInfo("UTC"),
+                kinds=tuple(WRITERS),
+            ),
+            ledger=self.ledger,
+            metrics=Metrics(),
+            destinations={destination.name: destination for destination in destinations},
+            sending=senders.sending(self.spool, self.ledger, *destinations),
+            stat_seconds=900.0,
+        )
+
+    def receive(self, film: Dataset) -> None:
+        content = films.file_bytes(film)
+        body = films.body_of(content)
+        meta = content[: -len(body)]
+        self.spool.keep(study_uid=STUDY, sop_instance_uid=film.SOPInstanceUID, meta=meta, body=body)
+
+    def round(self, *, is_sent: bool = True) -> list[Delivery]:
+        """Read what is new; what is to be delivered, and is delivered, or waits."""
+        plan = self.steps.plan(STUDY)
+        assert plan is not None
+        outcomes = [self.steps.read(STUDY, file) for file in cast(list[str], plan["files"])]
+        written = self.steps.write(plan)
+        assert written is not None
+        self.steps.finish(plan, cast(list[str], outcomes), written)
+        by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
+        deliveries = [Delivery(**one) for several in by_destination.values() for one in several]
+        for delivery in deliveries if is_sent else ():
+            self.ledger.set_sent(delivery, attempts=1)
+        return deliveries
+
+    def objects(self, deliveries: list[Delivery], kind: str) -> list[Dataset]:
+        return [dcmread(self.spool.output_path(one)) for one in deliveries if one.kind == kind]
+
+
+def test_of_a_study_with_a_late_film_only_that_is_read_also_after_a_restart(tmp_path: Path) -> None:
+    first, second = Bench(tmp_path), Bench(tmp_path)
+    first.receive(film("first"))
+    deliveries = [first.round()]
+    first.receive(film("late"))
+    deliveries.append(first.round())
+    second.receive(film("last"))
+    deliveries.append(second.round())
+
+    assert (first.reader.count, second.reader.count) == (2, 1)
+    assert [sorted(one.kind for one in several) for several in deliveries] == [["gsps", "sr"]] * 3
+    reports = [report for several in deliveries for report in first.objects(several, "sr")]
+    assert [predecessor(report) for report in reports[1:]] == [report.SOPInstanceUID for report in reports[:-1]]
+
+
+def test_a_late_film_of_a_study_whose_results_still_wait_sends_none_of_them_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(film("first"))
+    waiting = bench.round(is_sent=False)
+    bench.receive(film("late"))
+
+    deliveries = bench.round()
+
+    assert bench.reader.count == 2
+    assert sorted(one.kind for one in deliveries) == ["gsps", "sr"]
+    assert not set(deliveries) & set(waiting)
+
+
+def test_patient_data_that_are_corrected_and_corrected_back_make_a_new_result_each_time(tmp_path: Path) -> None:
+    names = ["Right^Name", "Wrong^Name", "Right^Name"]
+    bench, deliveries = Bench(tmp_path), []
+    for name in names:
+        bench.receive(films.thumbnail({"PatientName": name}))
+        deliveries += bench.round()
+
+    for kind in ("sr", "gsps"):
+        objects = bench.objects(deliveries, kind)
+        assert [str(one.PatientName) for one in objects] == names
+        assert len({one.SOPInstanceUID for one in objects}) == 3
+    reports = bench.objects(deliveries, "sr")
+    assert [predecessor(report) for report in reports[1:]] == [report.SOPInstanceUID for report in reports[:-1]]
+
+
+def test_a_destination_that_is_added_gets_the_results_of_later_rounds(tmp_path: Path) -> None:
+    before, after = Bench(tmp_path), Bench(tmp_path, "archive", "added")
+    before.receive(film("first"))
+    before.round()
+    before.receive(film("late"))
+
+    deliveries = after.round()
+
+    assert sorted(one.kind for one in deliveries if one.destination == "archive") == ["gsps", "sr"]
+    assert sorted(one.kind for one in deliveries if one.destination == "added") == ["gsps", "gsps", "sr"]
+
+
+def test_what_was_delivered_and_removed_is_never_written_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(films.thumbnail())
+    bench.round()
+    bench.ledger.forget(STUDY)
+    assert bench.spool.remove_study(STUDY)
+
+    bench.receive(films.compressed(films.thumbnail(), JPEG2000Lossless))
+
+    assert bench.round() == []
+    assert not list(tmp_path.rglob("outputs/*"))
