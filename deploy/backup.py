@@ -1,11 +1,13 @@
 """Runnable: a backup of `storage.directory` while its node runs or stands.
 
-    python -m deploy.backup STORAGE_DIRECTORY BACKUP        BACKUP must not exist; deploy/backup.md says the rest
+    python -m deploy.backup STORAGE_DIRECTORY BACKUP [--database-url URL]
+                                                            BACKUP must not exist; deploy/backup.md says the rest
 
 Nothing is locked, so the order of the copies is what makes them agree. Marks of finished rounds come first, then the
 ledger, then everything else: a mark in the backup has its deliveries in the ledger's copy, and whatever the ledger
 names lies in the files, which are younger. Work that went on meanwhile is found unfinished and is done again, with the
 same outputs. The durable engine's database stays behind; the node builds it again from ledger and files at its start.
+On PostgreSQL the ledger is the schema `chex`, copied by pg_dump as it is at one moment.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import argparse
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 LEDGER = "ledger.sqlite"
+DUMP = "ledger.pg_dump"
+VIEW = "chex.queue_depth"  # of the durable engine's tables; the node makes it again
 FOLDERS = ("studies", "orders", "windows")
 TEMPORARY = ".incoming-"  # never acknowledged to anybody
 
@@ -29,16 +34,29 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.backup", description="Back up a node while it runs.")
     parser.add_argument("storage", type=Path, metavar="STORAGE_DIRECTORY", help="storage.directory of the node")
     parser.add_argument("backup", type=Path, metavar="BACKUP", help="a new folder")
+    parser.add_argument("--database-url", metavar="URL", help="storage.database_url, where the ledger is in PostgreSQL")
     options = parser.parse_args(arguments)
     storage, backup = options.storage, options.backup
-    if not (storage / LEDGER).is_file():
-        print(f"{storage}: holds no {LEDGER}; name the storage.directory of a node", file=sys.stderr)
+    if not (storage / ("studies" if options.database_url else LEDGER)).exists():
+        said = "" if options.database_url else "; with the ledger in PostgreSQL add --database-url"
+        print(f"{storage}: is no node's; name its storage.directory{said}", file=sys.stderr)
+        return 2
+    if options.database_url and shutil.which("pg_dump") is None:
+        print(
+            "pg_dump is not installed; install PostgreSQL's client programs here, or run this where they are",
+            file=sys.stderr,
+        )
         return 2
     if backup.exists():
         print(f"{backup}: exists already; name a new folder", file=sys.stderr)
         return 2
     try:
-        files = back_up(storage, backup)
+        files = back_up(storage, backup, database_url=options.database_url)
+    except subprocess.CalledProcessError as error:
+        print(
+            f"failed: {error.stderr.strip()}; the backup is not complete, remove {_unfinished(backup)}", file=sys.stderr
+        )
+        return 1
     except (OSError, sqlite3.Error) as error:
         print(f"failed: {error}; the backup is not complete, remove {_unfinished(backup)}", file=sys.stderr)
         return 1
@@ -46,12 +64,19 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def back_up(storage: Path, backup: Path) -> int:
-    """Copy a node's directory; returns the number of files. The backup has its name only once it is complete."""
+def back_up(storage: Path, backup: Path, *, database_url: str | None = None) -> int:
+    """Copy a node's directory; returns the number of files. The backup has its name only once it is complete.
+
+    database_url: where the ledger is, if not in the directory
+    Raises OSError, sqlite3.Error, or CalledProcessError with what pg_dump says.
+    """
     aside = _unfinished(backup)
     aside.mkdir(mode=0o700, parents=True)
     marks = _copy(storage.glob("studies/*/rounds/*.json"), storage, aside)
-    _copy_database(storage / LEDGER, aside / LEDGER)
+    if database_url is None:
+        _copy_database(storage / LEDGER, aside / LEDGER)
+    else:
+        _dump_database(database_url, aside / DUMP)
     rest = (path for folder in FOLDERS for path in (storage / folder).rglob("*") if not _is_mark(path, storage))
     files = _copy(rest, storage, aside)
     os.sync()
@@ -85,6 +110,19 @@ def _copy_database(source: Path, target: Path) -> None:
     address = f"{source.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as old, closing(sqlite3.connect(target)) as new:
         old.backup(new)
+
+
+def _dump_database(url: str, target: Path) -> None:
+    """Copy our schema of a PostgreSQL as it is at one moment; pg_dump finds a password as psql does."""
+    command = [
+        "pg_dump",
+        "--schema=chex",
+        f"--exclude-table={VIEW}",
+        "--format=custom",
+        "--no-owner",
+        f"--file={target}",
+    ]
+    subprocess.run([*command, url], check=True, capture_output=True, text=True)
 
 
 def _unfinished(backup: Path) -> Path:

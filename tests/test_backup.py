@@ -12,11 +12,12 @@ from pathlib import Path
 
 from node.config import Settings, StorageSettings
 from tests import films, peers
+from tests.postgres import Postgres
 from tests.service import REPOSITORY, Service, settings_for
 
 
-def back_up(storage: Path, backup: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deploy.backup", str(storage), str(backup)]
+def back_up(storage: Path, backup: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deploy.backup", str(storage), str(backup), *more]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
 
 
@@ -69,6 +70,45 @@ def test_a_restored_node_delivers_what_was_not_delivered_and_nothing_twice(tmp_p
             assert node.stop() == 0
 
         assert results(archive) == once(delivered, finished, waiting, later)
+
+
+def test_a_node_on_postgresql_is_restored_from_its_dump_and_its_files_into_an_empty_server(tmp_path: Path) -> None:
+    with Postgres() as postgres, peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        settings = replace(settings, storage=replace(settings.storage, database_url=postgres.url))
+        with Service(settings) as node:
+            delivered = send_film(node, study="delivered")
+            node.wait_for("delivery.sent", count=2)
+            with archive.down():
+                waiting = send_film(node, study="waiting")
+                node.wait_for("study.finished", count=2)
+                outcome = back_up(settings.storage.directory, tmp_path / "backup", "--database-url", postgres.url)
+                node.kill()
+        assert outcome.returncode == 0, outcome.stderr
+
+        postgres.empty()
+        dump = tmp_path / "backup" / "ledger.pg_dump"
+        subprocess.run(["pg_restore", "--exit-on-error", f"--dbname={postgres.url}", dump], check=True, timeout=60)
+        elsewhere = restored(settings, tmp_path / "backup")
+        elsewhere = replace(elsewhere, storage=replace(elsewhere.storage, database_url=postgres.url))
+        with Service(elsewhere) as node:
+            archive.wait_for_kept(4, limit_seconds=60.0)
+            later = send_film(node, study="later")
+            archive.wait_for_kept(6, limit_seconds=60.0)
+            assert node.stop() == 0
+
+        assert results(archive) == once(delivered, waiting, later)
+
+
+def test_a_database_that_cannot_be_copied_leaves_no_backup(tmp_path: Path) -> None:
+    (tmp_path / "node" / "studies").mkdir(parents=True)
+    url = f"postgresql://node@{peers.LOOPBACK}:{peers.free_port()}/chex"
+
+    done = back_up(tmp_path / "node", tmp_path / "backup", "--database-url", url)
+
+    assert done.returncode == 1
+    assert "not complete" in done.stderr
+    assert not (tmp_path / "backup").exists()
 
 
 def test_a_backup_of_studies_at_every_stage_loses_no_result(tmp_path: Path) -> None:

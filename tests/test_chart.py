@@ -1,14 +1,15 @@
-"""The chart in helm/, rendered by Helm's own library, checked against Kubernetes' schemas and the node's settings.
+"""The chart in helm/, rendered by Helm's own library: objects of Kubernetes and its operators, settings of the node.
 
-ServiceMonitor and PrometheusRule belong to an operator and have no schema there; their content is compared instead.
+Kubernetes' own objects are held against its schemas, those of KEDA and of the Prometheus operator against models that a
+package made of their definitions (KEDA 2.16, operator 0.80).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
-import os
-import tomllib
+import shutil
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,63 +20,68 @@ import pytest
 import yaml
 
 from node import __version__, config
-from node.config import DicomDestination, Hl7Destination, Settings
+from node.__main__ import main
+from node.config import Caller, DicomDestination, Hl7Destination, Settings
+from tests import mllp
+from tests.chart import (
+    CHART,
+    EXAMPLES,
+    REPOSITORY,
+    ROLES,
+    Object,
+    container_of,
+    example,
+    helm_python,
+    made_of,
+    merged,
+    of_kind,
+    pod_of,
+    settings_of,
+    settings_text,
+    the_only,
+    workloads,
+)
 
-REPOSITORY = Path(__file__).parents[1]
-CHART = REPOSITORY / "helm"
-EXAMPLES = ("cpu", "gpu")
 KUBERNETES = "1.34"
 
 # What the chart sets by itself, so that Service, probes and volumes fit.
 OWN = {"listener.host", "listener.port", "http.host", "http.port", "orders.host", "orders.port"}
-OWN_DIRECTORIES = {"storage.directory", "model.directory"}
+OWN |= {"storage.directory", "storage.database_url", "model.directory"}
 
-Object = dict[str, typing.Any]
-
-try:
-    import helm_python as helm
-except ImportError:
-    if os.environ.get("CI") == "true":
-        raise
-    pytest.skip("Helm's library has no wheel for this machine", allow_module_level=True)
-
-
-def example(name: str) -> Object:
-    return cast(Object, yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text(encoding="utf-8")))
-
-
-def rendered(values: Object) -> list[Object]:
-    texts = helm.Chart.load(CHART).render(values, name="cxr", namespace="radiology", is_install=True)
-    return [one for text in texts.values() for one in yaml.safe_load_all(text) if one]
-
-
-def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    return [one for one in objects if one["kind"] == kind]
-
-
-def the_only(objects: list[Object], kind: str) -> Object:
-    (found,) = of_kind(objects, kind)
-    return found
-
-
-def settings_of(objects: list[Object]) -> Settings:
-    text = next(one["data"]["node.toml"] for one in of_kind(objects, "ConfigMap") if "node.toml" in one["data"])
-    return config.parse(tomllib.loads(text))
+# Where the models of an operator's objects are.
+OPERATORS = {
+    "monitoring.coreos.com/v1": "cloudcoil.models.prometheus_operator.v1",
+    "keda.sh/v1alpha1": "cloudcoil.models.keda.v1alpha1",
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_object_is_one_of_kubernetes(name: str) -> None:
-    objects = rendered(example(name))
+    own = [one for one in made_of(name) if one["apiVersion"] not in OPERATORS]
 
-    assert len(objects) >= 6
-    for one in objects:
-        if not one["apiVersion"].startswith("monitoring.coreos.com/"):
-            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    assert len(own) >= 6
+    for one in own:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+
+
+def test_the_objects_of_operators_are_theirs_whole() -> None:
+    found = [one for one in made_of("split") if one["apiVersion"] in OPERATORS]
+
+    assert {one["kind"] for one in found} == {
+        "ServiceMonitor",
+        "PrometheusRule",
+        "ScaledObject",
+        "TriggerAuthentication",
+    }
+    for one in found:
+        model = getattr(importlib.import_module(OPERATORS[one["apiVersion"]]), one["kind"])
+        kept = model.model_validate(one).model_dump(by_alias=True, exclude_unset=True, mode="json")
+        assert kept == one, "a key that the model does not know is lost in it"
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
     for name in EXAMPLES:
-        report = helm.lint(CHART, example(name), strict=True)
+        report = helm_python.lint(CHART, example(name), strict=True)
 
         assert report["errors"] == []
         assert [one["error"] for one in report["messages"]] == ["icon is recommended"]
@@ -83,26 +89,51 @@ def test_helm_finds_nothing_to_complain_about() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_node_accepts_its_settings_and_they_fit_what_is_around_it(name: str) -> None:
-    objects = rendered(example(name))
+    objects = made_of(name)
     settings = settings_of(objects)
 
-    (container,) = the_only(objects, "StatefulSet")["spec"]["template"]["spec"]["containers"]
-    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
-    mounts = {one["mountPath"] for one in container["volumeMounts"]}
-    assert ports["dicom"] == settings.listener.port
-    assert ports["http"] == settings.http.port
-    assert ports.get("orders") == (settings.orders and settings.orders.port)
-    assert str(settings.storage.directory) in mounts
-    assert settings.model.directory == Path("models/weights/phantom") or "/models" in mounts
-    for destination in settings.destinations:
-        if isinstance(destination, Hl7Destination) and destination.tls:
-            assert str(destination.tls.ca.parent) in mounts
+    listening = {"dicom": settings.listener.port, "http": settings.http.port}
+    if settings.listener.tls is not None:
+        listening["dicom-tls"] = settings.listener.tls.port
+    if settings.orders is not None:
+        listening["orders"] = settings.orders.port
+    for role, workload in workloads(objects).items():
+        ports = {one["name"]: one["containerPort"] for one in container_of(workload)["ports"]}
+        mounts = {one["mountPath"] for one in container_of(workload)["volumeMounts"]}
+        assert ports == (listening if role in ("node", "listener") else {"http": settings.http.port})
+        assert str(settings.storage.directory) in mounts
+        assert ("/models" in mounts) is (
+            role in ("node", "worker") and "existingClaim" in example(name).get("model", {})
+        )
+        for _, tls in config.tls_tables(settings):
+            assert {str(path.parent) for path in (tls.ca, tls.certificate, tls.key) if path} <= mounts
 
 
-def test_the_pod_has_no_rights_and_writes_only_to_its_volumes() -> None:
-    pod = the_only(rendered(example("gpu")), "StatefulSet")["spec"]["template"]["spec"]
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_check_finds_nothing_wrong_with_the_settings_once_the_files_are_there(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = settings_text(made_of(name))
+    for secret in example(name).get("tls", {}).get("secrets", ()):
+        folder = tmp_path / secret
+        folder.mkdir()
+        certificate, key = mllp.certificate(tmp_path, secret)
+        shutil.copy(certificate, folder / "ca.crt")
+        shutil.move(certificate, folder / "tls.crt")
+        shutil.move(key, folder / "tls.key")
+    text = text.replace("/etc/chex-tls", str(tmp_path)).replace("/models/chex", "models/weights/phantom")
+    path = tmp_path / "node.toml"
+    path.write_text(text, encoding="utf-8")
 
-    (container,) = pod["containers"]
+    assert main(["check", str(path)]) == 0
+    assert "[[destinations]]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "role"), [("gpu", "node"), *[("split", role) for role in ROLES]])
+def test_a_pod_has_no_rights_and_writes_only_to_its_volumes(name: str, role: str) -> None:
+    workload = workloads(made_of(name))[role]
+
+    pod, container = pod_of(workload), container_of(workload)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
@@ -111,27 +142,58 @@ def test_the_pod_has_no_rights_and_writes_only_to_its_volumes() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert f"USER {pod['securityContext']['runAsUser']}:" in (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert all(container[f"{kind}Probe"]["httpGet"]["port"] == "http" for kind in ("startup", "liveness", "readiness"))
 
 
-def test_only_known_callers_reach_the_listener_and_their_addresses_survive() -> None:
-    objects = rendered(example("gpu"))
+@pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "worker")])
+def test_only_pods_that_read_films_take_a_gpu_and_keep_engines_of_their_own(name: str, role: str) -> None:
+    found = workloads(made_of(name))
+
+    for other, workload in found.items():
+        container = container_of(workload)
+        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        assert container["resources"]["limits"].get("nvidia.com/gpu") == (1 if other == role else None)
+        assert container["image"].endswith("-gpu" if other == role else "-cpu")
+        assert pod_of(workload).get("runtimeClassName") == ("nvidia" if other == role else None)
+        assert mounts.get("engines") == ("/var/lib/chex-node/engines" if other == role else None)
+    (claim,) = found[role]["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == "engines"
+
+
+def test_one_machine_has_one_pod_that_does_everything_without_a_database_server() -> None:
+    objects = made_of("cpu")
+
+    ((role, workload),) = workloads(objects).items()
+    assert (role, workload["spec"]["replicas"]) == ("node", 1)
+    assert "args" not in container_of(workload)
+    assert settings_of(objects).storage.database_url == ""
+    assert the_only(objects, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+@pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "listener")])
+def test_only_known_callers_reach_the_listener_and_their_addresses_survive(name: str, role: str) -> None:
+    objects = made_of(name)
     settings = settings_of(objects)
 
-    policy = the_only(objects, "NetworkPolicy")["spec"]
-    dicom = next(one for one in policy["ingress"] if one["ports"] == [{"port": "dicom"}])
+    policies = [one["spec"] for one in of_kind(objects, "NetworkPolicy")]
+    (policy,) = (one for one in policies if one["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == role)
+    dicom = next(one for one in policy["ingress"] if {"port": "dicom"} in one["ports"])
     allowed = {peer["ipBlock"]["cidr"].split("/")[0] for peer in dicom["from"]}
     (entrance,) = (one for one in of_kind(objects, "Service") if one["spec"]["type"] == "LoadBalancer")
     assert allowed == {host for caller in settings.listener.callers for host in caller.hosts}
-    assert {one["cidr"].split("/")[1] for one in (peer["ipBlock"] for peer in dicom["from"])} == {"32", "128"}
+    assert all(
+        peer["ipBlock"]["cidr"].endswith("/128" if ":" in peer["ipBlock"]["cidr"] else "/32") for peer in dicom["from"]
+    )
     assert entrance["spec"]["externalTrafficPolicy"] == "Local"
+    assert entrance["spec"]["selector"]["app.kubernetes.io/component"] == role
     outward = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
-    assert outward == {53} | {destination.port for destination in settings.destinations}
+    if role == "node":
+        assert outward == {53} | {destination.port for destination in settings.destinations}
 
 
 def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
-    objects = rendered(example("gpu"))
-    packed = helm.Chart.load(helm.package(CHART, destination=tmp_path))
+    objects = made_of("gpu")
+    packed = helm_python.Chart.load(helm_python.package(CHART, destination=tmp_path))
 
     sources = [REPOSITORY / "deploy" / "prometheus" / name for name in ("recording.yml", "alerts.yml")]
     groups = [group for path in sources for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
@@ -149,7 +211,7 @@ def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
 
 
 def test_the_job_that_the_alerts_ask_for_is_what_the_operator_makes() -> None:
-    objects = rendered(example("gpu"))
+    objects = made_of("gpu")
 
     monitor = the_only(objects, "ServiceMonitor")
     wanted = monitor["spec"]["selector"]["matchLabels"]
@@ -165,9 +227,11 @@ def test_the_schema_knows_exactly_the_settings_that_are_not_the_charts_own() -> 
     destinations = {"dicom": DicomDestination, "hl7": Hl7Destination}
 
     known = {f"{table}.{key}" for table, about in tables.items() for key in about.get("properties", ())}
-    assert known == set(setting_names()) - OWN - OWN_DIRECTORIES
+    assert known == set(setting_names()) - OWN
     for name, kind in destinations.items():
         assert set(schema["$defs"][name]["properties"]) == {item.name for item in dataclasses.fields(kind)}
+    caller = cast(Object, tables["listener"]["properties"]["callers"]["items"])
+    assert set(caller["properties"]) == {item.name for item in dataclasses.fields(Caller)}
 
 
 def setting_names() -> Iterator[str]:
@@ -190,24 +254,18 @@ def setting_names() -> Iterator[str]:
         {"service": {"type": "ExternalName"}},
         {"gpu": {"count": 0}},
         {"storage": {"size": "much"}},
+        {"mode": "split"},
+        {"mode": "split", "database": {"host": "postgres"}},
+        {"mode": "split", "database": {"host": "postgres", "secret": "s", "user": "chex:password"}},
     ],
 )
 def test_wrong_values_are_refused(wrong: Mapping[str, object]) -> None:
-    chart = helm.Chart.load(CHART)
+    chart = helm_python.Chart.load(CHART)
     values = merged(example("cpu"), wrong)
 
     chart.validate_schema(example("cpu"))
-    with pytest.raises(helm.HelmValuesError):
+    with pytest.raises(helm_python.HelmValuesError):
         chart.validate_schema(values)
-
-
-def merged(values: Object, changes: Mapping[str, object]) -> Object:
-    """The values with changes put over them, as `helm install --set` does."""
-    result = dict(values)
-    for key, value in changes.items():
-        inner = result.get(key)
-        result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
-    return result
 
 
 def test_chart_and_program_have_one_version() -> None:

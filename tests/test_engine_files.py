@@ -155,17 +155,39 @@ def test_a_build_that_fails_leaves_nothing(graph: Path, folder: Path) -> None:
     with pytest.raises(EngineUnavailable):
         EngineFiles(folder).open(graph, FakeCompiler(broken=True))
 
-    assert not folder.exists()
+    assert list(folder.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_used_leaves_the_way_to_another_engine(graph: Path, folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_bytes(b"a file")
+    compiler = FakeCompiler()
 
     with pytest.raises(EngineUnavailable, match=r"engines: cannot be used \(.+\); make it a folder") as refused:
-        EngineFiles(folder).open(graph, FakeCompiler())
+        EngineFiles(folder).open(graph, compiler)
 
     assert refused.value.reason == "not_built"
+    assert compiler.built == [], "minutes of building would have been for nothing"
+
+
+def test_a_folder_that_becomes_unusable_while_an_engine_is_built_is_told_too(graph: Path, folder: Path) -> None:
+    class Vandal(FakeCompiler):
+        def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
+            folder.rmdir()
+            return super().build(graph, timings=timings)
+
+    with pytest.raises(EngineUnavailable, match="make it a folder"):
+        EngineFiles(folder).open(graph, Vandal())
+
+
+def test_a_folder_of_finished_engines_need_not_be_writable(graph: Path, folder: Path) -> None:
+    EngineFiles(folder).open(graph, FakeCompiler())
+    before = folder.stat().st_mtime_ns
+    compiler = FakeCompiler()
+
+    assert EngineFiles(folder).open(graph, compiler) == "engine of\na graph"
+    assert compiler.built == []
+    assert folder.stat().st_mtime_ns == before
 
 
 def test_timings_that_cannot_be_kept_lose_no_engine(graph: Path, folder: Path) -> None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import ssl
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from pydicom.dataset import Dataset
 
 from node import prompts
-from node.config import ModelSettings
+from node.config import Hl7Destination, ModelSettings, OrdersSettings, OrdersTlsSettings, TlsSettings
 from node.domain import derive_uid
 from node.drift import CURRENT_FILMS, REFERENCE_FILMS
 from node.metrics import Metrics
 from node.spool import Spool
 from node.watch import Watch
-from tests import answered, films, peers
+from tests import answered, films, mllp, peers
 from tests.exported import exported_families
 from tests.expressions import Query, panel_queries, rule_queries
 from tests.fakes import ScriptedReader
@@ -59,10 +60,9 @@ class Watched:
         """Wait until Prometheus has scraped that something is so."""
         peers.wait_until(lambda: bool(self.prometheus.values(expression)), what=expression, limit_seconds=limit_seconds)
 
-    @property
-    def page(self) -> str:
-        """What the node exports now."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.service.http_port}/metrics", timeout=60) as answer:
+    def page(self, path: str = "metrics") -> str:
+        """One of the node's pages, as it is now: what it exports, or whether it is ready."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.service.http_port}/{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
 
@@ -75,11 +75,22 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     (model / "parity.json").write_text(json.dumps({"stages": {"find.boxes": stage}, "passed": True}), encoding="utf-8")
     fill_windows(folder / "node")
     peers.require("prometheus")
-    with peers.ReceivingArchive() as archive:
+    certificate, key = mllp.certificate(folder, "all")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate)
+    context.load_cert_chain(certificate, key)
+    with peers.ReceivingArchive() as archive, mllp.InformationSystem(tls=context) as system:
         settings = settings_for(
             folder / "node", archive_port=archive.port, model=ModelSettings(directory=model), quiet_seconds=0.1
         )
-        with Service(settings) as service, run_prometheus(folder, node_port=service.http_port) as prometheus:
+        tls = TlsSettings(ca=certificate, certificate=certificate, key=key)
+        results = Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port, tls=tls)
+        orders = OrdersTlsSettings(certificate=certificate, key=key, ca=certificate)
+        settings = replace(
+            settings,
+            destinations=(*settings.destinations, results),
+            orders=OrdersSettings(port=0, hosts=(peers.LOOPBACK,), tls=orders),
+        )
+        with Service(settings) as service, run_prometheus(folder, node=[service.http_port]) as prometheus:
             watched = Watched(service=service, archive=archive, prometheus=prometheus, sent=[])
             watched.has_seen("cxr_films_total")
             for wave in (1, 2):
@@ -128,7 +139,7 @@ def test_every_rule_of_prometheus_works(watched: Watched) -> None:
 
 
 def test_every_metric_is_exported_with_a_value_from_the_start(watched: Watched) -> None:
-    page = watched.page
+    page = watched.page()
 
     missing = [
         name
@@ -140,7 +151,7 @@ def test_every_metric_is_exported_with_a_value_from_the_start(watched: Watched) 
 
 
 def test_no_patient_and_no_caller_shows_in_the_metrics(watched: Watched) -> None:
-    page = watched.page.lower()
+    page = watched.page().lower()
 
     assert "philips-2" in page
     assert "marked" not in page
@@ -150,14 +161,29 @@ def test_no_patient_and_no_caller_shows_in_the_metrics(watched: Watched) -> None
             assert str(sent[keyword].value) not in page
 
 
+def test_the_port_for_orders_is_a_part_that_must_be_good(watched: Watched) -> None:
+    assert json.loads(watched.page("ready"))["orders"] is True
+    watched.has_seen('cxr_ready{part="orders"} == 1')
+
+
+def test_every_certificate_is_watched_and_one_of_two_days_raises_its_alerts(watched: Watched) -> None:
+    raised = {"CxrCertificateToBeRenewed", "CxrCertificateExpiring"}
+    for name in ("orders", "destination ris"):
+        watched.has_seen(f'cxr_certificate_days{{name="{name}"}} < 2')
+
+    peers.wait_until(lambda: raised <= watched.prometheus.firing("node"), what="both alerts fire", limit_seconds=90)
+
+
 def test_a_stopped_destination_and_a_drifting_scanner_raise_their_alerts(watched: Watched) -> None:
     raised = {"CxrDestinationStopped", "CxrDrift"}
     with watched.archive.down():
         watched.send()
 
-        peers.wait_until(lambda: raised <= watched.prometheus.firing(), what="both alerts fire", limit_seconds=90)
+        peers.wait_until(lambda: raised <= watched.prometheus.firing("node"), what="both alerts fire", limit_seconds=90)
 
     watched.has_seen("cxr_destination_paused == 0", limit_seconds=120)
     peers.wait_until(
-        lambda: "CxrDestinationStopped" not in watched.prometheus.firing(), what="the alert ends", limit_seconds=60
+        lambda: "CxrDestinationStopped" not in watched.prometheus.firing("node"),
+        what="the alert ends",
+        limit_seconds=60,
     )

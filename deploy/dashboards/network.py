@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import BYTES, BYTES_PER_SECOND, COUNT, PER_SECOND, SECONDS, Dashboard, Kind, Panel
+from deploy.dashboards.panels import BYTES, BYTES_PER_SECOND, COUNT, DAYS, PER_SECOND, SECONDS, Dashboard, Kind, Panel
 
 _ASSOCIATIONS = (
     Panel(
@@ -22,18 +22,36 @@ _ASSOCIATIONS = (
     Panel(
         title="Associations refused",
         description="Refused per hour: caller (AE title or address is not among the callers), called_ae (another AE "
-        "title was called), disk (below its reserve), limit (too many at once).",
+        "title was called), tls (no certificate, or a wrong one), disk (below its reserve), limit (too many at once), "
+        "protocol and silent (what came is no association).",
         queries={"{{reason}}": 'sum by (reason) (increase(cxr_associations_refused_total{instance=~"$instance"}[1h]))'},
         unit=COUNT,
         kind=Kind.STACK,
         width=8,
+    ),
+    Panel(
+        title="Associations ended by the node",
+        description="Per hour: idle or stalled (nothing came, or too slowly), length and protocol (what came was too "
+        "much, or wrong).",
+        queries={"{{reason}}": 'sum by (reason) (increase(cxr_associations_aborted_total{instance=~"$instance"}[1h]))'},
+        unit=COUNT,
+        kind=Kind.STACK,
+    ),
+    Panel(
+        title="Certificates",
+        description="Days until a certificate of the node expires, by the port or destination it is shown to. Below "
+        "30: runbook, CxrCertificateToBeRenewed; below 7: CxrCertificateExpiring.",
+        queries={"{{name}}": 'min by (name) (cxr_certificate_days{instance=~"$instance"})'},
+        unit=DAYS,
+        steps=(30, 7),
     ),
 )
 
 _OBJECTS = (
     Panel(
         title="Objects",
-        description="Objects per second: kept, repeated (the same bytes came before), refused.",
+        description="Objects per second: kept, repeated (the same bytes came before), conflict (other pixels under a "
+        "known UID, kept beside it: runbook, CxrConflict), refused.",
         queries={
             "{{outcome}}": 'sum by (outcome) (rate(cxr_instances_total{instance=~"$instance"}[$__rate_interval]))'
         },
@@ -92,13 +110,41 @@ _OUT = (
     ),
 )
 
+_ORDERS = (
+    Panel(
+        title="Orders",
+        description="Orders kept and cancelled, and messages with orders refused, per hour.",
+        queries={"{{outcome}}": 'sum by (outcome) (increase(cxr_orders_total{instance=~"$instance"}[1h]))'},
+        unit=COUNT,
+        kind=Kind.STACK,
+        width=8,
+    ),
+    Panel(
+        title="Orders refused, by reason",
+        description="Connections and messages per hour: caller, tls, silent (ended to make room), connection (broken "
+        "or too slow), useless (ten bad messages in a row), content (no order for us), not_kept (disk). Runbook: "
+        "CxrOrdersRefused.",
+        queries={"{{reason}}": 'sum by (reason) (increase(cxr_orders_refused_total{instance=~"$instance"}[1h]))'},
+        unit=COUNT,
+        kind=Kind.STACK,
+        width=8,
+    ),
+    Panel(
+        title="Connections for orders",
+        description="Connections that are open now; the twenty-first ends the one that was silent longest.",
+        queries={"{{instance}}": 'cxr_order_connections_open{instance=~"$instance"}'},
+        unit=COUNT,
+        width=8,
+    ),
+)
+
 _DISK = (
     Panel(
         title="Disk",
         description="Free space, and the reserve below which nothing is accepted: runbook, CxrDiskAlmostFull.",
         queries={
-            "{{instance}} free": 'cxr_spool_free_bytes{instance=~"$instance"}',
-            "{{instance}} reserve": 'cxr_spool_reserve_bytes{instance=~"$instance"}',
+            "{{service}} free": 'min by (namespace, service) (cxr_spool_free_bytes{instance=~"$instance"})',
+            "{{service}} reserve": 'max by (namespace, service) (cxr_spool_reserve_bytes{instance=~"$instance"})',
         },
         unit=BYTES,
         width=24,
@@ -109,5 +155,5 @@ DASHBOARD = Dashboard(
     name="chex-network",
     title="ChEX Node: DICOM network",
     description="Who sends, what is taken, what is refused.",
-    rows={"Associations": _ASSOCIATIONS, "Objects": _OBJECTS, "Results": _OUT, "Disk": _DISK},
+    rows={"Associations": _ASSOCIATIONS, "Objects": _OBJECTS, "Results": _OUT, "Orders": _ORDERS, "Disk": _DISK},
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel
+from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel, of_ledger
+
+_STUDIES, _PARKED = 'queue="studies"', 'state="parked"'
 
 _STATE = (
     Panel(
         title="Ready",
-        description="Whether listener, model, disk and workers of every node are good. Anything but yes: runbook, "
-        "CxrNotReady.",
+        description="Whether every part of every process is good: listener, orders, model, disk, workers. Anything but "
+        "yes: runbook, CxrNotReady.",
         queries={"ready": 'min(cxr_ready{instance=~"$instance"})'},
         unit=COUNT,
         kind=Kind.NUMBER,
@@ -30,7 +32,7 @@ _STATE = (
     Panel(
         title="Studies waiting",
         description="Studies that were received and are not finished, quiet time included.",
-        queries={"studies": 'sum(cxr_waiting{instance=~"$instance",queue="studies"})'},
+        queries={"studies": f"sum({of_ledger('cxr_waiting', where=_STUDIES)})"},
         unit=COUNT,
         kind=Kind.NUMBER,
         steps=(50, 200),
@@ -51,8 +53,8 @@ _STATE = (
         title="Parked",
         description="Studies and deliveries that wait for a person: `python -m node status`, then `retry`.",
         queries={
-            "parked": 'sum(cxr_studies{instance=~"$instance",state="parked"}) + '
-            'sum(cxr_destination_deliveries{instance=~"$instance",state="parked"})'
+            "parked": f"sum({of_ledger('cxr_studies', where=_PARKED)}) + "
+            f"sum({of_ledger('cxr_destination_deliveries', 'destination', where=_PARKED)})"
         },
         unit=COUNT,
         kind=Kind.NUMBER,
@@ -95,7 +97,7 @@ _FLOW = (
         title="Waiting",
         description="Studies and deliveries that wait. A line that only rises: the node does not keep up, or something "
         "stopped.",
-        queries={"{{queue}}": 'sum by (queue) (cxr_waiting{instance=~"$instance"})'},
+        queries={"{{queue}}": f"sum by (queue) ({of_ledger('cxr_waiting', 'queue')})"},
         unit=COUNT,
     ),
     Panel(

@@ -21,7 +21,9 @@ _DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _COLORS = ("green", "yellow", "red")
 
 # The unit names of Grafana that the panels use.
-COUNT, SECONDS, BYTES, RATIO, PER_SECOND, BYTES_PER_SECOND = "short", "s", "bytes", "percentunit", "ops", "Bps"
+COUNT, SECONDS, DAYS, BYTES, RATIO, PER_SECOND, BYTES_PER_SECOND = (
+    "short", "s", "d", "bytes", "percentunit", "ops", "Bps",
+)  # fmt: skip
 
 
 class Kind(Enum):
@@ -65,6 +67,15 @@ class Dashboard:
     scanner: bool = False
 
 
+def of_ledger(metric: str, *labels: str, where: str = "") -> str:
+    """Select what processes read in a database that they share: once for each `service`, not for each process.
+
+    labels: those to keep besides; where: a further condition on labels
+    """
+    conditions = ",".join(filter(None, ('instance=~"$instance"', where)))
+    return f"max by ({', '.join(('namespace', 'service', *labels))}) ({metric}{{{conditions}}})"
+
+
 def build(dashboard: Dashboard) -> model.Dashboard:
     """Make Grafana's dashboard."""
     builder = (
@@ -78,7 +89,7 @@ def build(dashboard: Dashboard) -> model.Dashboard:
         .timezone("browser")
         .tooltip(model.DashboardCursorSync.CROSSHAIR)
         .with_variable(grafana.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-        .with_variable(_choice("instance", "Node", "label_values(cxr_build_info, instance)"))
+        .with_variable(_choice("instance", "Process", "label_values(cxr_ready, instance)"))
         .link(_link_to_the_others())
     )
     if dashboard.scanner:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel
+from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel, of_ledger
+
+_NOT_DONE = 'state!~"sent|committed"'
 
 _TIME = (
     Panel(
         title="Step, 95 of 100 below",
         description="Time of each step over five minutes: receive and sync an object, route, decode, read by the "
-        "network, write the outputs, deliver one of them.",
+        "network, write the outputs, deliver one of them, ask for its commitment.",
         queries={"{{step}}": 'max by (step) (instance:cxr_step_duration_seconds:p95_5m{instance=~"$instance"})'},
         unit=SECONDS,
     ),
@@ -42,21 +44,21 @@ _QUEUES = (
     Panel(
         title="Queue depth",
         description="Studies and deliveries that wait.",
-        queries={"{{instance}} {{queue}}": 'cxr_waiting{instance=~"$instance"}'},
+        queries={"{{service}} {{queue}}": of_ledger("cxr_waiting", "queue")},
         unit=COUNT,
     ),
     Panel(
         title="Oldest waiting",
         description="Age of the oldest study and delivery that waits. Studies above 15 minutes: runbook, "
         "CxrStudiesStuck.",
-        queries={"{{instance}} {{queue}}": 'cxr_oldest_waiting_seconds{instance=~"$instance"}'},
+        queries={"{{service}} {{queue}}": of_ledger("cxr_oldest_waiting_seconds", "queue")},
         unit=SECONDS,
         steps=(300, 900),
     ),
     Panel(
         title="Studies by state",
         description="Where studies are; finished ones stay until they are removed from disk.",
-        queries={"{{state}}": 'sum by (state) (cxr_studies{instance=~"$instance"})'},
+        queries={"{{state}}": f"sum by (state) ({of_ledger('cxr_studies', 'state')})"},
         unit=COUNT,
     ),
     Panel(
@@ -84,9 +86,9 @@ _FAILURES = (
     ),
     Panel(
         title="Share that failed",
-        description="Failures outside delivery, as a part of all films and failures of 15 minutes. Above 5 of 100: "
-        "runbook, CxrFailureRate.",
-        queries={"{{instance}}": 'instance:cxr_failures:ratio_15m{instance=~"$instance"}'},
+        description="Failures of receiving and reading, as a part of all films and failures of 15 minutes, all "
+        "processes of a service together. Above 5 of 100: runbook, CxrFailureRate.",
+        queries={"{{service}}": "service:cxr_failures:ratio_15m"},
         unit=RATIO,
         steps=(0.02, 0.05),
     ),
@@ -95,7 +97,8 @@ _FAILURES = (
 _DESTINATIONS = (
     Panel(
         title="Attempts",
-        description="Delivery attempts per second: sent, delayed (tried again later), parked (a person must look).",
+        description="Per second: sent, committed (the archive said that it keeps it), delayed (tried again later), "
+        "parked (a person must look).",
         queries={
             "{{destination}} {{outcome}}": "sum by (destination, outcome) "
             '(rate(cxr_deliveries_total{instance=~"$instance"}[$__rate_interval]))'
@@ -107,14 +110,14 @@ _DESTINATIONS = (
         title="Stopped",
         description="1 while a destination's deliveries were tried in vain. For 5 minutes: runbook, "
         "CxrDestinationStopped.",
-        queries={"{{instance}} {{destination}}": 'cxr_destination_paused{instance=~"$instance"}'},
+        queries={"{{service}} {{destination}}": of_ledger("cxr_destination_paused", "destination")},
         unit=COUNT,
         steps=(1,),
     ),
     Panel(
         title="Oldest delivery",
         description="Age of the oldest delivery that waits, by destination.",
-        queries={"{{instance}} {{destination}}": 'cxr_destination_oldest_waiting_seconds{instance=~"$instance"}'},
+        queries={"{{service}} {{destination}}": of_ledger("cxr_destination_oldest_waiting_seconds", "destination")},
         unit=SECONDS,
         steps=(300, 3600),
     ),
@@ -123,10 +126,24 @@ _DESTINATIONS = (
         description="Deliveries that are not done, by destination and state.",
         queries={
             "{{destination}} {{state}}": "sum by (destination, state) "
-            '(cxr_destination_deliveries{instance=~"$instance",state!="sent"})'
+            f"({of_ledger('cxr_destination_deliveries', 'destination', 'state', where=_NOT_DONE)})"
         },
         unit=COUNT,
         kind=Kind.STACK,
+    ),
+    Panel(
+        title="To be committed",
+        description="Outputs that an archive was sent and has yet to say that it keeps (storage commitment). Nothing "
+        "where a destination has it off.",
+        queries={"{{service}} {{destination}}": of_ledger("cxr_destination_uncommitted", "destination")},
+        unit=COUNT,
+    ),
+    Panel(
+        title="Oldest to be committed",
+        description="How long ago the oldest of them was sent. Above six hours: runbook, CxrCommitmentOverdue.",
+        queries={"{{service}} {{destination}}": of_ledger("cxr_destination_oldest_uncommitted_seconds", "destination")},
+        unit=SECONDS,
+        steps=(3600, 21600),
     ),
 )
 

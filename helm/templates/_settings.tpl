@@ -1,17 +1,19 @@
-{{/* node.toml. A scalar or a list of texts is the same in JSON and TOML. */}}
+{{/* node.toml, the same for every pod. A scalar or a list of texts is the same in JSON and TOML. */}}
 {{- define "chex-node.settings" -}}
 {{- $model := "models/weights/phantom" -}}
 {{- if .Values.model.existingClaim }}{{ $model = printf "/models/%s" .Values.model.directory }}{{ end -}}
 {{- $own := dict
   "listener" (dict "host" "0.0.0.0" "port" 11112)
   "http" (dict "host" "0.0.0.0" "port" 8080)
-  "storage" (dict "directory" "/var/lib/chex-node")
+  "storage" (dict "directory" "/var/lib/chex-node" "database_url" (include "chex-node.database" .))
   "model" (dict "directory" $model)
 -}}
+{{- if .Values.settings.listener.tls }}{{ $_ := set $own.listener "tls" (dict "port" 2762) }}{{ end -}}
 {{- if .Values.settings.orders }}{{ $_ := set $own "orders" (dict "host" "0.0.0.0" "port" 2575) }}{{ end -}}
 {{- range $table, $keys := mergeOverwrite (deepCopy (omit .Values.settings "destinations")) $own }}
 [{{ $table }}]
-{{- include "chex-node.keys" (omit $keys "callers") }}
+{{- include "chex-node.keys" (omit $keys "callers" "tls") }}
+{{- include "chex-node.tls" (dict "table" $table "keys" $keys.tls) }}
 {{- range $keys.callers }}
 
 [[{{ $table }}.callers]]
@@ -21,16 +23,30 @@
 {{- range .Values.settings.destinations }}
 [[destinations]]
 {{- include "chex-node.keys" (omit . "tls") }}
-{{- with .tls }}
-
-[destinations.tls]
-{{- include "chex-node.keys" . }}
-{{- end }}
+{{- include "chex-node.tls" (dict "table" "destinations" "keys" .tls) }}
 {{ end -}}
 {{- end -}}
 
 {{- define "chex-node.keys" -}}
 {{- range $key, $value := . }}
 {{ $key }} = {{ toJson $value }}
+{{- end -}}
+{{- end -}}
+
+{{- define "chex-node.tls" -}}
+{{- if .keys }}
+
+[{{ .table }}.tls]
+{{- include "chex-node.keys" .keys }}
+{{- end -}}
+{{- end -}}
+
+{{/* The address of PostgreSQL without its password: that comes as PGPASSWORD, which PostgreSQL's own library reads. */}}
+{{- define "chex-node.database" -}}
+{{- if eq .Values.mode "split" -}}
+{{- with .Values.database -}}
+{{- printf "postgresql://%s@%s:%d/%s?sslmode=%s" .user .host (int .port) .name .sslmode -}}
+{{- with .sslRootCert }}&sslrootcert={{ . }}{{ end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

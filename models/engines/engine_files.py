@@ -12,8 +12,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -47,7 +47,7 @@ class Compiler(Protocol[T_co]):
 
 
 class EngineFiles:
-    """The engines in one folder, which appears when the first of them is written."""
+    """The engines in one folder, which appears when the first of them is built."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,7 +55,8 @@ class EngineFiles:
     def open(self, graph: Path, compiler: Compiler[T]) -> T | None:
         """Load the engine of a graph, and build it first where no good one is kept; None where it cannot be loaded.
 
-        Raises EngineUnavailable as `Compiler.build` does, and where the folder cannot be written.
+        Raises EngineUnavailable as `Compiler.build` does, and where the folder cannot be written: that is found out
+        before a build, which takes minutes.
         """
         content = graph.read_bytes()
         path = self.path(content, compiler)
@@ -70,15 +71,23 @@ class EngineFiles:
 
     def _build(self, graph: bytes, compiler: Compiler[T], path: Path, facts: Mapping[str, object]) -> bytes:
         timings = self._folder / f"timings-{_device(compiler)}.cache"
+        with self._writing():
+            _try_to_write(self._folder)
         engine, learned = compiler.build(graph, timings=_read(timings, _facts(compiler)) or b"")
-        try:
+        with self._writing():
             _write(path, facts, engine)
-        except OSError as error:
-            message = f"{self._folder}: cannot be used ({error.strerror}); make it a folder the node may write"
-            raise EngineUnavailable("not_built", message) from error
         with suppress(OSError):  # the next build takes longer without them, and that is all
             _write(timings, _facts(compiler), learned)
         return engine
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say what to do about a folder that cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            message = f"{self._folder}: cannot be used ({error.strerror}); make it a folder the node may write"
+            raise EngineUnavailable("not_built", message) from error
 
 
 def _facts(compiler: Compiler[T]) -> dict[str, object]:
@@ -102,10 +111,16 @@ def _read(path: Path, facts: Mapping[str, object]) -> bytes | None:
     return content if claimed == {**facts, "sha256": hashlib.sha256(content).hexdigest()} else None
 
 
+def _try_to_write(folder: Path) -> None:
+    """Make the folder, and a file in it that is gone again. Raises OSError."""
+    for one in (folder.parent, folder):
+        one.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"\n")
+
+
 def _write(path: Path, facts: Mapping[str, object], content: bytes) -> None:
     """Write a file whole or not at all. Somebody else may write the same one: each has a file of its own aside."""
-    for folder in (path.parent.parent, path.parent):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     line = json.dumps({**facts, "sha256": hashlib.sha256(content).hexdigest()}, sort_keys=True)
     number, aside = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:

@@ -1,0 +1,139 @@
+{{/* The pod of one role. */}}
+{{- define "chex-node.pod" -}}
+{{- $values := .root.Values -}}
+{{- $on_gpu := include "chex-node.on-gpu" . -}}
+{{- $reads := include "chex-node.has" (dict "role" .role "part" "reads") -}}
+{{- $is_split := ne .role "node" -}}
+metadata:
+  labels:
+    {{- include "chex-node.role-labels" . | nindent 4 }}
+  annotations:
+    checksum/settings: {{ include "chex-node.settings" .root | sha256sum }}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: 40 # it finishes the steps in hand, at most 20 s
+  {{- if and $on_gpu $values.gpu.runtimeClass }}
+  runtimeClassName: {{ $values.gpu.runtimeClass }}
+  {{- end }}
+  {{- with $values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- range . }}
+    - name: {{ . }}
+    {{- end }}
+  {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 10001
+    runAsGroup: 10001
+    fsGroup: 10001
+    fsGroupChangePolicy: OnRootMismatch
+    seccompProfile:
+      type: RuntimeDefault
+  containers:
+    - name: node
+      image: {{ include "chex-node.image" . }}
+      imagePullPolicy: {{ $values.image.pullPolicy }}
+      {{- if $is_split }}
+      args: [serve, /etc/chex-node/node.toml, --only, {{ .role }}, --executor, $(POD_NAME)]
+      env:
+        - name: POD_NAME # the same again after a restart of a StatefulSet's pod: it goes on with its own work
+          valueFrom: { fieldRef: { fieldPath: metadata.name } }
+        - name: PGPASSWORD
+          valueFrom: { secretKeyRef: { name: {{ $values.database.secret }}, key: {{ $values.database.secretKey }} } }
+      {{- end }}
+      securityContext:
+        readOnlyRootFilesystem: true
+        allowPrivilegeEscalation: false
+        capabilities:
+          drop: [ALL]
+      ports:
+        {{- if include "chex-node.has" (dict "role" .role "part" "listens") }}
+        - { name: dicom, containerPort: 11112 }
+        {{- if $values.settings.listener.tls }}
+        - { name: dicom-tls, containerPort: 2762 }
+        {{- end }}
+        {{- if $values.settings.orders }}
+        - { name: orders, containerPort: 2575 }
+        {{- end }}
+        {{- end }}
+        - { name: http, containerPort: 8080 }
+      {{- include "chex-node.probes" (dict "minutes" (ternary 30 5 (not (empty $on_gpu)))) | nindent 6 }}
+      resources:
+        {{- $resources := deepCopy (ternary (get $values .role | default dict).resources $values.resources $is_split) }}
+        {{- if $on_gpu }}
+        {{- $_ := mergeOverwrite $resources (dict "limits" (dict $values.gpu.resource $values.gpu.count)) }}
+        {{- end }}
+        {{- toYaml $resources | nindent 8 }}
+      volumeMounts:
+        - { name: storage, mountPath: /var/lib/chex-node }
+        - { name: settings, mountPath: /etc/chex-node, readOnly: true }
+        - { name: tmp, mountPath: /tmp }
+        {{- if $on_gpu }}
+        - { name: engines, mountPath: /var/lib/chex-node/engines }
+        {{- end }}
+        {{- if and $reads $values.model.existingClaim }}
+        - { name: model, mountPath: /models, readOnly: true }
+        {{- end }}
+        {{- range $values.tls.secrets }}
+        - { name: tls-{{ . }}, mountPath: /etc/chex-tls/{{ . }}, readOnly: true }
+        {{- end }}
+  volumes:
+    - name: storage
+      persistentVolumeClaim:
+        claimName: {{ $values.storage.existingClaim | default (include "chex-node.fullname" .root) }}
+    - name: settings
+      configMap:
+        name: {{ include "chex-node.fullname" .root }}
+    - name: tmp
+      emptyDir: {}
+    {{- if and $reads $values.model.existingClaim }}
+    - name: model
+      persistentVolumeClaim:
+        claimName: {{ $values.model.existingClaim }}
+        readOnly: true
+    {{- end }}
+    {{- range $values.tls.secrets }}
+    - name: tls-{{ . }}
+      secret:
+        secretName: {{ . }}
+        defaultMode: 0440
+    {{- end }}
+  {{- if $reads }}
+  {{- with $values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  {{- if $is_split }}
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "chex-node.role-selector" . | nindent 10 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Probes on HTTP only. It answers once the model is open; TensorRT may build engines before, for minutes. */}}
+{{- define "chex-node.probes" -}}
+startupProbe:
+  httpGet: { path: /live, port: http }
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: {{ mul .minutes 6 }}
+livenessProbe:
+  httpGet: { path: /live, port: http }
+  periodSeconds: 15
+  timeoutSeconds: 5
+  failureThreshold: 4
+readinessProbe:
+  httpGet: { path: /ready, port: http }
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end -}}

@@ -1,0 +1,57 @@
+"""Faults of real processes, seen by a real Prometheus: a full disk, and a dead worker beside a listener and a sender.
+
+How soon each alert has to come, `tests/test_alerts.py` proves on given series; here the series are the node's own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from tests import films, peers
+from tests.postgres import Postgres
+from tests.prometheus import run_prometheus
+from tests.service import REPOSITORY, Service, settings_for
+
+SCALER = REPOSITORY / "helm" / "templates" / "scaledobject.yaml"
+
+
+def test_a_full_disk_and_a_dead_worker_raise_their_alerts_and_no_other_part_is_missed(tmp_path: Path) -> None:
+    peers.require("prometheus")
+    dead, of_others = {"CxrNodeDown", "CxrWorkerDead"}, {"CxrNotReady", "CxrNoFilms", "CxrDatabaseAway", "CxrDiskFull"}
+    with Postgres() as postgres, peers.ReceivingArchive() as archive:
+        full = settings_for(tmp_path / "full" / "node", archive_port=archive.port, min_free_mib=10**9)
+        many = settings_for(tmp_path / "many" / "node", archive_port=archive.port, min_free_mib=0)
+        many = replace(many, storage=replace(many.storage, database_url=postgres.url))
+        for settings in (full, many):
+            settings.storage.directory.parent.mkdir()
+        with (
+            Service(full) as alone,
+            Service(many, only="listener") as listener,
+            Service(many, only="sender") as sender,
+            Service(many, only="worker") as worker,
+            run_prometheus(
+                tmp_path,
+                full=[alone.http_port],
+                many=[listener.http_port, sender.http_port, worker.http_port],
+            ) as prometheus,
+        ):
+            peers.wait_until(
+                lambda: prometheus.values('count(cxr_ready{service="many",part="workers"} == 1)') == [3.0],
+                what="every process is seen",
+                limit_seconds=60,
+            )
+            assert not dead & prometheus.firing("many")
+
+            worker.kill()
+            assert peers.send(films.thumbnail(), port=listener.dicom_port) == 0
+
+            query = re.search(r"query: (SELECT .+)", SCALER.read_text(encoding="utf-8"))
+            assert query is not None
+            assert postgres.execute(query[1]) == [(0,)], "what is not quiet yet is no work for a worker"
+
+            peers.wait_until(lambda: dead <= prometheus.firing("many"), what=f"{dead} fire", limit_seconds=90)
+            assert not of_others & prometheus.firing("many")
+            full_disk = {"CxrDiskFull", "CxrDiskAlmostFull", "CxrNotReady"}
+            peers.wait_until(lambda: full_disk <= prometheus.firing("full"), what=f"{full_disk} fire", limit_seconds=60)
