@@ -11,12 +11,16 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Multi-head attention, scaled by the root of the head's width."""
+    """Multi-head attention, scaled by the root of the head's width.
+
+    dropout: of what tokens see, in training only; whoever trains sets it
+    """
 
     def __init__(self, width: int, *, heads: int) -> None:
         super().__init__()
         self.width = width
         self.heads = heads
+        self.dropout = 0.0
         self.packed = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
@@ -35,7 +39,12 @@ class Attention(nn.Module):
             key, value = both.chunk(2, dim=-1)
         mask = None if visible is None else visible.unsqueeze(1)
         mixed = functional.scaled_dot_product_attention(
-            self._split(query), self._split(key), self._split(value), attn_mask=mask, is_causal=causal
+            self._split(query),
+            self._split(key),
+            self._split(value),
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=causal,
         )
         joined: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return joined

@@ -39,6 +39,7 @@ class Detector(nn.Module):
         dim = sizes.dim
         self.grid = grid
         self.beta = sizes.beta
+        self.scaled_pooling = sizes.pooling == "scaled_sum"
         self.boxes_per_prompt = sizes.boxes_per_prompt
         self.box_tokens = nn.Parameter(torch.randn(sizes.boxes_per_prompt, dim) * 0.02)
         self.layers = nn.ModuleList(
@@ -63,10 +64,14 @@ class Detector(nn.Module):
     ) -> Detection:
         """Find prompts [F, Q, dim] among patches [F, P, dim]; group and padding: see `decode`. Padding finds zeros."""
         decoded = self.decode(patches, positions, prompts, group=group, padding=padding)
-        proposed = torch.sigmoid(self.box(self.norm_box(decoded)))
+        proposed = self.propose(decoded)
         # At evaluation the decoder's token always joins what its box pooled (SPEC.md 4.5).
-        tokens = self.per_prompt(self.gather((decoded + self.pool(patches, proposed)) / 2))
-        boxes = self.per_prompt(unit_boxes.clip(proposed))
+        tokens = self.gather((decoded + self.pool(patches, proposed)) / 2)
+        return self.conclude(unit_boxes.clip(proposed), tokens, padding=padding)
+
+    def conclude(self, boxes: Tensor, tokens: Tensor, *, padding: Tensor | None = None) -> Detection:
+        """Score boxes [F, Q * R, 4] by their region tokens [F, Q * R, dim], and sum up each prompt (SPEC.md 4.5)."""
+        boxes, tokens = self.per_prompt(boxes), self.per_prompt(tokens)
         if padding is not None:
             boxes, tokens = (found.masked_fill(padding[..., None, None], 0) for found in (boxes, tokens))
         scores = torch.sigmoid(self.score(tokens)).squeeze(-1)
@@ -107,9 +112,15 @@ class Detector(nn.Module):
             tokens = layer(tokens, memory, group=group, visible=visible)
         return tokens
 
+    def propose(self, decoded: Tensor) -> Tensor:
+        """Propose a box for each token: [F, Q * R, 4], which may leave the square, as training needs it."""
+        proposed: Tensor = torch.sigmoid(self.box(self.norm_box(decoded)))
+        return proposed
+
     def pool(self, patches: Tensor, boxes: Tensor) -> Tensor:
         """Pool patches [F, P, dim] under boxes [F, B, 4], not clipped, into [F, B, dim]. Positions take no part."""
-        return pool(self.patch(self.norm_patch(patches)), boxes, grid=self.grid, beta=self.beta)
+        features = self.patch(self.norm_patch(patches))
+        return pool(features, boxes, grid=self.grid, beta=self.beta, scaled=self.scaled_pooling)
 
     def per_prompt(self, tokens: Tensor) -> Tensor:
         """Split [F, Q * R, n] into [F, Q, R, n]."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +17,13 @@ class ImageEncoder(nn.Module):
     def __init__(self, sizes: ImageEncoderSizes) -> None:
         super().__init__()
         width, patch = sizes.width, sizes.patch_size
-        self.stem = nn.Conv2d(3, width, kernel_size=patch, stride=patch, bias=False)
+        # The published weights are those of a color network: the gray picture enters as three equal channels.
+        self.channels = 3 if sizes.stem == "patch" else 1
+        self.stem = (
+            nn.Conv2d(self.channels, width, kernel_size=patch, stride=patch, bias=False)
+            if sizes.stem == "patch"
+            else convolutions(width, patch=patch)
+        )
         self.class_token = nn.Parameter(torch.randn(width) * width**-0.5)
         self.positions = nn.Parameter(torch.randn(1 + sizes.grid**2, width) * width**-0.5)
         self.norm_before = nn.LayerNorm(width)
@@ -30,8 +38,7 @@ class ImageEncoder(nn.Module):
         the same for every film, and cls [F, output]. None of them is of unit length.
         """
         films = pixels.shape[0]
-        # The weights are those of a color network: the gray picture enters as three equal channels.
-        patches = self.stem(pixels.unsqueeze(1).expand(-1, 3, -1, -1)).flatten(2).transpose(1, 2)
+        patches = self.stem(pixels.unsqueeze(1).expand(-1, self.channels, -1, -1)).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(films, 1, -1), patches], dim=1) + self.positions
         tokens = self.norm_before(tokens)
         for layer in self.layers:
@@ -39,3 +46,16 @@ class ImageEncoder(nn.Module):
         projected = self.norm_after(tokens) @ self.projection
         positions = (self.positions[1:] @ self.projection).expand(films, -1, -1)
         return projected[:, 1:], positions, projected[:, 0]
+
+
+def convolutions(width: int, *, patch: int) -> nn.Sequential:
+    """Halve a gray picture until a pixel stands for a patch, with twice the channels at each step, `width` at last."""
+    steps = patch.bit_length() - 1
+    channels = [1, *(width >> step for step in reversed(range(steps)))]
+    layers: list[nn.Module] = []
+    for given, made in pairwise(channels):
+        layer = nn.Conv2d(given, made, kernel_size=3, stride=2, padding=1)
+        # The usual start is made for many more inputs and would leave little of a picture after four layers.
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        layers += [layer, nn.GELU()]
+    return nn.Sequential(*layers[:-1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -45,9 +46,13 @@ def _require_unit(values: object, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageEncoderSizes:
-    """The vision transformer (SPEC.md 2). `image_size` is the side of its input in pixels, `output` the shared dim."""
+    """The vision transformer (SPEC.md 2). `image_size` is the side of its input in pixels, `output` the shared dim.
 
-    stem: Literal["patch"] = "patch"
+    stem: how pixels become patches: "patch" by one linear layer, as published; "conv" by convolutions of stride 2,
+    which keep small lesions in sight
+    """
+
+    stem: Literal["patch", "conv"] = "patch"
     patch_size: int
     image_size: int
     width: int
@@ -59,6 +64,10 @@ class ImageEncoderSizes:
         _require_positive(self)
         _require_divisible("image_size", self.image_size, "patch_size", self.patch_size)
         _require_divisible("width", self.width, "heads", self.heads)
+        if self.stem == "conv":
+            if self.patch_size < 2 or self.patch_size.bit_count() != 1:
+                raise ValueError(f"patch_size ({self.patch_size}) must be a power of 2 with stem conv")
+            _require_divisible("width", self.width, "patch_size / 2", self.patch_size // 2)
 
     @property
     def grid(self) -> int:
@@ -84,7 +93,11 @@ class PromptEncoderSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorSizes:
-    """The prompt detector (SPEC.md 4). `beta` is the exponent of the soft boxes; 2 is a Gaussian."""
+    """The prompt detector (SPEC.md 4). `beta` is the exponent of the soft boxes; 2 is a Gaussian.
+
+    pooling: what a box holds: the "sum" of its patches, as published; "scaled_sum" of what would be 49 patches, so that
+    a finer grid gives numbers of the same size
+    """
 
     dim: int
     heads: int
@@ -92,6 +105,7 @@ class DetectorSizes:
     boxes_per_prompt: int
     feedforward: int
     beta: float
+    pooling: Literal["sum", "scaled_sum"] = "sum"
 
     def __post_init__(self) -> None:
         _require_positive(self)
@@ -220,6 +234,28 @@ class Decisions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionRule:
+    """How boxes are scored and merged where detection is measured (SPEC.md 9.2); the node keeps its boxes as found.
+
+    scored_by: what a box holds, compared with the prompt; the detector's own score of the box; or the product of both
+    scales: what width and height are multiplied by, by prompt key; 1 for every other key
+    overlap: of two boxes of a finding that overlap by more, the better one stays
+    """
+
+    scored_by: Literal["prompts", "weights", "both"] = "both"
+    temperature: float = 0.5
+    scales: Mapping[str, float] = field(default_factory=dict)
+    overlap: float = 0.25
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "temperature")
+        _require_unit(self, "overlap")
+        for key, scale in self.scales.items():
+            if not 0 < scale < math.inf:
+                raise ValueError(f"scales.{key} ({scale}) must be above 0 and finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRule:
     """When two sentences say the same (SPEC.md 9.1.6). Similarities are (cosine + 1) / 2.
 
@@ -255,6 +291,7 @@ class Manifest:
     sizes: NetworkSizes
     decisions: Decisions
     report: ReportRule = field(default_factory=ReportRule)
+    detection: DetectionRule = field(default_factory=DetectionRule)
     origins: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -285,11 +322,15 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest of a model directory."""
+    """Write the manifest of a model directory, whole or not at all."""
     table = asdict(manifest)
     if not manifest.origins:
         del table["origins"]
-    (directory / MANIFEST).write_text("\n".join(_lines(table)) + "\n", encoding="utf-8")
+    if manifest.detection == DetectionRule():
+        del table["detection"]
+    aside = directory / f".{MANIFEST}.{os.getpid()}"
+    aside.write_text("\n".join(_lines(table)) + "\n", encoding="utf-8")
+    aside.replace(directory / MANIFEST)
 
 
 def _lines(table: Mapping[str, object], *, name: str = "") -> Iterator[str]:

@@ -53,16 +53,18 @@ class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._stage, self._at = "", monotonic()
+        self._percent = 0
 
     def __call__(self, stage: str, done: int = 0, total: int = 0) -> None:
         if not total:
             self._say(stage)
             return
         if stage != self._stage:
-            self._stage, self._at = stage, monotonic()
-        if done >= total or monotonic() - self._at > _SECONDS_BETWEEN_LINES:
-            self._at = monotonic()
-            self._say(f"{stage}: {done * 100 // total} %")
+            self._stage, self._at, self._percent = stage, monotonic(), 0
+        percent = done * 100 // total
+        if done >= total or (percent > self._percent and monotonic() - self._at > _SECONDS_BETWEEN_LINES):
+            self._at, self._percent = monotonic(), percent
+            self._say(f"{stage}: {percent} %")
 
     def _say(self, line: str) -> None:
         self._stream.write(f"{line}\n")

@@ -25,8 +25,11 @@ class PromptEncoder(nn.Module):
         self.projection = nn.Parameter(torch.randn(width, sizes.output) * width**-0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Encode token ids [P, context], int64, into [P, output], not of unit length."""
-        hidden = self.tokens(tokens) + self.positions
+        """Encode token ids [P, context], int64, into [P, output], not of unit length.
+
+        A tail of the context that is padding in every row may be left out: nothing before it looks that far.
+        """
+        hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
         for layer in self.layers:
             hidden = layer(hidden)
         # The end-of-text token has the largest id of the vocabulary, so its place is where the ids peak.

@@ -7,6 +7,7 @@ from torch import Tensor
 
 _THINNEST = 1e-6
 _PEAK_UNIT = 1e12
+_PUBLISHED_PATCHES = 49
 
 
 def soft_boxes(boxes: Tensor, *, grid: int, beta: float) -> Tensor:
@@ -30,9 +31,11 @@ def soft_boxes(boxes: Tensor, *, grid: int, beta: float) -> Tensor:
     return weights * _PEAK_UNIT / (peak * _PEAK_UNIT + 1)
 
 
-def pool(features: Tensor, boxes: Tensor, *, grid: int, beta: float) -> Tensor:
+def pool(features: Tensor, boxes: Tensor, *, grid: int, beta: float, scaled: bool = False) -> Tensor:
     """Sum patch features [F, P, dim] under soft boxes [F, B, 4].
 
+    scaled: as if the published number of patches were summed up, whatever the grid
     Returns [F, B, dim]. A sum, not a mean: the published weights were trained so (SPEC.md 4.4, BUG-3).
     """
-    return soft_boxes(boxes, grid=grid, beta=beta) @ features
+    weights = soft_boxes(boxes, grid=grid, beta=beta)
+    return (weights * (_PUBLISHED_PATCHES / grid**2) if scaled else weights) @ features

@@ -28,7 +28,7 @@ from models.losses.contrast import (
 from models.losses.language import lesson, logits_of, sentence_loss
 from models.losses.means import mean_by_film, mean_of
 from models.manifest import GeneratorSizes
-from models.sentence_generator import SentenceGenerator
+from models.sentence_generator import KeyValueCache, SentenceGenerator
 from models.tokenizers import SENTENCE_END
 from tests.tensors import drawn, everything, gradients, learned, nothing
 
@@ -217,6 +217,22 @@ def test_a_longer_neighbor_does_not_change_the_logits_of_a_sentence(generator: S
         alone = logits_of(generator, features[:1], lesson([[5]], max_length=9))
 
     torch.testing.assert_close(both[:1, :3], alone)
+
+
+def test_several_features_stand_before_a_sentence_one_after_the_other(generator: SentenceGenerator) -> None:
+    first, second, taught = drawn(2, 4).float(), drawn(2, 4, seed=1).float(), lesson([[5, 6], [7, 8]], max_length=9)
+
+    with torch.no_grad():
+        both = logits_of(generator, torch.stack([first, second], dim=1), taught)
+        one = logits_of(generator, first.unsqueeze(1), taught)
+        prefixes = [generator.prefix_key_values(features) for features in (first, second)]
+        caches = [
+            KeyValueCache(key, value, room=4) for key, value in zip(*torch.cat(prefixes, dim=4).unbind(1), strict=True)
+        ]
+        steps = [generator(taught.ids[:, i : i + 1], torch.full((2, 1), i), caches) for i in range(4)]
+
+    torch.testing.assert_close(both, torch.cat(steps, dim=1))
+    torch.testing.assert_close(one, logits_of(generator, first, taught))
 
 
 def test_sentence_loss_counts_what_fills_up_a_row() -> None:

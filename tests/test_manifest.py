@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from models.manifest import (
     MANIFEST,
     PUBLISHED_SIZES,
     Decisions,
+    DetectionRule,
     InputRule,
     Manifest,
     ReportRule,
@@ -69,6 +72,12 @@ def test_what_is_written_is_read(
             'stem = "convolution"',
             r"sizes\.image_encoder\.stem is 'convolution'; this version knows 'patch'",
         ),
+        (
+            'stem = "patch"\npatch_size = 32',
+            'stem = "conv"\npatch_size = 28',
+            r"patch_size \(28\) must be a power of 2 with stem conv",
+        ),
+        ('pooling = "sum"', 'pooling = "mean"', r"sizes\.detector\.pooling is 'mean'; this version knows 'sum'"),
         ('gray = "voi"', 'gray = "linear"', "gray is 'linear'; this version knows 'voi', 'mimic_jpg'"),
         ('gray = "voi"', 'gray = "voi"\ncolor = 1', "color is unknown"),
         ("temperature = 0.5", "temperature = 0.5\ntop_k = 3", r"decisions\.top_k is unknown"),
@@ -127,3 +136,20 @@ def test_threshold_of_a_prompt_is_its_own_or_the_default() -> None:
 
     assert decisions.threshold("Edema") == 0.4
     assert decisions.threshold("Fracture") == 0.5
+
+
+def test_a_tuned_detection_is_kept_and_the_usual_one_is_not_written(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest())
+    assert "[detection]" not in (tmp_path / MANIFEST).read_text()
+    rule = DetectionRule(scored_by="weights", temperature=0.2, scales={"edema": 1.3}, overlap=0.1)
+
+    write_manifest(tmp_path, replace(manifest(), detection=rule))
+
+    assert read_manifest(tmp_path) == replace(manifest(), detection=rule)
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
+
+
+@pytest.mark.parametrize("wrong", [{"scales": {"edema": 0.0}}, {"overlap": 1.1}, {"temperature": 0.0}])
+def test_a_detection_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        DetectionRule(**wrong)

@@ -64,6 +64,20 @@ def test_proposals_are_shared_out_evenly(seed: int, proposals: int, targets: int
     assert torch.equal((assigned & matched.unsqueeze(1)).sum(dim=0), shares.clamp(max=1))
 
 
+@given(seeds, few, few)
+def test_the_cheapest_of_a_targets_proposals_can_answer_for_it(seed: int, proposals: int, targets: int) -> None:
+    cost = drawn(proposals, targets, seed=seed)
+
+    assigned, matched = match_evenly(cost, everything(targets), answerer="cheapest")
+
+    assert torch.equal(assigned, match_evenly(cost, everything(targets)).assigned)
+    for target in range(targets):
+        own = assigned[:, target]
+        if own.any():
+            cheapest = int(cost[:, target].masked_fill(~own, torch.inf).argmin())
+            assert (own & matched).nonzero().flatten().tolist() == [cheapest]
+
+
 @given(seeds, st.integers(1, 4), st.integers(1, 3))
 def test_no_even_share_costs_less(seed: int, proposals: int, targets: int) -> None:
     cost = drawn(proposals, targets, seed=seed)

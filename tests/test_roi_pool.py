@@ -51,6 +51,17 @@ def test_pooling_sums_and_does_not_average() -> None:
     np.testing.assert_allclose(pooled[0, 0], np.full(4, weights_of(box).sum()), rtol=1e-5)
 
 
+def test_a_finer_grid_can_give_sums_of_the_same_size() -> None:
+    coarse, fine = (
+        pool(torch.ones(1, grid**2, 1), torch.tensor([[[0.5, 0.5, 0.4, 0.4]]]), grid=grid, beta=2.0, scaled=True)
+        for grid in (GRID, 2 * GRID)
+    )
+    published = pool(torch.ones(1, GRID**2, 1), torch.tensor([[[0.5, 0.5, 0.4, 0.4]]]), grid=GRID, beta=2.0)
+
+    assert torch.equal(coarse, published)
+    assert fine.item() == pytest.approx(coarse.item(), rel=0.05)
+
+
 def test_rows_are_y_and_columns_are_x() -> None:
     weights = soft_boxes(torch.tensor([[[0.9, 0.1, 0.2, 0.2]]]), grid=GRID, beta=2.0).reshape(GRID, GRID)
 

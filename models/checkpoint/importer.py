@@ -68,7 +68,7 @@ def bring(source: Path, directory: Path, wishes: Wishes, *, report: Report) -> I
         if text is not None:
             _check_label(option, text)
     rest = _open_rest(wishes.rest) if wishes.rest is not None else None
-    with _new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
+    with new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
         found = find(source, work=Path(work), report=report)
         content = open_weights(found.path, place=found.place, report=report)
         with _naming(found.place):
@@ -168,7 +168,7 @@ def _write_others(
 
 
 @contextmanager
-def _new_directory(directory: Path) -> Iterator[Path]:
+def new_directory(directory: Path) -> Iterator[Path]:
     """Give a folder to write in, which becomes `directory` if all goes well, and else is gone with all it holds."""
     directory = directory.absolute()
     parents = [parent for parent in directory.parents if not parent.exists()]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.losses.matching import box_cost, match_evenly, mean_over_assigned
+from models.losses.matching import Answerer, box_cost, match_evenly, mean_over_assigned
 from models.losses.means import mean_by_film
 
 SCORE_WEIGHT = 3.0
@@ -56,7 +56,14 @@ def focal(scores: Tensor, believed: Tensor) -> Tensor:
 
 
 def finding_detection(
-    boxes: Tensor, scores: Tensor, *, likely: Tensor, target: Tensor, valid: Tensor, labeled: Tensor
+    boxes: Tensor,
+    scores: Tensor,
+    *,
+    likely: Tensor,
+    target: Tensor,
+    valid: Tensor,
+    labeled: Tensor,
+    answerer: Answerer = "first",
 ) -> FindingLoss:
     """Draw boxes to the findings' targets and scores to the boxes that matched: "patho-detect" of SPEC.md 10.
 
@@ -74,7 +81,7 @@ def finding_detection(
     costs = box_cost(boxes, target)
     doubts = (1 - likely) + SCORE_WEIGHT * (1 - scores)
     # A doubt is alike for all targets of a box, and every box gets one: as published, it decides nothing but ties.
-    assigned, matched = match_evenly(costs + doubts.unsqueeze(-1), valid)
+    assigned, matched = match_evenly(costs + doubts.unsqueeze(-1), valid, answerer=answerer)
     return FindingLoss(
         box=mean_by_film(mean_over_assigned(costs, assigned), labeled),
         score=mean_by_film(focal(scores, matched).mean(dim=-1), labeled),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.sentence_generator import SentenceGenerator
+from models.sentence_generator import KeyValueCache, SentenceGenerator
 from models.tokenizers import SENTENCE_END
 
 
@@ -46,14 +46,21 @@ def lesson(sentences: Sequence[Sequence[int]], *, max_length: int) -> Lesson:
 def logits_of(generator: SentenceGenerator, features: Tensor, taught: Lesson) -> Tensor:
     """Give the logits [S, T, vocabulary] of the token after each one of given sentences, in one pass.
 
-    features: [S, dim]; every token sees the whole prefix and the attended tokens up to itself (SPEC.md 7.2 and 10)
+    features: [S, dim], or [S, N, dim] where N of them stand before one sentence, each with a prefix of its own
+    Every token sees the whole prefix and the attended tokens up to itself (SPEC.md 7.2 and 10).
     """
     length = taught.ids.shape[1]
-    prefix = generator.sizes.prefix_length
+    several = features if features.dim() == 3 else features.unsqueeze(1)
+    prefixes = generator.prefix_key_values(several.flatten(0, 1))
+    prefixes = prefixes.reshape(*prefixes.shape[:2], *several.shape[:2], *prefixes.shape[3:])
+    # [layer, key or value, S, N, head, position, width]: the feature varies slower than its position.
+    prefixes = prefixes.transpose(3, 4).flatten(4, 5)
+    prefix = prefixes.shape[4]
     earlier = torch.ones(length, prefix + length, dtype=torch.bool, device=taught.ids.device).tril(prefix)
     attended = functional.pad(taught.attended, (prefix, 0), value=True)
     visible = earlier & attended[:, None, None, :]
-    logits: Tensor = generator(taught.ids, taught.positions, generator.remember(features, room=length), visible)
+    caches = [KeyValueCache(key, value, room=length) for key, value in prefixes]
+    logits: Tensor = generator(taught.ids, taught.positions, caches, visible)
     return logits
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ L1_WEIGHT = 5.0
 GIOU_WEIGHT = 2.0
 
 Costs = NDArray[np.floating]
+Answerer = Literal["first", "cheapest"]
+"""Which of a target's proposals answers for it: that of its first copy, as published, or the one that costs least."""
 
 
 class Matching(NamedTuple):
@@ -46,12 +48,12 @@ def box_cost(proposed: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def match_evenly(cost: Tensor, valid: Tensor) -> Matching:
+def match_evenly(cost: Tensor, valid: Tensor, *, answerer: Answerer = "first") -> Matching:
     """Share out the proposals evenly among the targets, at the least cost (SPEC.md 10, DEP-17).
 
     cost: [..., R, T]; valid: [..., T], False for targets that only fill up a row; those get nothing
-    With n targets each gets floor(R / n) or ceil(R / n) proposals, by one solve for all. `matched` is the proposal that
-    took a target's first copy. All proposals of one target tie for that, whatever they cost: as published, the solver
+    With n targets each gets floor(R / n) or ceil(R / n) proposals, by one solve for all. As published, `matched` is the
+    proposal that took a target's first copy. All proposals of one target tie for that, whatever they cost: the solver
     and the last digit decide, so the arithmetic here has the cost's own precision. Raises ValueError where a cost is
     not a number.
     """
@@ -62,9 +64,17 @@ def match_evenly(cost: Tensor, valid: Tensor) -> Matching:
     for place in np.ndindex(given.shape[:-1]):
         targets = np.flatnonzero(given[place])
         if targets.size:
-            proposals, copies = linear_sum_assignment(_with_copies(pairs[place][:, targets]))
-            assigned[place][proposals, targets[copies % targets.size]] = True
-            matched[place][proposals[copies < targets.size]] = True
+            costs = pairs[place][:, targets]
+            proposals, copies = linear_sum_assignment(_with_copies(costs))
+            taken = copies % targets.size
+            assigned[place][proposals, targets[taken]] = True
+            if answerer == "cheapest":
+                # The cheapest of each target comes first, and the first of each target is kept.
+                order = np.argsort(costs[proposals, taken], kind="stable")
+                proposals = proposals[order[np.unique(taken[order], return_index=True)[1]]]
+                matched[place][proposals] = True
+            else:
+                matched[place][proposals[copies < targets.size]] = True
     return Matching(*(torch.from_numpy(mask).to(cost.device) for mask in (assigned, matched)))
 
 

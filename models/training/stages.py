@@ -1,0 +1,162 @@
+"""One stage of a run file: what learns, from which losses, for how long, and what is changed, disturbed and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from models.losses.matching import Answerer
+from models.training.settings import require
+
+Schedule = Literal["cosine", "late_decay"]
+Objective = Literal[
+    "patho-detect",
+    "patho-cls",
+    "anat-detect",
+    "anat-cls",
+    "anat-mse",
+    "anat-gen",
+    "sent-contr",
+    "sent-mse",
+    "sent-gen",
+    "global-contr",
+    "text-gen",
+    "align",
+    "box",
+    "score",
+    "presence",
+    "region-presence",
+    "sent-box",
+    "sent-score",
+    "finding-gen",
+]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+"""What can be minimized; see `objectives`. Those from "align" on are not of the paper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What training disturbs in the network (SPEC.md 0, 4.5, 6, 10); all zero is no disturbance.
+
+    dropout: after attention and after each layer of an MLP, of detector and post decoder; prefix: of the generator's
+    attention: of what tokens see; drop_path: of whole branches; box_drop: of box tokens before the post decoder
+    skip: how often a token joins what its box holds, and skip_dropout of it; 1 and 0 is what evaluation does
+    words: how often a token of a prompt is taken for one that was never seen
+    """
+
+    dropout: float = 0.0
+    attention: float = 0.0
+    drop_path: float = 0.0
+    prefix: float = 0.0
+    box_drop: float = 0.0
+    skip: float = 1.0
+    skip_dropout: float = 0.0
+    words: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self, share="dropout attention drop_path prefix box_drop skip skip_dropout words")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augmentation:
+    """How films are changed before they are seen; the defaults change nothing (SPEC.md 1).
+
+    flip: how often left and right are exchanged, words and regions included
+    area: share of the film that is cut out; aspect: of that part, its width to its height at most, and the inverse
+    scale, shift, rotate: further, at most; shift as a share of the side, rotate in degrees
+    brightness, contrast: factors within 1 +- this; blur: how often, and sigma in pixels at most
+    visibility: share of a box that must stay in sight, else it is gone
+    """
+
+    flip: float = 0.0
+    area: tuple[float, float] = (1.0, 1.0)
+    aspect: float = 1.0
+    scale: tuple[float, float] = (1.0, 1.0)
+    shift: float = 0.0
+    rotate: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    blur: float = 0.0
+    blur_sigma: float = 1.0
+    visibility: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(self, share="flip shift brightness contrast blur visibility", above_zero="blur_sigma")
+        if not 0 < self.area[0] <= self.area[1] <= 1 or self.aspect < 1 or not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError("area must rise within 0..1, scale rise above 0, and aspect be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What of a film one step asks about; the rest waits for another step.
+
+    classes, regions: how many are expected; sentences, hints: of a film, at most; told: put into words, at most
+    answerer: see `losses.matching`; together: how often prompts see each other in the post decoder, as published
+    padded: sentences of a film see each other and their padding in the detector (SPEC.md 4.2, BUG-2), as published
+    """
+
+    classes: float = 10
+    regions: float = 20
+    sentences: int = 8
+    hints: int = 0
+    told: int = 32
+    answerer: Answerer = "first"
+    together: float = 1.0
+    padded: bool = True
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="classes regions sentences told", not_negative="hints", share="together")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperatures:
+    """What divides cosines in the published losses (SPEC.md 10)."""
+
+    findings: float = 0.2
+    anatomy: float = 0.25
+    sentences: float = 0.25
+    films: float = 0.2
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="findings anatomy sentences films")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of a run, with an optimizer of its own.
+
+    train, frozen: beginnings of the names of weights, those that learn and those of them that do not
+    epochs or steps: how long; a step is one update, an epoch sees every film once
+    batch: films at once, over all processes; accumulation: batches to an update
+    schedule: "cosine" from batch to batch as timm has it, or "late_decay", constant until the last 30 %; warm_up in
+    batches, for both
+    losses: weights of what is minimized
+    """
+
+    name: str
+    train: tuple[str, ...]
+    frozen: tuple[str, ...] = ()
+    epochs: int = 0
+    steps: int = 0
+    batch: int
+    accumulation: int = 1
+    learning_rate: float
+    warm_up: int = 0
+    weight_decay: float
+    schedule: Schedule = "cosine"
+    clip: float = 1.0
+    losses: Mapping[str, float]
+    noise: Noise = field(default_factory=Noise)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    drawing: Drawing = field(default_factory=Drawing)
+    temperatures: Temperatures = field(default_factory=Temperatures)
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="batch accumulation learning_rate clip", not_negative="warm_up weight_decay")
+        if (self.epochs > 0) == (self.steps > 0) or self.epochs < 0 or self.steps < 0:
+            raise ValueError("epochs or steps must be above 0, and not both")
+        if unknown := [key for key in self.losses if key not in OBJECTIVES]:
+            raise ValueError(f"losses.{unknown[0]} is unknown, expected some of {', '.join(OBJECTIVES)}")
+        if not self.losses or any(weight <= 0 for weight in self.losses.values()) or not self.train:
+            raise ValueError("losses and train must not be empty, and weights of losses must be above 0")

@@ -1,0 +1,48 @@
+"""The stem of convolutions, and its network as exported graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from export.to_onnx import export_graphs
+from models.chex import Chex
+from models.engines.proof import graph_path
+from models.image_encoder import convolutions
+from models.training.runfile import read_run
+from tests.training import write_run
+
+
+@pytest.mark.parametrize(("patch", "layers"), [(2, 1), (16, 4)])
+def test_a_stem_halves_the_picture_until_a_pixel_is_a_patch(patch: int, layers: int) -> None:
+    stem = convolutions(32, patch=patch)
+
+    assert stem(torch.rand(3, 1, 64, 64)).shape == (3, 32, 64 // patch, 64 // patch)
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in stem) == layers
+
+
+def test_a_stem_keeps_the_picture_in_sight() -> None:
+    torch.manual_seed(0)
+
+    patches = convolutions(128, patch=16)(torch.randn(4, 1, 64, 64))
+
+    assert 0.3 < patches.std() < 3
+
+
+def test_the_exported_graph_computes_what_a_network_with_convolutions_computes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = Chex(read_run(write_run(tmp_path / "run.toml", store=tmp_path)).network).eval()
+    pixels = torch.randn(3, 64, 64)
+
+    # The first of the graphs; the others know nothing of a stem, and their export takes most of a minute.
+    assert next(export_graphs(network, tmp_path)) == "encode_image"
+
+    session = onnxruntime.InferenceSession(graph_path(tmp_path, "encode_image"))
+    with torch.no_grad():
+        wanted = network.encode_image(pixels)
+    for ours, theirs in zip(session.run(None, {"pixels": pixels.numpy()}), wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-5)

@@ -1,0 +1,217 @@
+"""Whole runs: stopped, killed, gone on, and finished as a model directory that a reader opens."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.answers import ReaderPrompt
+from models.errors import ModelError
+from models.phantoms.picture import phantom
+from models.reader import open_reader
+from models.training import checkpoints
+from models.training.loop import train
+from models.training.records import Records
+from models.training.runfile import read_run
+from models.training.team import Team
+from tests.training import STAGES, stocked, write_run
+
+ALONE = Team(rank=0, size=1)
+LIMIT_SECONDS = 200
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stocked(tmp_path_factory.mktemp("films") / "films")
+
+
+def start(path: Path, repository: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "models.train", str(path)]
+    return subprocess.Popen(command, cwd=repository, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    path = folder / "log.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if None not in row.values()]
+
+
+def wait_for(event: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT_SECONDS
+    while not event():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def losses(folder: Path) -> list[dict[str, float]]:
+    told = ("seconds", "pictures_per_second", "stage")
+    return [{key: float(value) for key, value in row.items() if value and key not in told} for row in rows(folder)]
+
+
+def kill_in_the_middle(path: Path, repository: Path, *, after: int) -> bool:
+    """Kill a run once so many rows are written; False where it was over before."""
+    program = start(path, repository)
+    try:
+        wait_for(lambda: len(rows(path.with_suffix(""))) >= after or program.poll() is not None)
+    finally:
+        program.kill()
+        _, told = program.communicate()
+    assert program.returncode in (0, -signal.SIGKILL), told
+    return program.returncode != 0
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path: Path, store: Path, repository: Path) -> None:
+    def run_file(name: str) -> Path:
+        return write_run(tmp_path / f"{name}.toml", store=store, stages=("contrast", "joint"), steps=12, checkpoint=4)
+
+    (tmp_path / "whole").mkdir()
+    assert train(read_run(run_file("whole")), ALONE) is not None
+    # In either stage, somewhere between two checkpoints, or in the middle of one. A test that is kept waiting may come
+    # too late for its kill, and then tries again.
+    after = int(np.random.default_rng().integers(1, 16))
+    killed = next(path for path in map(run_file, "abcde") if kill_in_the_middle(path, repository, after=after))
+    written = len(rows(killed.with_suffix("")))
+
+    assert train(read_run(killed), ALONE) is not None
+
+    ours, theirs = losses(killed.with_suffix("")), losses(tmp_path / "whole")
+    assert len(ours) == len(theirs) == 24
+    for here, there in zip(ours, theirs, strict=True):
+        assert here == pytest.approx(there, rel=1e-3), f"killed after {written} rows"
+
+
+def test_two_processes_stop_together_when_they_are_told_to(tmp_path: Path, store: Path, repository: Path) -> None:
+    path = write_run(tmp_path / "run.toml", store=store, stages=("contrast",), processes=2, steps=1_000_000)
+
+    program = start(path, repository)
+    try:
+        wait_for(lambda: len(rows(tmp_path / "run")) >= 1 or program.poll() is not None)
+        program.send_signal(signal.SIGTERM)
+        _, told = program.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        program.kill()
+
+    assert program.returncode == 1 and "goes on from here" in told
+    standing = checkpoints.load(tmp_path / "run", fingerprint=read_run(path).fingerprint)
+    assert standing is not None and standing["step"] == len(rows(tmp_path / "run"))
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_two_processes_train_all_stages_to_a_model(tmp_path: Path, store: Path, repository: Path) -> None:
+    path = write_run(tmp_path / "run.toml", store=store, processes=2, steps=1)
+
+    program = start(path, repository)
+    try:
+        out, told = program.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        program.kill()
+
+    assert program.returncode == 0, told
+    assert [(row["stage"], row["step"]) for row in rows(tmp_path / "run")] == [(name, "1") for name in STAGES]
+    model = tmp_path / "run" / "model"
+    assert out.startswith(str(model))
+    reader = open_reader(model, engine="torch", threads=1)
+    prompt = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
+    film = phantom(3, side=64).pixels.astype(np.float32) / np.float32(255)
+    reading = reader.report(reader.look(film), [prompt])
+    assert reading.prompts[0].probability is not None and np.isfinite(reading.prompts[0].boxes).all()
+    card = (model / "MODEL_CARD.md").read_text()
+    assert "not calibrated" in card and "phantoms, seeds 0 to 11" in card and "| joint | 1 |" in card
+    assert reader.manifest.decisions.temperature == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path, repository: Path) -> None:
+    path = write_run(tmp_path / "run.toml", store=store)
+    (tmp_path / "run" / "model").mkdir(parents=True)
+
+    program = start(path, repository)
+    _, told = program.communicate(timeout=LIMIT_SECONDS)
+
+    assert program.returncode == 2 and "is there already" in told
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) -> None:
+    run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1))
+    (tmp_path / "run").mkdir()
+    assert train(run, ALONE) is not None
+
+    changed = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1, rate=2e-3))
+
+    with pytest.raises(ModelError, match="other settings"):
+        train(changed, ALONE)
+
+
+def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
+    (tmp_path / checkpoints.CHECKPOINT).write_bytes(b"PK no")
+
+    with pytest.raises(ModelError, match="remove it to begin anew"):
+        checkpoints.load(tmp_path, fingerprint="a")
+
+
+def test_films_are_made_once_and_a_half_made_shelf_again(tmp_path: Path) -> None:
+    store = stocked(tmp_path / "films")
+    [lines] = store.glob("*.jsonl")
+    made = {path.name: path.stat().st_mtime_ns for path in store.iterdir()}
+
+    stocked(store)
+    assert {path.name: path.stat().st_mtime_ns for path in store.iterdir()} == made
+    text = lines.read_text()
+    lines.unlink()
+    stocked(store)
+
+    assert lines.read_text() == text
+    assert len([json.loads(line) for line in text.splitlines()]) == 12
+    assert not list(store.glob("*.part"))
+
+
+def test_rows_behind_the_checkpoint_are_written_again(tmp_path: Path) -> None:
+    def records(standing: tuple[int, int]) -> Records:
+        return Records(tmp_path, losses=["box"], stages=["one", "two"], standing=standing, events=False)
+
+    first = records((0, 0))
+    for stage, step in (("one", 1), ("one", 2), ("two", 1), ("two", 2)):
+        first.add({"stage": stage, "step": step, "box": 0.5}, update=step)
+    with (tmp_path / "log.csv").open("a") as file:
+        file.write("two,3")
+
+    records((1, 1)).add({"stage": "two", "step": 2, "box": 0.25}, update=2)
+
+    assert [(row["stage"], row["step"], row["box"]) for row in rows(tmp_path)] == [
+        ("one", "1", "0.5"),
+        ("one", "2", "0.5"),
+        ("two", "1", "0.5"),
+        ("two", "2", "0.25"),
+    ]
+
+
+def test_events_are_written_for_tensorboard(tmp_path: Path) -> None:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    written = Records(tmp_path, losses=["box"], stages=["one"], standing=(0, 0), events=True)
+
+    written.add({"stage": "one", "step": 7, "box": 0.5}, update=7)
+    written.close()
+
+    events = accumulators.EventAccumulator(os.fspath(tmp_path / "events"))
+    events.Reload()
+    [event] = events.Scalars("one/box")
+    assert (event.step, event.value) == (7, 0.5)

@@ -1,0 +1,205 @@
+"""Run files: every mistake at once, the published runs as published, and the schedule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import ModelError
+from models.manifest import PUBLISHED_SIZES
+from models.training.runfile import read_run
+from models.training.schedule import learning_rate
+from models.training.stages import Noise, Stage
+from tests.training import write_run
+
+RUNS = Path(__file__).parents[1] / "models" / "training" / "runs"
+
+# SPEC.md 10: batch, accumulation, epochs, learning rate, warm-up, weight decay.
+PUBLISHED = {
+    "published_1": (256, 1, 50, 1e-4, 1000, 1e-5),
+    "published_2": (256, 1, 200, 1e-3, 1000, 1e-5),
+    "published_text": (32, 8, 50, 3e-4, 10000, 1e-5),
+    "published_3": (8, 32, 20, 3e-4, 10000, 1e-3),
+}
+LOSSES = {
+    "published_1": {
+        "patho-detect": 10,
+        "patho-cls": 1,
+        "anat-detect": 0.1,
+        "anat-cls": 0.005,
+        "sent-contr": 0.005,
+        "global-contr": 1,
+    },
+    "published_2": {"anat-cls": 0.01, "anat-mse": 0.04, "sent-mse": 0.02, "sent-contr": 0.005},
+    "published_text": {"text-gen": 1},
+    "published_3": {"anat-mse": 0.04, "sent-mse": 0.02, "anat-gen": 1, "sent-gen": 0.5},
+}
+TRAINED = {
+    "published_1": ("detector", "image_encoder"),
+    "published_2": ("post_decoder",),
+    "published_text": ("generator",),
+    "published_3": ("post_decoder", "generator"),
+}
+BOX_DROP = {"published_1": 0.0, "published_2": 0.3, "published_text": 0.0, "published_3": 0.1}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_run_is_as_published(name: str) -> None:
+    run = read_run(RUNS / f"{name}.toml")
+
+    [stage] = run.stages
+    told = (stage.batch, stage.accumulation, stage.epochs, stage.learning_rate, stage.warm_up, stage.weight_decay)
+    assert told == PUBLISHED[name]
+    assert stage.losses == LOSSES[name]
+    assert stage.train == TRAINED[name]
+    assert (stage.schedule, stage.clip, run.seed) == ("cosine", 1.0, 42)
+    assert (run.machine.mixed_precision, run.data.words, run.network) == (True, "full", PUBLISHED_SIZES)
+    assert stage.noise == Noise(
+        dropout=0.3,
+        attention=0.1,
+        drop_path=0.2,
+        prefix=0.3,
+        box_drop=BOX_DROP[name],
+        skip=0.25,
+        skip_dropout=0.3,
+    )
+    assert (stage.drawing.answerer, stage.drawing.together, stage.drawing.padded) == ("first", 1.0, True)
+    temperatures = stage.temperatures
+    assert (temperatures.findings, temperatures.anatomy, temperatures.sentences, temperatures.films) == (
+        0.2,
+        0.25,
+        0.25,
+        0.2,
+    )
+
+
+def test_the_first_published_stage_keeps_the_lower_image_encoder() -> None:
+    [stage] = read_run(RUNS / "published_1.toml").stages
+
+    kept = {name.removeprefix("image_encoder.") for name in stage.frozen}
+    assert kept == {
+        "stem",
+        "class_token",
+        "positions",
+        "norm_after",
+        "projection",
+        *(f"layers.{number}" for number in range(8)),
+    }
+
+
+def test_films_are_changed_as_published() -> None:
+    [stage] = read_run(RUNS / "published_1.toml").stages
+
+    rule = stage.augmentation
+    assert (rule.flip, rule.area, rule.scale, rule.shift, rule.rotate) == (0.5, (0.5, 1.0), (0.95, 1.0), 0.02, 10.0)
+    assert (rule.brightness, rule.contrast, rule.blur, rule.blur_sigma, rule.visibility) == (0.4, 0.4, 0.5, 5.0, 0.1)
+    assert rule.aspect == 4 / 3
+
+
+def test_the_demonstration_run_can_be_read() -> None:
+    run = read_run(RUNS / "phantom.toml")
+
+    assert (run.network.image_encoder.stem, run.network.detector.pooling) == ("conv", "scaled_sum")
+    assert (run.machine.device, run.machine.processes, run.model.store) == ("cpu", 2, "half")
+
+
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run.toml", store=tmp_path, stages=("contrast",))
+    text = path.read_text()
+    for good, bad in (
+        ("seed = 5\n", "seed = 5\ncolor = 1\n"),
+        ('licence = "Apache-2.0"\n', ""),
+        ("log = 1", 'log = "often"'),
+        ('stem = "conv"', 'stem = "wide"'),
+        ("flip = 0.5", "flip = 5"),
+    ):
+        assert good in text
+        text = text.replace(good, bad)
+    path.write_text(text)
+
+    with pytest.raises(ModelError) as refused:
+        read_run(path)
+
+    told = str(refused.value).splitlines()
+    assert len(told) == 5
+    for key in (
+        "color is unknown",
+        "model.licence is missing",
+        "machine.log is 'often'",
+        "stem is 'wide'",
+        "stages[0].augmentation.flip must lie in 0..1",
+    ):
+        assert any(key in line for line in told), key
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "complaint"),
+    [
+        ("align = 6", "alike = 6", "losses.alike is unknown"),
+        ("steps = 2", "steps = 2\nepochs = 1", "epochs or steps must be above 0, and not both"),
+        ("processes = 1", "processes = 3", "batch of contrast must be a multiple of machine.processes"),
+        ("log = 1", "log = 1\nmixed_precision = true", "mixed_precision needs device cuda"),
+        ("phantoms = 12", "phantoms = 1000001", "later seeds are for tests"),
+        ('name = "contrast"', 'name = "contrast"\nclip = -1', "clip must be above 0"),
+        ("area = [0.6, 1.0]", "area = [0.6]", "area must have 2 values"),
+        ("[model]", "model = 3\n[other]", "model must be a table"),
+    ],
+)
+def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, complaint: str) -> None:
+    path = write_run(tmp_path / "run.toml", store=tmp_path, stages=("contrast",))
+    text = path.read_text()
+    assert good in text
+
+    path.write_text(text.replace(good, bad, 1))
+
+    with pytest.raises(ModelError) as refused:
+        read_run(path)
+    assert complaint in str(refused.value)
+
+
+def test_a_run_file_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("seed = ")
+
+    with pytest.raises(ModelError, match="is not TOML"):
+        read_run(tmp_path / "run.toml")
+    with pytest.raises(ModelError, match="name a run file"):
+        read_run(tmp_path / "none.toml")
+
+
+def test_runs_are_told_apart_by_what_they_compute(tmp_path: Path) -> None:
+    one = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
+
+    moved = replace(one, output="elsewhere", machine=replace(one.machine, log=7, threads=2))
+    hotter = replace(one, stages=(replace(one.stages[0], learning_rate=0.5), *one.stages[1:]))
+
+    assert moved.fingerprint == one.fingerprint
+    assert hotter.fingerprint != one.fingerprint
+
+
+def stage(**settings: object) -> Stage:
+    values = {"name": "a", "train": ("detector",), "steps": 1, "batch": 1, "weight_decay": 0.0, "losses": {"box": 1.0}}
+    return Stage(**{**values, "learning_rate": 1e-3, **settings})  # type: ignore[arg-type] # each has its own type
+
+
+def test_the_published_schedule_falls_from_batch_to_batch() -> None:
+    published = stage(warm_up=100)
+
+    rates = [learning_rate(published, batch=batch, batches=1000) for batch in (0, 50, 100, 500, 1000)]
+
+    # timm's cosine: the warm-up is a part of the cycle, so the rate jumps to what the cycle has by then.
+    after = 1e-7 + (1e-3 - 1e-7) * (1 + math.cos(math.pi * 0.1)) / 2
+    assert rates == pytest.approx([0, 0.5e-3, after, 0.5e-3 + 0.5e-7, 1e-7])
+
+
+@given(st.integers(0, 999))
+def test_the_late_schedule_is_constant_and_then_falls(batch: int) -> None:
+    late = stage(schedule="late_decay")
+
+    rate = learning_rate(late, batch=batch, batches=1000)
+
+    assert rate == pytest.approx(1e-3 if batch <= 700 else 1e-3 * (1000 - batch) / 300)

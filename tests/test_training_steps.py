@@ -1,0 +1,233 @@
+"""Steps of training: which weights learn, that losses fall, and what noise and short vocabularies leave as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from models.attention import DecoderLayer
+from models.chex import Chex
+from models.errors import ModelError
+from models.training.catalog import catalog_of
+from models.training.course import Course, open_course, take_step
+from models.training.noise import disturbed
+from models.training.objectives import coverage
+from models.training.parts import free
+from models.training.pupil import PROMPT_TOKENS, SENTENCE_TOKENS, Pupil, enroll
+from models.training.runfile import Run, read_run
+from models.training.stages import Noise
+from models.training.store import Library, open_library
+from models.training.team import Team
+from models.training.vocabulary import all_words, seen_words
+from tests.training import STAGES, stocked, write_run
+
+ALONE = Team(rank=0, size=1)
+CATALOG = catalog_of(["chexpert"])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads of so small a network wait for each other longer than they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stocked(tmp_path_factory.mktemp("films") / "films")
+
+
+@pytest.fixture(scope="module")
+def run(store: Path) -> Run:
+    return read_run(write_run(store.parent / "run.toml", store=store))
+
+
+@pytest.fixture(scope="module")
+def library(run: Run) -> Library:
+    return open_library(run.data, run.store, CATALOG)
+
+
+def pupil_of(run: Run, library: Library) -> Pupil:
+    return enroll(run, CATALOG, library.texts())
+
+
+def course_of(run: Run, library: Library, name: str) -> Course:
+    number = list(STAGES).index(name)
+    return open_course(run, ALONE, number=number, catalog=CATALOG, library=library, pupil=pupil_of(run, library))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_trains_its_weights_and_no_others(run: Run, library: Library, name: str) -> None:
+    course = course_of(run, library, name)
+    # Behind a gate that is closed no gradient would flow in the first step.
+    torch.nn.init.constant_(course.pupil.network.post_decoder.gate, 0.5)
+    before = {key: weight.clone() for key, weight in course.pupil.network.state_dict().items()}
+
+    with disturbed(course.pupil.network.train(), course.stage.noise):
+        outcomes = [take_step(course, step, stop=False) for step in range(2)]
+
+    assert all(outcome.losses.isfinite().all() and outcome.losses.min() > 0 for outcome in outcomes)
+    changed = {key for key, weight in course.pupil.network.state_dict().items() if not torch.equal(weight, before[key])}
+    parts = {key.split(".")[0] for key in before}
+    trained = set(course.stage.train)
+    for part in parts:
+        own = {key for key in before if key.startswith(f"{part}.")}
+        if part in trained:
+            assert len(changed & own) > 0.9 * len(own), part
+        else:
+            assert not changed & own, part
+
+
+def test_frozen_weights_are_exceptions(run: Run, library: Library) -> None:
+    network = pupil_of(run, library).network
+    stage = replace(run.stages[1], train=("image_encoder",), frozen=("image_encoder.stem", "image_encoder.layers.0"))
+
+    free(network, stage)
+
+    learning = {name for name, weight in network.named_parameters() if weight.requires_grad}
+    assert "image_encoder.projection" in learning
+    assert not any(name.startswith(("image_encoder.stem.", "image_encoder.layers.0.")) for name in learning)
+    assert all(name.startswith("image_encoder.") for name in learning)
+
+
+def test_a_stage_that_names_no_weight_is_told(run: Run, library: Library) -> None:
+    network = pupil_of(run, library).network
+
+    with pytest.raises(ModelError, match="train names detectors"):
+        free(network, replace(run.stages[0], train=("detectors",)))
+    with pytest.raises(ModelError, match="everything is frozen"):
+        free(network, replace(run.stages[0], train=("detector",), frozen=("detector",)))
+
+
+def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path, library: Library) -> None:
+    path = write_run(
+        tmp_path / "run.toml",
+        store=store,
+        stages=("joint",),
+        steps=40,
+        rate=5e-3,
+        noise="",
+        augmentation="",
+        drawing="padded = false, together = 0.0",
+    )
+    run = read_run(path)
+    course = open_course(run, ALONE, number=0, catalog=CATALOG, library=library, pupil=pupil_of(run, library))
+
+    losses = torch.stack([take_step(course, step, stop=False).losses for step in range(40)])
+
+    first, last = losses[:5].mean(dim=0), losses[-5:].mean(dim=0)
+    fallen = {name: float(last[place] / first[place]) for place, name in enumerate(course.stage.losses)}
+    for name in ("align", "box", "anat-detect", "finding-gen", "sent-gen"):
+        assert fallen[name] < 0.9, fallen
+
+
+def test_a_loss_that_is_no_number_ends_the_run(run: Run, library: Library) -> None:
+    course = course_of(run, library, "contrast")
+    torch.nn.init.constant_(course.pupil.heads.align_scale, torch.inf)
+
+    with pytest.raises(ModelError, match="the loss of step 0 is no number"):
+        take_step(course, 0, stop=False)
+
+
+def test_noise_leaves_no_trace(run: Run, library: Library) -> None:
+    network = pupil_of(run, library).network
+    films, prompts = torch.rand(2, 64, 64), torch.randn(2, 3, 16)
+    torch.nn.init.constant_(network.post_decoder.gate, 0.5)
+
+    def found() -> torch.Tensor:
+        features: torch.Tensor = network.find(*network.encode_image(films), prompts)[-1]
+        return features
+
+    with torch.no_grad():
+        calm = found()
+        noise = Noise(dropout=0.3, attention=0.1, drop_path=0.2, prefix=0.3)
+        with disturbed(network.train(), noise):
+            first, second = found(), found()
+            network.eval()
+            evaluated = found()
+        network.train()
+        after = found()
+
+    assert not torch.allclose(first, second)
+    assert torch.equal(evaluated, calm)
+    assert torch.equal(after, calm)
+
+
+def test_a_dropped_branch_is_dropped_for_a_whole_film(run: Run, library: Library) -> None:
+    network = pupil_of(run, library).network
+    layer = network.detector.layers[0]
+    assert isinstance(layer, DecoderLayer)
+    tokens, memory = torch.randn(40, 6, 16), torch.randn(40, 16, 16)
+    torch.nn.init.constant_(layer.scale_mlp, 0.0)
+    torch.nn.init.constant_(layer.scale_cross, 0.0)
+
+    with torch.no_grad(), disturbed(network.train(), Noise(drop_path=0.5)):
+        changed = (layer(tokens, memory, group=3) != tokens).any(dim=2)
+
+    assert (changed.all(dim=1) | ~changed.any(dim=1)).all()
+    assert 5 < changed.any(dim=1).sum() < 35
+
+
+def test_one_embedding_for_all_unseen_tokens_is_exact() -> None:
+    torch.manual_seed(0)
+    total, width = 50, 8
+    words = seen_words(total, [3, 17, 49])
+    short, hidden = torch.randn(words.size, width), torch.randn(6, width)
+    wanted = torch.tensor([3, 17, 49, 3, 17, 49])
+
+    cut = functional.cross_entropy(words.weigh(hidden @ short.T), torch.from_numpy(words.numbers)[wanted])
+
+    whole = functional.cross_entropy(hidden @ words.spread(short).T, wanted)
+    assert cut.item() == pytest.approx(whole.item(), rel=1e-6)
+    assert (words.size, words.shared) == (4, 47)
+    assert words.numbers[49] == words.numbers.max()
+
+
+def test_all_words_stay_as_they_are() -> None:
+    words = all_words(7)
+    embeddings = torch.randn(7, 3)
+
+    assert torch.equal(words.spread(embeddings), embeddings)
+    assert torch.equal(words.weigh(embeddings), embeddings)
+
+
+def test_a_pupil_knows_its_words_in_whole_vocabularies(run: Run, library: Library) -> None:
+    pupil = pupil_of(run, library)
+
+    state = pupil.state()
+
+    whole = Chex(run.network)
+    whole.load_state_dict(state)
+    texts = ["Pleural effusion", "No abnormality is seen in the left clavicle."]
+    short = pupil.network.encode_prompts(pupil.tongue.prompt_ids(texts))
+    ids = torch.from_numpy(pupil.tongue.prompts.encode(texts))
+    assert torch.allclose(whole.encode_prompts(ids), short, atol=1e-6)
+    assert state[PROMPT_TOKENS].shape == (49408, 16) and state[SENTENCE_TOKENS].shape == (50257, 16)
+
+
+def test_a_patch_is_covered_by_the_part_of_it_that_lies_in_a_box() -> None:
+    boxes = torch.tensor([[[[0.25, 0.25, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]], [[0.5, 0.25, 0.5, 0.5], [0, 0, 0, 0]]]])
+    valid = torch.tensor([[[True, False], [True, True]]])
+
+    shares = coverage(boxes, valid, grid=2)
+
+    assert shares[0].tolist() == [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
+
+
+def test_a_step_does_not_depend_on_what_was_computed_before(run: Run, library: Library) -> None:
+    first, second = (course_of(run, library, "joint") for _ in range(2))
+    take_step(second, 5, stop=False)
+    second.pupil.network.load_state_dict(first.pupil.network.state_dict())
+    second.pupil.heads.load_state_dict(first.pupil.heads.state_dict())
+
+    losses = [take_step(course, 3, stop=False).losses for course in (first, second)]
+
+    assert np.allclose(losses[0], losses[1], rtol=1e-5)
