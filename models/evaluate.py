@@ -1,0 +1,111 @@
+"""Runnable: figures of a model on films with known truth (DESIGN.md 8).
+
+    python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--task NAME,...] [--json]
+    python -m models.evaluate --model DIR --data phantoms:1000000:COUNT --tune [--sensitivity SHARE]
+
+`--out DIR` gets evaluation.json, evaluation.md, and films with boxes. `--tune` chooses the decisions of the manifest on
+seeds for validation, and writes them into the model directory. Exit 0: done; 1: a file could not be written; 2: wrong
+input, with one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from models import progress
+from models.engines import ENGINES
+from models.errors import ModelError
+from models.evaluation.cases import TASKS, Task
+from models.evaluation.prompt_set import DEFAULT
+from models.evaluation.request import ABLATIONS, TRAINING_FILMS, Request
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        from models.evaluation.command import evaluate
+        from models.evaluation.document import markdown
+    except ModuleNotFoundError as error:
+        print(f"error: {error.name} is missing; run pip install -c constraints.txt '.[evaluate]'", file=sys.stderr)
+        return 2
+    request = Request(
+        model=options.model,
+        data=options.data,
+        tasks=options.task,
+        engine=options.engine,
+        prompts=options.prompts,
+        out=options.out,
+        pictures=options.pictures,
+        ablations=options.ablate,
+        held_out=options.held_out,
+        resamples=options.resamples,
+        training_films=options.training_films,
+        tune=options.tune,
+        sensitivity=options.sensitivity,
+    )
+    try:
+        with progress.on(sys.stderr) as report:
+            document = evaluate(request, report)
+    except ModelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(document) if options.json else markdown(document).rstrip())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m models.evaluate", description="Measure a model on known films.")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
+    parser.add_argument("--data", required=True, help="phantoms:SEED:COUNT or boxes:FILE.jsonl")
+    parser.add_argument("--task", type=_tasks, metavar="NAME,...", help=f"of {', '.join(TASKS)}; default: all possible")
+    parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
+    parser.add_argument("--prompts", type=Path, default=DEFAULT, metavar="FILE", help="default: the node's chexpert14")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and films with boxes here")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--tune", action="store_true", help="choose the manifest's decisions, on validation seeds only")
+    parser.add_argument("--sensitivity", type=_share, metavar="SHARE", help="tune thresholds to it, not to the best F1")
+    parser.add_argument("--ablate", choices=ABLATIONS, action="append", default=[], help="leave a part of reports out")
+    parser.add_argument("--held-out", type=_share, metavar="SHARE", help="only patients that a run with it held out")
+    parser.add_argument("--pictures", type=_count, default=12, metavar="N", help="films a sheet; default: %(default)s")
+    parser.add_argument("--resamples", type=_count, default=100, metavar="N", help="of films; default: %(default)s")
+    parser.add_argument(
+        "--training-films",
+        type=_count,
+        default=TRAINING_FILMS,
+        metavar="N",
+        help="phantoms that references are learned from; default: %(default)s",
+    )
+    return parser
+
+
+def _tasks(text: str) -> Sequence[Task]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in TASKS]:
+        raise argparse.ArgumentTypeError(f"there is no task {unknown[0]!r}; name some of {', '.join(TASKS)}")
+    return [task for task in TASKS if task in names]
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:  # nor is NaN
+        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} must be 0 or more")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

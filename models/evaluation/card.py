@@ -1,0 +1,262 @@
+"""Runnable: puts figures, plots and failures into the card of a model directory.
+
+    python -m models.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md]
+
+What training wrote about the model stays; everything from `## Measured` on is written anew, so the command may be run
+again. Evaluations of the directory's own weights are its figures; one with a part left out, or of other weights, is a
+row among the ablations. The manifest gets the hashes of what was written last of all: after a cut in between, the
+directory is refused until the command is run again. Exit 0: done; 1: the disk failed; 2: wrong input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from models.checkpoint import CARD, file_sha256
+from models.errors import ModelError
+from models.evaluation import plots
+from models.evaluation.document import decisions, inner, row, shown, tables
+from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
+
+FOLDER: Final = "card"
+HEADING: Final = "## Measured"
+_WORST: Final = 5
+_PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
+    "detection": ("per_class", "Average precision by finding", "", ""),
+    "anatomy": ("per_region", "IoU by region; gray: constant box", "constant_box", "per_region"),
+    "region_classification": ("per_finding", "AUROC by finding, mean of regions", "", ""),
+    "report": ("per_class", "F1 of reports by class", "", ""),
+}
+"""By task: its table, the title, and the reference whose table is drawn beside it."""
+_COMPARED: Final[Mapping[str, tuple[str, str]]] = {
+    "mAP": ("detection", "map"),
+    "mAP large four": ("detection", "large_four"),
+    "mIoU": ("anatomy", "miou"),
+    "mIoU lungs and heart": ("anatomy", "lungs_and_heart"),
+    "AUROC per pair": ("region_classification", "auroc_per_pair"),
+    "CE F1": ("report", "ce_micro_f1"),
+    "CE precision": ("report", "ce_micro_precision"),
+    "CE recall": ("report", "ce_micro_recall"),
+    "sentences": ("report", "sentences_per_film"),
+    "hints": ("hints", "accuracy"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One evaluation; path: of its JSON, whose pictures lie beside it."""
+
+    path: Path
+    document: Mapping[str, object]
+
+    @property
+    def weights_sha256(self) -> object:
+        """The hash of the weights that were evaluated."""
+        return inner(self.document, "model").get("weights_sha256")
+
+    @property
+    def tasks(self) -> Mapping[str, object]:
+        """The figures by task."""
+        return inner(self.document, "tasks")
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The contact sheets."""
+        names = self.document.get("pictures")
+        return [self.path.parent / str(name) for name in names] if isinstance(names, list) else []
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.evaluation.card", description="Fill a model card.")
+    parser.add_argument("evaluations", type=Path, nargs="+", metavar="JSON", help="evaluation.json of models.evaluate")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
+    parser.add_argument("--notes", type=Path, metavar="FILE.md", help="what somebody saw who looked at the failures")
+    options = parser.parse_args(arguments)
+    try:
+        evaluations = [read_evaluation(path) for path in options.evaluations]
+        notes = options.notes.read_text(encoding="utf-8") if options.notes else ""
+        fill_card(options.model, evaluations, notes=notes)
+    except ModelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.model / CARD}: {len(evaluations)} evaluations")
+    return 0
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Read what `models.evaluate` wrote. Raises ModelError where it did not."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); name evaluation.json of an --out folder") from error
+    if not isinstance(document, dict) or not {"data", "count", "tasks", "model"} <= document.keys():
+        raise ModelError(f"{path} is no evaluation; name evaluation.json of an --out folder")
+    return Evaluation(path=path, document=document)
+
+
+def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "") -> None:
+    """Write the card, its plots and pictures, and the manifest.
+
+    Raises ModelError where no evaluation is of these weights, OSError where the disk fails.
+    """
+    manifest = read_manifest(directory)
+    own = [one for one in evaluations if one.weights_sha256 == manifest.files.get(WEIGHTS) and not _ablated(one)]
+    if not own:
+        raise ModelError(f"none of the evaluations is of the weights in {directory}; evaluate them first")
+    if missing := [path for one in own for path in one.pictures if not path.is_file()]:
+        raise ModelError(f"{missing[0]} is not there; evaluate with --out again")
+    card = directory / CARD
+    try:
+        text = card.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
+    shutil.rmtree(directory / FOLDER, ignore_errors=True)
+    (directory / FOLDER).mkdir()
+    measured = _measured(directory, own, [one for one in evaluations if one not in own], notes)
+    card.write_text(_kept(text, own) + "\n".join(measured).rstrip() + "\n", encoding="utf-8")
+    write_manifest(directory, _hashed(directory, manifest))
+
+
+def _hashed(directory: Path, manifest: Manifest) -> Manifest:
+    """Give the manifest with the hashes of the card and all that it shows."""
+    files = {name: sha256 for name, sha256 in manifest.files.items() if not name.startswith(f"{FOLDER}/")}
+    shown_files = sorted(path for path in (directory / FOLDER).iterdir())
+    files[CARD] = file_sha256(directory / CARD)
+    return replace(manifest, files=files | {f"{FOLDER}/{path.name}": file_sha256(path) for path in shown_files})
+
+
+def _kept(text: str, own: Sequence[Evaluation]) -> str:
+    """Give what training wrote, with the two lines that are no longer true."""
+    tuned = [one.document["data"] for one in own if "tuning" in one.document]
+    lines: list[str] = []
+    replaced = False
+    for line in text.partition(HEADING)[0].rstrip().splitlines():
+        # What a replaced line goes on with goes too.
+        if replaced and line.startswith("  "):
+            continue
+        replaced = line.startswith("- Performance:") or (line.startswith("- Thresholds:") and bool(tuned))
+        if not replaced:
+            lines.append(line)
+        elif line.startswith("- Performance:"):
+            lines.append("- Performance: below, under Measured.")
+        else:
+            lines.append(f"- Thresholds: chosen on {', '.join(f'`{data}`' for data in tuned)}, see Measured.")
+    return "\n".join(lines) + "\n\n"
+
+
+def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evaluation], notes: str) -> Iterator[str]:
+    yield HEADING
+    yield ""
+    yield "By `python -m models.evaluate`; deviations are over films drawn anew, references need no network."
+    yield ""
+    for number, one in enumerate(own, 1):
+        yield from _figures(directory, one, number=number)
+    if others:
+        yield from _ablations(own, others)
+    yield from _failures(directory, own, notes)
+
+
+def _figures(directory: Path, one: Evaluation, *, number: int) -> Iterator[str]:
+    held_out = one.document.get("held_out")
+    patients = f", only patients held out from training ({held_out:.0%})" if isinstance(held_out, float) else ""
+    yield f"### `{one.document['data']}`"
+    yield ""
+    yield f"{one.document['count']} films{patients}, engine {inner(one.document, 'model').get('engine')}."
+    yield ""
+    for task in one.tasks:
+        made = inner(one.tasks, task)
+        yield from tables(task, made, level=4)
+        for name, drawing in _drawn(task, made):
+            path = f"{FOLDER}/{number}-{name}.svg"
+            (directory / path).write_text(drawing, encoding="utf-8")
+            yield f"![{name.replace('_', ' ')}]({path})"
+            yield ""
+    if tuning := inner(one.document, "tuning"):
+        yield from decisions(tuning, level=4)
+
+
+def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Draw the plots of a task."""
+    if task in _PLOTS:
+        table, title, reference, beside = _PLOTS[task]
+        marks = _numbers(inner(inner(inner(made, "references"), reference), beside)) if reference else None
+        yield task, plots.bars(title, _numbers(inner(made, table)), references=marks)
+    points = made.get("reliability")
+    if isinstance(points, list) and points:
+        line = [(float(point[0]), float(point[1])) for point in points]
+        yield "reliability", plots.curve("Probabilities and frequencies", line, across="probability", up="frequency")
+
+
+def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Iterator[str]:
+    """Compare every other evaluation with that of the model itself on the same films."""
+    data = {one.document["data"] for one in others}
+    rows = [("this model", one) for one in own if one.document["data"] in data]
+    rows += [(_name(one), one) for one in others]
+    compared = {
+        title: place for title, place in _COMPARED.items() if any(_figure(one, *place) is not None for _, one in rows)
+    }
+    yield "### Ablations"
+    yield ""
+    yield from row("", "films", *compared)
+    yield from row("---", "---", *["---"] * len(compared))
+    for name, one in rows:
+        yield from row(name, f"`{one.document['data']}`", *(shown(_figure(one, *place)) for place in compared.values()))
+    yield ""
+
+
+def _failures(directory: Path, own: Sequence[Evaluation], notes: str) -> Iterator[str]:
+    """Name what it does worst, and show it."""
+    yield "### Failures"
+    yield ""
+    for one in own:
+        for task, (table, title, *_) in _PLOTS.items():
+            values = _numbers(inner(inner(one.tasks, task), table))
+            known = sorted((value, name) for name, value in values.items() if value is not None)[:_WORST]
+            if known:
+                worst = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for value, name in known)
+                yield f"- `{one.document['data']}`, {title.partition(';')[0]}, the lowest: {worst}."
+    yield ""
+    if notes.strip():
+        yield notes.strip()
+        yield ""
+    for number, one in enumerate(own, 1):
+        for picture in one.pictures:
+            path = f"{FOLDER}/{number}-{picture.name}"
+            shutil.copyfile(picture, directory / path)
+            yield f"![{picture.stem} on {one.document['data']}]({path})"
+            yield ""
+
+
+def _name(one: Evaluation) -> str:
+    left_out = one.document.get("ablations")
+    if isinstance(left_out, list) and left_out:
+        return " and ".join(str(name).replace("_", " ") for name in left_out)
+    model = inner(one.document, "model")
+    return f"{model.get('name')} {model.get('version')}"
+
+
+def _ablated(one: Evaluation) -> bool:
+    return bool(one.document.get("ablations"))
+
+
+def _figure(one: Evaluation, task: str, key: str) -> object:
+    return inner(one.tasks, task).get(key)
+
+
+def _numbers(table: Mapping[str, object]) -> dict[str, float | None]:
+    return {name: float(value) if isinstance(value, float | int) else None for name, value in table.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

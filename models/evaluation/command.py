@@ -1,0 +1,130 @@
+"""One evaluation from its request to its document: what `python -m models.evaluate` does."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from models.errors import ModelError
+from models.evaluation import references, run
+from models.evaluation.bootstrap import Bootstrap
+from models.evaluation.boxes_file import read_films
+from models.evaluation.cases import TASKS, Films, Phantoms, Task
+from models.evaluation.document import markdown, rounded
+from models.evaluation.labeler import RuleLabeler
+from models.evaluation.pictures import write_sheets
+from models.evaluation.prompt_set import read_questions
+from models.evaluation.request import Request
+from models.evaluation.subject import Subject, open_subject
+from models.evaluation.tuning import check_tunable, tune
+from models.manifest import Manifest, read_manifest, write_manifest
+from models.phantoms import PhantomSet, parse_set
+from models.progress import Report
+
+_BOXES = "boxes:"
+
+
+def evaluate(request: Request, report: Report) -> dict[str, object]:
+    """Measure, and write what is asked for. Raises ModelError for wrong input, OSError where the disk fails."""
+    began = time.monotonic()
+    data = _data(request)
+    if request.tune:
+        if request.ablations:
+            raise ModelError("a model with a part left out cannot be tuned; leave --ablate out")
+        check_tunable(data)
+    films = _films(data, request, read_manifest(request.model))
+    tasks = _tasks(films, request)
+    questions = read_questions(request.prompts)
+    if request.out is not None:
+        request.out.mkdir(parents=True, exist_ok=True)
+    subject = _open(request)
+    tuning = _tune(request, subject, films, report) if request.tune else None
+    if tuning is not None:
+        subject = _open(request)
+    observed = run.observe(subject, films, tasks, report)
+    report("figures")
+    document: dict[str, object] = {
+        "data": request.data,
+        "count": len(films),
+        "tasks": run.figures(
+            observed,
+            tasks,
+            habits=references.training_habits(request.training_films),
+            labeler=RuleLabeler(),
+            bootstrap=Bootstrap(resamples=request.resamples),
+        ),
+        "model": {
+            "name": subject.manifest.name,
+            "version": subject.manifest.version,
+            "weights_sha256": subject.reader.weights_sha256,
+            "engine": subject.reader.engine_name,
+        },
+        "prompts": {"name": questions.name, "sha256": questions.sha256},
+        "split": data.split if isinstance(data, PhantomSet) else None,
+        "held_out": request.held_out,
+        "ablations": list(request.ablations),
+        "resamples": request.resamples,
+        "training_films": request.training_films,
+    }
+    if tuning is not None:
+        document["tuning"] = tuning
+    if request.out is not None and request.pictures:
+        document["pictures"] = write_sheets(
+            request.out, films, observed.truths, observed.said, rule=subject.manifest.input, count=request.pictures
+        )
+    document["seconds"] = round(time.monotonic() - began, 1)
+    document = {key: rounded(value) for key, value in document.items()}
+    if request.out is not None:
+        (request.out / "evaluation.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        (request.out / "evaluation.md").write_text(markdown(document), encoding="utf-8")
+    return document
+
+
+def _data(request: Request) -> PhantomSet | Path:
+    if request.data.startswith(_BOXES):
+        return Path(request.data.removeprefix(_BOXES))
+    try:
+        return parse_set(request.data)
+    except ValueError as error:
+        raise ModelError(f"--data: {error}; or boxes:FILE.jsonl for films of a file") from error
+
+
+def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> Films:
+    if isinstance(data, Path):
+        return read_films(data, manifest, held_out=request.held_out)
+    if request.held_out is not None:
+        raise ModelError("phantoms have no patients to hold out: their seeds decide; leave --held-out out")
+    return Phantoms(data, manifest)
+
+
+def _tasks(films: Films, request: Request) -> list[Task]:
+    """Choose the tasks: all possible ones, or those that are asked for."""
+    possible = [task for task in TASKS if task in films.tasks]
+    if not possible:
+        raise ModelError(f"{request.data} says nothing of its films that could be measured; give them boxes or labels")
+    if request.tasks is None:
+        return possible
+    if missing := [task for task in request.tasks if task not in possible]:
+        raise ModelError(
+            f"{request.data} knows nothing for the task {missing[0]}; it is good for {', '.join(possible)}"
+        )
+    return list(request.tasks)
+
+
+def _open(request: Request) -> Subject:
+    return open_subject(
+        request.model,
+        engine=request.engine,
+        questions=read_questions(request.prompts),
+        ablations=request.ablations,
+    )
+
+
+def _tune(request: Request, subject: Subject, films: Films, report: Report) -> dict[str, object]:
+    """Choose decisions and write them into the model directory."""
+    truths, weighed = run.weigh(subject, films, report)
+    report("choosing decisions")
+    tuned = tune(subject.manifest, truths, weighed, detections=subject.detections, sensitivity=request.sensitivity)
+    write_manifest(request.model, tuned.manifest)
+    return {"before": tuned.before, "after": tuned.after}

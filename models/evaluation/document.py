@@ -1,0 +1,138 @@
+"""The figures of one evaluation as JSON (DESIGN.md 8) and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+DIGITS: Final = 6
+TITLES: Final[Mapping[str, str]] = {
+    "detection": "Detection of findings",
+    "anatomy": "Regions",
+    "region_classification": "What regions hold",
+    "report": "Report",
+    "hints": "Questions about one side",
+}
+_NAMES: Final[Mapping[str, str]] = {
+    "map": "mAP, IoU 0.1 to 0.7",
+    "large_four": "mAP, cardiomegaly, pneumothorax, edema, effusion",
+    "consolidation_and_opacity": "mAP, consolidation and opacity",
+    "miou": "mIoU, all regions",
+    "lungs": "mIoU, lungs",
+    "lungs_and_heart": "mIoU, lungs and heart",
+    "others": "mIoU, other regions",
+    "auroc_pooled": "AUROC, pooled",
+    "auroc_per_pair": "AUROC, mean of region-finding pairs",
+    "ce_micro_f1": "CE micro F1, CheXpert classes",
+    "ce_micro_precision": "CE micro precision",
+    "ce_micro_recall": "CE micro recall",
+    "ce_macro_f1": "CE macro F1",
+    "findings_f1": "CE micro F1, ten findings",
+    "large_four_f1": "CE micro F1, cardiomegaly, pneumothorax, edema, effusion",
+    "consolidation_and_opacity_f1": "CE micro F1, consolidation and opacity",
+    "bleu": "BLEU",
+    "rouge_l": "ROUGE-L",
+    "calibration_error": "calibration error of probabilities",
+    "sentences_per_film": "sentences per film",
+    "accuracy": "followed",
+    "accuracy_taught": "followed, wordings of training",
+    "accuracy_untaught": "followed, wordings never trained",
+    "asked": "asked",
+}
+_TABLES: Final[Mapping[str, str]] = {
+    "per_class": "by class",
+    "per_region": "by region",
+    "per_finding": "by finding, mean of regions",
+}
+
+
+def rounded(value: object) -> object:
+    """Round every number of a document to what can be told apart."""
+    if isinstance(value, Mapping):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(inner) for inner in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def markdown(document: Mapping[str, object]) -> str:
+    """Write a document as Markdown."""
+    return "\n".join(_lines(document)) + "\n"
+
+
+def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator[str]:
+    """Write the figures of one task: the main ones beside what needs no network, then those of its classes.
+
+    level: of the heading
+    """
+    references = inner(made, "references")
+    deviations = inner(made, "deviations")
+    rivals = {name: inner(references, name) for name in references}
+    yield f"{'#' * level} {TITLES[task]}"
+    yield ""
+    yield from row("", "value", "deviation", *(name.replace("_", " ") for name in rivals))
+    yield from row("---", *["---"] * (2 + len(rivals)))
+    for key, value in made.items():
+        if key in _NAMES and value is not None:
+            cells = [shown(one.get(key)) for one in rivals.values()]
+            yield from row(_NAMES[key], shown(value), shown(deviations.get(key)), *cells)
+    for key in ("as_read", "decisions"):
+        for name, value in inner(made, key).items():
+            if name in _NAMES and value is not None:
+                yield from row(f"{key.replace('_', ' ')}: {_NAMES[name]}", shown(value), "", *[""] * len(rivals))
+    for key, title in _TABLES.items():
+        if key in made:
+            yield ""
+            yield from row(title, "value")
+            yield from row("---", "---")
+            for name, value in inner(made, key).items():
+                yield from row(name.replace("_", " "), shown(value))
+    yield ""
+
+
+def shown(value: object) -> str:
+    """Write one figure; what could not be measured is a dash."""
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _lines(document: Mapping[str, object]) -> Iterator[str]:
+    model = inner(document, "model")
+    yield f"# {model.get('name')} {model.get('version')} on {document['data']}"
+    yield ""
+    yield (
+        f"{document['count']} films, engine {model.get('engine')}, weights {str(model.get('weights_sha256'))[:12]}"
+        + (f", without {document['ablations']}" if document.get("ablations") else "")
+        + ". Deviations are over films drawn anew."
+    )
+    yield ""
+    for task, made in inner(document, "tasks").items():
+        yield from tables(task, made if isinstance(made, Mapping) else {})
+    tuning = inner(document, "tuning")
+    if tuning:
+        yield from decisions(tuning)
+
+
+def decisions(tuning: Mapping[str, object], *, level: int = 3) -> Iterator[str]:
+    """Write what tuning changed."""
+    before, after = inner(tuning, "before"), inner(tuning, "after")
+    yield f"{'#' * level} Decisions, tuned on these films"
+    yield ""
+    yield from row("", "before", "after")
+    yield from row("---", "---", "---")
+    for key, value in before.items():
+        if not isinstance(value, Mapping):
+            yield from row(_NAMES.get(key, key.replace("_", " ")), shown(value), shown(after.get(key)))
+    yield ""
+
+
+def row(*cells: str) -> Iterator[str]:
+    """Write a row of a table."""
+    yield f"| {' | '.join(cells)} |"
+
+
+def inner(table: Mapping[str, object], key: str) -> Mapping[str, object]:
+    """Give a table of a table; an empty one where there is none."""
+    found = table.get(key)
+    return found if isinstance(found, Mapping) else {}

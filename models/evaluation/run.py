@@ -1,0 +1,112 @@
+"""All films of a set, one after the other, and the figures of all tasks (DESIGN.md 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.evaluation import anatomy, detection, hints, references, regions, reports
+from models.evaluation.bootstrap import Bootstrap
+from models.evaluation.calibration import calibration_error, reliability
+from models.evaluation.cases import Films, Task, Truth
+from models.evaluation.labeler import Labeler
+from models.evaluation.references import Habits
+from models.evaluation.subject import Observation, Subject, Weighed, as_read
+from models.progress import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What is true and what was said, film by film."""
+
+    truths: Sequence[Truth]
+    said: Sequence[Observation]
+
+
+def observe(subject: Subject, films: Films, tasks: Collection[Task], report: Report) -> Observed:
+    """Ask about every film. Raises ModelError where one cannot be had."""
+    truths, said = [], []
+    for index in range(len(films)):
+        case = films.load(index)
+        truths.append(case.truth)
+        said.append(subject.observe(case, tasks))
+        report("reading films", index + 1, len(films))
+    return Observed(truths=truths, said=said)
+
+
+def weigh(subject: Subject, films: Films, report: Report) -> tuple[list[Truth], list[Weighed]]:
+    """Ask of every film what decisions are made of."""
+    truths, weighed = [], []
+    for index in range(len(films)):
+        case = films.load(index)
+        truths.append(case.truth)
+        weighed.append(subject.weigh(case))
+        report("weighing films", index + 1, len(films))
+    return truths, weighed
+
+
+def figures(
+    observed: Observed, tasks: Collection[Task], *, habits: Habits, labeler: Labeler, bootstrap: Bootstrap
+) -> dict[str, dict[str, object]]:
+    """Make the figures of some tasks, with what needs no network beside each."""
+    makers: dict[Task, Callable[[], dict[str, object]]] = {
+        "detection": lambda: _detection(observed, habits, bootstrap),
+        "anatomy": lambda: _anatomy(observed, habits, bootstrap),
+        "region_classification": lambda: _regions(observed, habits, bootstrap),
+        "report": lambda: _report(observed, labeler, bootstrap),
+        "hints": lambda: hints.measure(observed.truths, [one.hints for one in observed.said], bootstrap),
+    }
+    return {task: make() for task, make in makers.items() if task in tasks}
+
+
+def _detection(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+    truths = observed.truths
+    found = [one.found for one in observed.said if one.found is not None]
+    readings = [one.reading for one in observed.said if one.reading is not None]
+    made = detection.measure(truths, found, bootstrap)
+    if readings:
+        read = detection.Precision(truths, [as_read(one) for one in readings])
+        made |= {"as_read": {**read.figures(), "per_class": read.per_class()}}
+    return made | {"references": {"constant_box": references.constant_detection(truths, habits)}}
+
+
+def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+    truths = observed.truths
+    constants = {"constant_box": habits.regions, "best_constant_box": references.best_constants(truths)}
+    return anatomy.measure(truths, [one.regions for one in observed.said], bootstrap) | {
+        "references": {name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()}
+    }
+
+
+def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+    judged = regions.judged_of(observed.truths, [one.region_scores for one in observed.said])
+    return regions.measure(judged, bootstrap) | {
+        "references": {"region_identity": references.identity(observed.truths, habits)}
+    }
+
+
+def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
+    truths = observed.truths
+    readings = [one.reading for one in observed.said if one.reading is not None]
+    texts = [" ".join(sentence.text for sentence in reading.sentences) for reading in readings]
+    states = [
+        {prompt.key: prompt.state == "present" for prompt in reading.prompts if prompt.state is not None}
+        for reading in readings
+    ]
+    probabilities = [
+        (prompt.probability, truth.labels[prompt.key])
+        for truth, reading in zip(truths, readings, strict=True)
+        for prompt in reading.prompts
+        if prompt.probability is not None and prompt.key in truth.labels
+    ]
+    said, there = (np.array(column) for column in zip(*probabilities, strict=True))
+    decided = reports.labels_of(truths, states, labeler.classes)
+    return reports.measure(truths, texts, labeler, bootstrap) | {
+        "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
+        "calibration_error": calibration_error(said, there.astype(np.bool_)),
+        "reliability": reliability(said, there.astype(np.bool_)),
+        "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
+        "references": {"all_positive": references.all_positive(truths, labeler)},
+    }

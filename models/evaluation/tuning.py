@@ -1,0 +1,225 @@
+"""Decisions of a manifest that suit films for validation best; the network stays as it is.
+
+In the order of SPEC.md 9.2: a scale of each finding's boxes, how boxes are scored, which overlap is one box too many.
+Then the temperature with the likeliest probabilities, a threshold of each finding at its best F1 or at a sensitivity
+that is asked for, and the threshold of regions. A threshold that nothing was learned about, and the band below, stay at
+the same difference of cosines. Films for tests are never tuned on; the caller sees to that with `check_tunable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from sklearn.metrics import log_loss, precision_recall_curve
+
+from models.detector import Detection
+from models.errors import ModelError
+from models.evaluation.bootstrap import mean
+from models.evaluation.calibration import Marks, Scores, calibration_error
+from models.evaluation.cases import Truth
+from models.evaluation.detection import Detections, Precision, summary
+from models.evaluation.reports import f1
+from models.evaluation.subject import Weighed, logit
+from models.manifest import Decisions, DetectionRule, Manifest
+from models.phantoms import FINDINGS, PhantomSet
+
+SCALES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
+SHARPNESS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 1.0)
+OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
+TEMPERATURES: Final = tuple(round(float(value), 6) for value in np.geomspace(0.005, 2.0, 120))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A manifest before and after, and figures of both on the films that it was tuned on."""
+
+    manifest: Manifest
+    before: dict[str, object]
+    after: dict[str, object]
+
+
+def check_tunable(films: object) -> None:
+    """Raise ModelError for films that are not for validation."""
+    if not (isinstance(films, PhantomSet) and films.split == "validate"):
+        raise ModelError(
+            f"{films} cannot be tuned on: decisions are chosen on seeds 1000000 to 1999999 only; "
+            "use --data phantoms:1000000:COUNT"
+        )
+
+
+def tune(
+    manifest: Manifest,
+    truths: Sequence[Truth],
+    weighed: Sequence[Weighed],
+    *,
+    detections: Callable[[Detection, DetectionRule], Detections],
+    sensitivity: float | None = None,
+) -> Tuned:
+    """Choose all decisions.
+
+    detections: scores what was located by a rule
+    sensitivity: of each finding, at least; None for the best F1
+    """
+
+    def precision(rule: DetectionRule) -> dict[str, float | None]:
+        return Precision(truths, [detections(one.located, rule) for one in weighed]).per_class()
+
+    differences = _table(weighed, lambda one: one.differences)
+    there = {key: np.array([truth.labels[key] for truth in truths]) for key in differences if key in truths[0].labels}
+    noted = _regions(truths, weighed)
+    decisions = best_decisions(manifest.decisions, differences, there, noted=noted, sensitivity=sensitivity)
+    after = replace(manifest, decisions=decisions, detection=best_rule(manifest.detection, precision))
+    return Tuned(
+        manifest=after,
+        before=_figures(manifest, precision, differences, there, noted),
+        after=_figures(after, precision, differences, there, noted),
+    )
+
+
+def best_rule(start: DetectionRule, precision: Callable[[DetectionRule], Mapping[str, float | None]]) -> DetectionRule:
+    """Choose scales, then the score, then the overlap, each with what was chosen before; of equals the first."""
+    by_scale = {scale: precision(replace(start, scales=dict.fromkeys(FINDINGS, scale))) for scale in SCALES}
+    nearest = sorted(SCALES, key=lambda scale: abs(scale - 1))
+    scales = {key: max(nearest, key=lambda scale: by_scale[scale].get(key) or 0.0) for key in FINDINGS}
+    scaled = replace(start, scales={key: scale for key, scale in scales.items() if scale != 1})
+    scored = [
+        scaled,
+        replace(scaled, scored_by="weights"),
+        *(replace(scaled, scored_by="prompts", temperature=value) for value in SHARPNESS),
+        *(replace(scaled, scored_by="both", temperature=value) for value in SHARPNESS),
+    ]
+    best = _best(scored, precision)
+    return _best([best, *(replace(best, overlap=overlap) for overlap in OVERLAPS)], precision)
+
+
+def best_decisions(
+    start: Decisions,
+    differences: Mapping[str, Scores],
+    there: Mapping[str, Marks],
+    *,
+    noted: tuple[Scores, Marks],
+    sensitivity: float | None = None,
+) -> Decisions:
+    """Choose temperature and thresholds.
+
+    differences: [film] of each prompt that is judged; there: [film], of those of which it is known
+    noted: positiveness of regions, and whether there is anything in them
+    """
+    # What no film has would only make the others less likely.
+    known = [key for key in differences if key in there and there[key].any()]
+    temperature = best_temperature(
+        np.concatenate([differences[key] for key in known]),
+        np.concatenate([there[key] for key in known]),
+        start=start.temperature,
+    )
+    chosen = {
+        key: threshold
+        for key in known
+        if (threshold := best_threshold(sigmoid(differences[key] / temperature), there[key], sensitivity=sensitivity))
+        is not None
+    }
+    kept = {
+        key: same_point(threshold, start.temperature, temperature)
+        for key, threshold in start.thresholds.items()
+        if key not in chosen
+    }
+    region = best_threshold(*noted)
+    default, lowest = (
+        same_point(value, start.temperature, temperature)
+        for value in (start.default_threshold, max(start.default_threshold - start.review_band, 0.0))
+    )
+    return replace(
+        start,
+        temperature=temperature,
+        default_threshold=default,
+        review_band=round(default - lowest, 6),
+        thresholds=kept | chosen,
+        region_threshold=start.region_threshold if region is None else region,
+    )
+
+
+def best_temperature(differences: Scores, there: Marks, *, start: float) -> float:
+    """Choose the temperature by which the truth is likeliest, of a list and the one that was used so far."""
+
+    def loss(temperature: float) -> float:
+        return float(log_loss(there, sigmoid(differences / temperature), labels=[False, True]))
+
+    return min((start, *TEMPERATURES), key=loss)
+
+
+def best_threshold(probabilities: Scores, there: Marks, *, sensitivity: float | None = None) -> float | None:
+    """Choose the probability from which a finding is there, in the middle between two films.
+
+    At the best F1, or the highest with this sensitivity; None where the films have it all, or none of them.
+    """
+    if not there.any() or there.all():
+        return None
+    precision, recall, thresholds = precision_recall_curve(there, probabilities)
+    precision, recall = precision[:-1], recall[:-1]
+    if sensitivity is None:
+        chosen = int((2 * precision * recall / np.maximum(precision + recall, 1e-12)).argmax())
+    else:
+        chosen = int(np.flatnonzero(recall >= sensitivity)[-1])
+    below = thresholds[chosen - 1] if chosen else thresholds[chosen]
+    # Rounded down: a probability that is a threshold must reach it.
+    return float(np.floor((thresholds[chosen] + below) / 2 * 1e6) / 1e6)
+
+
+def same_point(threshold: float, before: float, after: float) -> float:
+    """Give the threshold at the same difference of cosines, with another temperature."""
+    return round(float(sigmoid(np.array(logit(threshold) * before / after))), 6)
+
+
+def sigmoid(values: Scores) -> Scores:
+    """Give probabilities of logits; it overflows for none."""
+    probabilities: Scores = 0.5 + 0.5 * np.tanh(values / 2)
+    return probabilities
+
+
+def _figures(
+    manifest: Manifest,
+    precision: Callable[[DetectionRule], Mapping[str, float | None]],
+    differences: Mapping[str, Scores],
+    there: Mapping[str, Marks],
+    noted: tuple[Scores, Marks],
+) -> dict[str, object]:
+    """Say how good decisions are."""
+    decisions = manifest.decisions
+    said = {key: sigmoid(differences[key] / decisions.temperature) for key in there}
+    present = {key: said[key] >= decisions.threshold(key) for key in there}
+    by_finding = {key: f1(there[key], present[key]) for key in there}
+    return {
+        **summary(precision(manifest.detection)),
+        "calibration_error": calibration_error(
+            np.concatenate([said[key] for key in there]), np.concatenate([there[key] for key in there])
+        ),
+        "finding_f1": mean(list(by_finding.values())),
+        "finding_f1_per_class": by_finding,
+        "region_f1": f1(noted[1], noted[0] > decisions.region_threshold),
+        "temperature": decisions.temperature,
+        "scored_by": manifest.detection.scored_by,
+    }
+
+
+def _best(
+    rules: Sequence[DetectionRule], precision: Callable[[DetectionRule], Mapping[str, float | None]]
+) -> DetectionRule:
+    return max(rules, key=lambda rule: mean(list(precision(rule).values())) or 0.0)
+
+
+def _table(weighed: Sequence[Weighed], of: Callable[[Weighed], Mapping[str, float]]) -> dict[str, Scores]:
+    return {key: np.array([of(one)[key] for one in weighed], dtype=np.float64) for key in of(weighed[0])}
+
+
+def _regions(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> tuple[Scores, Marks]:
+    """Join the positiveness of all regions that films show with whether anything is in them."""
+    pairs = [
+        (value, bool(truth.region_findings[name]))
+        for truth, one in zip(truths, weighed, strict=True)
+        for key, value in one.positiveness.items()
+        if (name := key.replace("_", " ")) in truth.region_findings
+    ]
+    return np.array([value for value, _ in pairs]), np.array([noted for _, noted in pairs], dtype=np.bool_)

@@ -1,0 +1,159 @@
+"""A model card with figures that were made up: what it shows, what it keeps, and that the directory still opens."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from models.checkpoint import CARD, verify
+from models.evaluation.card import HEADING, main
+from models.manifest import WEIGHTS, read_manifest
+from models.tokenizers import VOCABULARIES
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    ignored = shutil.ignore_patterns("onnx", "parity.json")
+    return Path(shutil.copytree(VOCABULARIES.parent, tmp_path / "model", ignore=ignored))
+
+
+def evaluation(folder: Path, directory: Path, **changes: object) -> Path:
+    """Write what `models.evaluate` would, with figures that nobody measured."""
+    folder.mkdir()
+    (folder / "failures.jpg").write_bytes(b"a picture")
+    document = {
+        "data": "phantoms:2000000:500",
+        "count": 500,
+        "model": {
+            "name": "m",
+            "version": "2",
+            "engine": "onnx",
+            "weights_sha256": read_manifest(directory).files[WEIGHTS],
+        },
+        "tasks": {
+            "detection": {
+                "map": 0.4567,
+                "per_class": {"cardiomegaly": 0.91, "fracture": 0.012, "edema": None},
+                "deviations": {"map": 0.0123},
+                "references": {"constant_box": {"map": 0.0424}},
+            },
+            "anatomy": {
+                "miou": 0.8,
+                "per_region": {"right lung": 0.93},
+                "references": {"constant_box": {"miou": 0.5, "per_region": {"right lung": 0.7}}},
+            },
+            "report": {
+                "ce_micro_f1": 0.61,
+                "ce_micro_precision": 0.59,
+                "per_class": {"edema": 0.5},
+                "reliability": [[0.1, 0.2, 30], [0.8, 0.9, 10]],
+            },
+        },
+        "ablations": [],
+        "pictures": ["failures.jpg"],
+    }
+    path = folder / "evaluation.json"
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
+def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path: Path) -> None:
+    kept = (model / CARD).read_text().splitlines()[0]
+    notes = tmp_path / "notes.md"
+    notes.write_text("Clavicles are taken for fractures.")
+    path = evaluation(tmp_path / "one", model)
+
+    assert main(["--model", str(model), str(path), "--notes", str(notes)]) == 0
+
+    card = (model / CARD).read_text()
+    assert card.startswith(kept)
+    for text in ("0.457", "0.012", "0.042", "0.610", "0.590", "500 films", notes.read_text()):
+        assert text in card, text
+    assert "the lowest: fracture 0.01, cardiomegaly 0.91" in card
+    shown = re.findall(r"\]\((card/[^)]+)\)", card)
+    assert sorted(shown) == sorted(f"card/{file.name}" for file in (model / "card").iterdir())
+    for name in shown:
+        if name.endswith(".svg"):
+            ElementTree.parse(model / name)
+    assert set(shown) <= read_manifest(model).files.keys()
+    verify(model, read_manifest(model))
+
+
+def test_a_card_that_is_filled_again_forgets_the_figures_before(model: Path, tmp_path: Path) -> None:
+    first, second = evaluation(tmp_path / "one", model), evaluation(tmp_path / "two", model, count=501)
+
+    assert main(["--model", str(model), str(first), str(second)]) == 0
+    assert main(["--model", str(model), str(second)]) == 0
+
+    card = (model / CARD).read_text()
+    assert card.count(HEADING) == 1
+    assert "501 films" in card
+    assert "500 films" not in card
+    assert not any(file.name.startswith("2-") for file in (model / "card").iterdir())
+    verify(model, read_manifest(model))
+
+
+def test_what_training_said_of_figures_and_thresholds_is_replaced(model: Path, tmp_path: Path) -> None:
+    (model / CARD).write_text(
+        "# m 2\n\n- Thresholds: **not calibrated**,\n  at all.\n- Performance: not measured yet.\n- Other: x\n"
+    )
+    tuning = {"before": {"map": 0.1}, "after": {"map": 0.2}}
+    path = evaluation(tmp_path / "one", model, data="phantoms:1000000:300", tuning=tuning)
+
+    assert main(["--model", str(model), str(path)]) == 0
+
+    card = (model / CARD).read_text()
+    assert "not calibrated" not in card
+    assert "not measured" not in card
+    assert "at all" not in card
+    assert "- Thresholds: chosen on `phantoms:1000000:300`" in card
+    assert "- Other: x" in card
+    assert "| mAP, IoU 0.1 to 0.7 | 0.100 | 0.200 |" in card
+
+
+def test_ablations_are_rows_beside_the_model_itself(model: Path, tmp_path: Path) -> None:
+    other = {"name": "without boxes", "version": "1", "engine": "onnx", "weights_sha256": "0" * 64}
+    paths = [
+        evaluation(tmp_path / "own", model),
+        evaluation(tmp_path / "filter", model, ablations=["no_region_filter"]),
+        evaluation(tmp_path / "boxes", model, model=other, tasks={"detection": {"map": 0.03}}),
+    ]
+
+    assert main(["--model", str(model), *map(str, paths)]) == 0
+
+    card = (model / CARD).read_text().partition("### Ablations")[2]
+    assert re.search(r"\| this model \| .* \| 0\.457 \| 0\.800 \| 0\.610 \| 0\.590 \|", card)
+    assert re.search(r"\| no region filter \| .* \| 0\.457 \|", card)
+    assert re.search(r"\| without boxes 1 \| .* \| 0\.030 \| - \| - \| - \|", card)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"model": {"weights_sha256": "0" * 64}}, "none of the evaluations is of the weights"),
+        ({"ablations": ["no_region_filter"]}, "none of the evaluations is of the weights"),
+        ({"pictures": ["gone.jpg"]}, "gone.jpg is not there"),
+    ],
+)
+def test_wrong_input_is_exit_2_and_leaves_the_card(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object], complaint: str
+) -> None:
+    card = (model / CARD).read_bytes()
+
+    assert main(["--model", str(model), str(evaluation(tmp_path / "one", model, **changes))]) == 2
+
+    assert complaint in capsys.readouterr().err
+    assert (model / CARD).read_bytes() == card
+    verify(model, read_manifest(model))
+
+
+def test_what_is_no_evaluation_is_exit_2(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.json").write_text("{}")
+
+    assert main(["--model", str(model), str(tmp_path / "other.json")]) == 2
+    assert "is no evaluation" in capsys.readouterr().err

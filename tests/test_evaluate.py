@@ -1,0 +1,317 @@
+"""The command that measures a model: the shipped one on phantoms and on made-up films of a file, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from models.checkpoint import verify
+from models.errors import ModelError
+from models.evaluate import main
+from models.evaluation.boxes_file import read_films
+from models.evaluation.cases import TASKS, Phantoms, shown, truth_of_phantom
+from models.evaluation.prompt_set import DEFAULT, read_questions
+from models.evaluation.request import Ablation
+from models.evaluation.subject import Subject, open_subject
+from models.manifest import read_manifest, write_manifest
+from models.phantoms import FINDINGS, parse_set, phantom
+from models.phantoms.__main__ import main as make_phantoms
+from models.tokenizers import VOCABULARIES
+from node import prompts
+
+MODEL = VOCABULARIES.parent
+QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
+
+# DESIGN.md 8; extra keys are allowed.
+SCHEMA: list[tuple[str, str, type]] = [
+    ("detection", "map", float),
+    ("detection", "per_class", dict),
+    ("anatomy", "miou", float),
+    ("anatomy", "per_region", dict),
+    ("region_classification", "auroc_pooled", float),
+    ("region_classification", "auroc_per_pair", float),
+    ("report", "ce_micro_f1", float),
+    ("report", "per_class", dict),
+    ("hints", "accuracy", float),
+]
+
+Run = Callable[..., dict[str, object]]
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return open_subject(MODEL, engine="torch", questions=read_questions(DEFAULT))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the model, to change."""
+    return Path(shutil.copytree(MODEL, tmp_path / "model", ignore=shutil.ignore_patterns("onnx", "parity.json")))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command, which must succeed, and gives its document."""
+
+    def evaluate(*arguments: str, model: Path = MODEL) -> dict[str, object]:
+        assert main(["--model", str(model), "--json", *QUICK, *arguments]) == 0, capsys.readouterr().err
+        document: dict[str, object] = json.loads(capsys.readouterr().out)
+        return document
+
+    return evaluate
+
+
+def made_up(folder: Path, **changes: object) -> Path:
+    """Two films of 300 x 200 pixels, of which the square from 50 to 250 is seen, with lungs and labels."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for number in range(2):
+        name = f"film{number}.png"
+        cv2.imwrite(str(folder / name), rng.integers(0, 255, (200, 300), dtype=np.uint8))
+        lungs = [
+            {"label": "Right Lung", "xyxy": [50.0, 0.0, 150.0, 200.0]},
+            {"label": "Left Lung", "xyxy": [160.0, 20.0, 300.0, 180.0]},
+        ]
+        line = {"file": name, "size": [300, 200], "patient": f"p{number}", "boxes": lungs, "nih_labels": ["Edema"]}
+        lines.append(json.dumps(line | changes))
+    path = folder / "films.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def tasks_of(document: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
+    tasks = document["tasks"]
+    assert isinstance(tasks, Mapping)
+    return tasks
+
+
+def test_every_task_is_measured_on_phantoms(run: Run, tmp_path: Path) -> None:
+    document = run("--data", "phantoms:2000000:4", "--out", str(tmp_path), "--pictures", "2")
+
+    assert (document["data"], document["count"], document["split"]) == ("phantoms:2000000:4", 4, "test")
+    assert list(tasks_of(document)) == list(TASKS)
+    for task, key, kind in SCHEMA:
+        value = tasks_of(document)[task][key]
+        # Of four films no pair can have five with and five without.
+        assert isinstance(value, kind) or (key, value) == ("auroc_per_pair", None), (task, key)
+        assert not isinstance(value, float) or 0 <= value <= 1
+    assert json.loads((tmp_path / "evaluation.json").read_text()) == document
+    assert "| mAP, IoU 0.1 to 0.7 |" in (tmp_path / "evaluation.md").read_text()
+    for name in ("hits.jpg", "failures.jpg"):
+        assert cv2.imread(str(tmp_path / name)) is not None
+
+
+def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_path: Path) -> None:
+    document = run("--data", f"boxes:{made_up(tmp_path)}")
+
+    assert list(tasks_of(document)) == ["anatomy", "report"]
+    anatomy = tasks_of(document)["anatomy"]
+    assert set(anatomy["per_region"]) == {"right lung", "left lung"}  # type: ignore[call-overload] # JSON
+    assert anatomy["references"]["best_constant_box"]["miou"] == 1.0  # type: ignore[index] # JSON
+    assert tasks_of(document)["report"]["films_with"]["edema"] == 2  # type: ignore[index] # JSON
+
+
+def test_boxes_of_a_file_are_those_of_the_square_that_the_network_sees(tmp_path: Path) -> None:
+    truth = read_films(made_up(tmp_path), read_manifest(MODEL)).load(0).truth
+
+    assert truth.regions["right lung"] == pytest.approx([0.25, 0.5, 0.5, 1.0])
+    # What reaches beyond the square is cut off: from 160 to 250 of 50 to 250.
+    assert truth.regions["left lung"] == pytest.approx([0.775, 0.5, 0.45, 0.8])
+    assert (truth.labels["edema"], truth.labels["pneumonia"]) == (True, False)
+    assert "fracture" not in truth.labels
+
+
+def test_phantoms_in_a_file_are_the_phantoms_themselves(tmp_path: Path) -> None:
+    assert make_phantoms(["phantoms:2000000:2", "--out", str(tmp_path), "--truth"]) == 0
+
+    films = read_films(tmp_path / "truth.jsonl", read_manifest(MODEL))
+
+    assert films.tasks == set(TASKS)
+    for index in range(2):
+        expected, case = truth_of_phantom(phantom(2_000_000 + index)), films.load(index)
+        assert np.array_equal(
+            case.gray, Phantoms(parse_set("phantoms:2000000:2"), read_manifest(MODEL)).load(index).gray
+        )
+        assert case.truth.labels == expected.labels
+        assert case.truth.region_findings == expected.region_findings
+        assert (case.truth.located, case.truth.judged) == (expected.located, expected.judged)
+        assert case.truth.report == expected.report
+        for name, box in expected.regions.items():
+            assert case.truth.regions[name] == pytest.approx(box, abs=1e-3)
+        for key, boxes in expected.boxes.items():
+            assert case.truth.boxes[key] == pytest.approx(boxes, abs=1e-3)
+
+
+def test_only_held_out_patients_are_measured_where_asked(tmp_path: Path) -> None:
+    path = made_up(tmp_path)
+    manifest = read_manifest(MODEL)
+
+    # By the hashes of their names alone: p0 is part 524 of 1000, p1 is part 587 of 1000.
+    counts = {share: len(read_films(path, manifest, held_out=share)) for share in (0.555, 0.592)}
+
+    assert counts == {0.555: 1, 0.592: 2}
+    with pytest.raises(ModelError, match="no film of patients that were held out"):
+        read_films(path, manifest, held_out=0.001)
+
+
+def test_gray_values_are_those_that_the_model_wants() -> None:
+    ramp = np.tile(np.arange(100, 200, dtype=np.uint8), (4, 1))
+
+    assert shown(ramp, "voi").max() == pytest.approx(199 / 255)
+    assert (shown(ramp, "mimic_jpg").min(), shown(ramp, "mimic_jpg").max()) == (0.0, 1.0)
+
+
+def test_the_questions_are_those_of_the_node() -> None:
+    asked = read_questions(DEFAULT)
+    known = prompts.load("chexpert14")
+
+    assert [(one.key, one.kind, one.phrases, one.negatives) for one in asked.prompts] == [
+        (one.key, one.kind.value, one.phrases, one.negatives) for one in known.prompts
+    ]
+    assert asked.sha256 == known.sha256
+
+
+def test_a_hint_is_found_where_an_interactive_question_finds_it(subject: Subject) -> None:
+    from models.answers import Question
+
+    case = Phantoms(parse_set("phantoms:2000000:4"), subject.manifest).load(0)
+    hints = case.truth.hints
+    look = subject.reader.look(case.gray)
+
+    answers = subject.reader.ask(look, [Question(prompt=hint.text) for hint in hints])
+
+    assert hints
+    best = [answer.boxes[answer.box_scores.argmax()] for answer in answers]
+    assert np.allclose(subject.observe(case, ["hints"]).hints, best, atol=1e-5)
+
+
+def test_what_is_said_of_a_film_does_not_depend_on_other_films(subject: Subject) -> None:
+    films = Phantoms(parse_set("phantoms:2000000:2"), subject.manifest)
+
+    alone = subject.observe(films.load(1), TASKS)
+    subject.observe(films.load(0), TASKS)
+    again = subject.observe(films.load(1), TASKS)
+
+    assert alone.found is not None and again.found is not None
+    assert np.array_equal(alone.found.boxes, again.found.boxes)
+    assert np.array_equal(alone.region_scores, again.region_scores)
+
+
+def test_without_the_region_filter_regions_of_no_note_are_told_of(model: Path) -> None:
+    strict = read_manifest(model)
+    write_manifest(model, replace(strict, decisions=replace(strict.decisions, region_threshold=1.0)))
+    case = Phantoms(parse_set("phantoms:2000000:1"), strict).load(0)
+
+    def told(*ablations: Ablation) -> list[str]:
+        opened = open_subject(model, engine="torch", questions=read_questions(DEFAULT), ablations=ablations)
+        reading = opened.observe(case, ["report"]).reading
+        assert reading is not None
+        return [prompt.key for prompt in reading.prompts if prompt.kind == "region" and prompt.sentence is not None]
+
+    assert told() == []
+    assert len(told("no_region_filter")) > 5
+
+
+def test_tuning_changes_decisions_and_leaves_a_whole_model(run: Run, model: Path) -> None:
+    before = read_manifest(model)
+
+    document = run("--data", "phantoms:1000000:3", "--tune", "--task", "detection", model=model)
+
+    after = read_manifest(model)
+    verify(model, after)
+    assert (after.sizes, after.files, after.name) == (before.sizes, before.files, before.name)
+    assert after.decisions != before.decisions
+    tuning = document["tuning"]
+    assert isinstance(tuning, Mapping)
+    assert tuning["after"]["map"] >= tuning["before"]["map"]
+    assert tuning["after"]["finding_f1"] >= tuning["before"]["finding_f1"]
+    # What was tuned is what is measured afterwards.
+    assert math.isclose(float(str(tasks_of(document)["detection"]["map"])), tuning["after"]["map"], abs_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--data", "phantoms:2000000:3", "--tune"], "seeds 1000000 to 1999999 only"),
+        (["--data", "boxes:films.jsonl", "--tune"], "seeds 1000000 to 1999999 only"),
+        (["--data", "phantoms:1000000:3", "--tune", "--ablate", "no_region_filter"], "leave --ablate out"),
+        (["--data", "phantoms:2000000"], "write phantoms:SEED:COUNT"),
+        (["--data", "phantoms:1999999:2"], "reaches from one split into the next"),
+        (["--data", "phantoms:2000000:1", "--held-out", "0.3"], "leave --held-out out"),
+        (["--data", "boxes:nowhere.jsonl"], "name a file with one film to a line"),
+        (["--data", "boxes:films.jsonl", "--task", "hints"], "it is good for anatomy, report"),
+        (["--data", "boxes:films.jsonl", "--prompts", "nowhere.toml"], "name a prompt set"),
+        (["--data", "boxes:films.jsonl", "--prompts", "films.jsonl"], "is no prompt set"),
+        (["--data", "boxes:films.jsonl", "--model", "nowhere"], "name a model directory"),
+    ],
+)
+def test_wrong_input_is_exit_2_with_what_to_do(
+    arguments: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made_up(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    manifest = (MODEL / "manifest.toml").read_bytes()
+
+    assert main(["--model", str(MODEL), *QUICK, *arguments]) == 2
+
+    lines = capsys.readouterr().err.splitlines()
+    assert complaint in lines[-1]
+    assert lines[-1].startswith("error: ")
+    assert (MODEL / "manifest.toml").read_bytes() == manifest
+
+
+@pytest.mark.parametrize("arguments", [["--task", "reading"], ["--sensitivity", "nan"], ["--pictures", "-1"]])
+def test_options_that_make_no_sense_are_exit_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["--model", str(MODEL), "--data", "phantoms:2000000:1", *arguments])
+
+    assert refused.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"size": [200, 300]}, "has 300 x 200 pixels, its line says"),
+        ({"file": "nowhere.png"}, "cannot be read as a picture"),
+        ({"boxes": [{"label": "Right Lung"}]}, "line 1: not a film as expected"),
+        ({"boxes": [{"label": "Right Lung", "xyxy": [1, 2, 3]}]}, 'every "xyxy" four numbers'),
+        ({"file": 3}, '"file" must be a path'),
+    ],
+)
+def test_a_line_that_is_wrong_is_told(changes: dict[str, object], complaint: str, tmp_path: Path) -> None:
+    path = made_up(tmp_path, **changes)
+
+    with pytest.raises(ModelError, match=complaint):
+        read_films(path, read_manifest(MODEL)).load(0)
+
+
+def test_a_folder_that_cannot_be_written_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made_up(tmp_path)
+
+    assert main(["--model", str(MODEL), "--data", f"boxes:{path}", *QUICK, "--out", str(path / "out")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("failed: ")
+
+
+def test_a_library_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # As where a library that it imports is not there.
+    monkeypatch.setitem(sys.modules, "models.evaluation.command", None)
+
+    assert main(["--model", str(MODEL), "--data", "phantoms:2000000:1"]) == 2
+    assert "pip install -c constraints.txt '.[evaluate]'" in capsys.readouterr().err
+
+
+def test_every_finding_of_phantoms_is_asked_for() -> None:
+    assert set(FINDINGS) <= {prompt.key for prompt in read_questions(DEFAULT).prompts}

@@ -1,0 +1,236 @@
+"""Figures of evaluations against cases that were counted by hand, each by the library that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from models.answers import FloatArray
+from models.evaluation import anatomy, detection, hints, references, regions, reports
+from models.evaluation.bootstrap import Bootstrap
+from models.evaluation.calibration import calibration_error, reliability
+from models.evaluation.cases import Asked, Truth
+from models.evaluation.detection import Detections, Precision
+from models.evaluation.labeler import RuleLabeler
+from models.phantoms import FINDINGS
+
+HEART = np.array([0.5, 0.6, 0.4, 0.3], dtype=np.float32)
+AWAY = np.array([0.1, 0.1, 0.1, 0.1], dtype=np.float32)
+NEVER = Bootstrap(resamples=0)
+KEY = "cardiomegaly"
+NUMBER = FINDINGS.index(KEY)
+
+
+def moved(box: FloatArray, share: float) -> FloatArray:
+    """The same box, moved to the right by a share of its width."""
+    return box + np.array([share * box[2], 0, 0, 0], dtype=np.float32)
+
+
+def truth(*boxes: FloatArray, located: bool = True) -> Truth:
+    there = {KEY: np.stack(boxes)} if boxes else {}
+    return Truth(boxes=there, located=frozenset(FINDINGS) if located else frozenset())
+
+
+def found(*pairs: tuple[FloatArray, float]) -> Detections:
+    return Detections(
+        np.array([box for box, _ in pairs], dtype=np.float32).reshape(-1, 4),
+        np.full(len(pairs), NUMBER, dtype=np.intp),
+        np.array([score for _, score in pairs], dtype=np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("truths", "said", "expected"),
+    [
+        pytest.param([truth(HEART)], [found((HEART, 0.9))], 1.0, id="found"),
+        pytest.param([truth(HEART)], [found()], 0.0, id="not found"),
+        # The first of two is wrong: where all is recalled, half of it is right.
+        pytest.param([truth(HEART)], [found((AWAY, 0.9), (HEART, 0.8))], 0.5, id="wrong first"),
+        pytest.param([truth(HEART)], [found((HEART, 0.9), (AWAY, 0.8))], 1.0, id="wrong last"),
+        # Moved by half its width, a box shares a third with itself: enough for IoU 0.1, 0.2 and 0.3 of seven.
+        pytest.param([truth(HEART)], [found((moved(HEART, 0.5), 0.9))], 3 / 7, id="moved"),
+        # One of two is found: precision 1 at the 51 recalls from 0 to 0.5, of 101.
+        pytest.param([truth(HEART), truth(HEART)], [found((HEART, 0.9)), found()], 51 / 101, id="one of two films"),
+        pytest.param([truth(HEART), truth()], [found((HEART, 0.8)), found((HEART, 0.9))], 0.5, id="on a film without"),
+        pytest.param(
+            [truth(HEART), truth(located=False)], [found((HEART, 0.8)), found((HEART, 0.9))], 1.0, id="not known there"
+        ),
+        # Of two boxes around the same thing one is too many.
+        pytest.param([truth(HEART, AWAY)], [found((HEART, 0.9), (HEART, 0.8), (AWAY, 0.7))], 0.834983, id="twice"),
+    ],
+)
+def test_average_precision_is_as_counted(truths: list[Truth], said: list[Detections], expected: float) -> None:
+    assert Precision(truths, said).per_class()[KEY] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_class_that_no_film_has_has_no_figure_and_does_not_count() -> None:
+    figures = detection.measure([truth(HEART)], [found((HEART, 0.9))], NEVER)
+
+    assert figures["map"] == figures["large_four"] == pytest.approx(1.0)
+    assert figures["consolidation_and_opacity"] is None
+    assert figures["per_class"] == dict.fromkeys(FINDINGS) | {KEY: pytest.approx(1.0)}
+    assert figures["deviations"] == {}
+
+
+def test_films_drawn_anew_give_the_figures_of_these_films() -> None:
+    truths, said = [truth(HEART), truth(HEART), truth()], [found((HEART, 0.9)), found(), found((HEART, 0.95))]
+    drawn = np.array([0, 0, 1])
+
+    expected = Precision([truths[i] for i in drawn], [said[i] for i in drawn]).per_class()
+
+    assert Precision(truths, said).per_class(drawn) == pytest.approx(expected, nan_ok=True)
+
+
+def test_overlap_of_regions_is_averaged_over_films_then_over_regions() -> None:
+    lung, heart = HEART, AWAY
+    truths = [
+        Truth(regions={"right lung": lung, "left lung": lung, "cardiac silhouette": heart}),
+        Truth(regions={"right lung": lung}),
+    ]
+    boxes = {"right lung": lung, "left lung": moved(lung, 0.5), "cardiac silhouette": lung}
+
+    figures = anatomy.measure(truths, [boxes, {"right lung": moved(lung, 0.5)}], NEVER)
+
+    assert figures["per_region"] == pytest.approx({"right lung": 2 / 3, "left lung": 1 / 3, "cardiac silhouette": 0.0})
+    assert figures["miou"] == figures["lungs_and_heart"] == pytest.approx(1 / 3)
+    assert figures["lungs"] == pytest.approx(1 / 2)
+    assert figures["others"] is None
+
+
+def test_the_best_constant_box_is_one_that_suits_most_films() -> None:
+    truths = [Truth(regions={"right lung": box}) for box in (HEART, HEART, HEART, AWAY)]
+
+    assert np.allclose(references.best_constants(truths)["right lung"], HEART)
+
+
+def test_area_under_the_curve_is_as_counted() -> None:
+    there = np.array([False, False, True, True])
+
+    # Of four pairs of one with and one without, three are in order.
+    assert regions.area(there, np.array([0.1, 0.4, 0.35, 0.8]), least=1) == 0.75
+    assert regions.area(there, np.array([0.1, 0.4, np.nan, 0.8]), least=1) == 1.0
+    assert regions.area(there, np.array([0.1, 0.4, 0.35, 0.8]), least=3) is None
+    assert regions.area(~there & there, np.zeros(4), least=1) is None
+
+
+def test_pairs_say_what_the_name_of_a_region_does_not() -> None:
+    def film(*lungs_with: str) -> tuple[Truth, NDArray[np.float32]]:
+        held = {name: frozenset({KEY} if name in lungs_with else ()) for name in ("right lung", "left lung")}
+        scores = np.zeros((2, len(FINDINGS)), dtype=np.float32)
+        scores[0] = 1  # The right lung is always said to hold everything.
+        return Truth(region_findings=held, judged=frozenset({KEY})), scores
+
+    films = [film("right lung")] * 3 + [film("right lung", "left lung")] + [film("left lung"), film()]
+
+    judged = regions.judged_of([one for one, _ in films], [scores for _, scores in films])
+
+    # 4 of 6 with, 2 of 6 without on the right; 2 and 4 on the left: 16 pairs in order, 8 + 8 equal, 4 reversed.
+    assert regions.pooled(judged) == pytest.approx((16 + 0.5 * 16) / 36)
+    assert regions.per_pair(judged, least=1) == {f"right lung / {KEY}": 0.5, f"left lung / {KEY}": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("box", "followed"),
+    [
+        (HEART, True),
+        (moved(HEART, 0.9), True),
+        (AWAY, False),
+        (np.array([0.9, 0.9, 0.1, 0.1], dtype=np.float32), False),
+    ],
+)
+def test_a_hint_is_followed_where_the_box_overlaps_the_side_that_was_asked_for(box: FloatArray, followed: bool) -> None:
+    asked = Asked(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=True)
+
+    assert hints.is_followed(asked, box) is followed
+
+
+def test_hints_are_counted_by_whether_their_wording_was_taught() -> None:
+    asked = [
+        Asked(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=taught) for taught in (True, False)
+    ]
+
+    figures = hints.measure(
+        [Truth(hints=tuple(asked)), Truth()], [np.stack([HEART, AWAY]), HEART[:0].reshape(0, 4)], NEVER
+    )
+
+    assert figures == {"accuracy": 0.5, "accuracy_taught": 1.0, "accuracy_untaught": 0.0, "asked": 2, "deviations": {}}
+
+
+def test_reports_are_judged_by_the_classes_that_are_known() -> None:
+    truths = [
+        Truth(labels={"edema": True, "fracture": False, "pneumothorax": True}, report="There is edema."),
+        Truth(labels={"edema": True}),
+    ]
+    texts = ["There is edema. A rib fracture is seen.", "There is no edema. There is a pneumothorax."]
+
+    figures = reports.measure(truths, texts, RuleLabeler(), NEVER)
+
+    # Edema: right, missed. Fracture: wrong. Pneumothorax: missed, and not known of the second film.
+    assert figures["ce_micro_precision"] == pytest.approx(1 / 2)
+    assert figures["ce_micro_recall"] == pytest.approx(1 / 3)
+    assert figures["ce_micro_f1"] == figures["findings_f1"] == pytest.approx(2 / 5)
+    by_class = figures["per_class"]
+    assert isinstance(by_class, Mapping)
+    assert (by_class["edema"], by_class["fracture"], by_class["pneumonia"]) == (pytest.approx(2 / 3), 0.0, None)
+
+
+def test_words_are_compared_on_films_that_have_a_report() -> None:
+    figures = reports.sentence_figures(["one two three four", "", "the lungs are clear"], ["one two six four", "x", ""])
+
+    # Three of four words in order, and none of an empty report.
+    assert figures["rouge_l"] == pytest.approx(0.75 / 2)
+    assert reports.sentence_figures(["the heart is not enlarged"] * 2, ["the heart is not enlarged"] * 2) == {
+        "bleu": pytest.approx(1.0),
+        "rouge_l": pytest.approx(1.0),
+    }
+    assert reports.sentence_figures([""], ["x"]) == {}
+
+
+def test_calibration_is_the_gap_between_probability_and_frequency() -> None:
+    probabilities, there = np.array([0.9, 0.9, 0.1, 1.0]), np.array([True, False, False, True])
+
+    # 0.9 twice with one there: 0.4; 0.1: 0.1; 1.0 with the bin of its own: 0. By their shares.
+    assert calibration_error(probabilities, there) == pytest.approx((2 * 0.4 + 0.1) / 4)
+    assert reliability(probabilities, there) == [
+        (pytest.approx(0.1), 0.0, 1),
+        (pytest.approx(0.9), 0.5, 2),
+        (1.0, 1.0, 1),
+    ]
+
+
+def test_what_needs_no_network_is_as_counted() -> None:
+    labels = {"edema": True, "fracture": False, "pneumonia": False, "no_finding": False}
+    truths = [Truth(labels=labels), Truth(labels=labels | {"edema": False, "no_finding": True})]
+
+    # Two of eight are there.
+    assert references.all_positive(truths, RuleLabeler())["ce_micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 6))
+
+
+def test_region_identity_is_the_share_of_training_films() -> None:
+    def film(right: bool, left: bool) -> Truth:
+        held = {"right lung": right, "left lung": left}
+        return Truth(
+            region_findings={name: frozenset({KEY} if there else ()) for name, there in held.items()},
+            judged=frozenset({KEY}),
+        )
+
+    habits = references.habits_of([film(True, False), film(True, True)])
+
+    assert habits.shares["right lung", KEY] == 1.0
+    assert habits.shares["left lung", KEY] == 0.5
+    assert references.identity([film(True, False)], habits) == {"auroc_pooled": 1.0}
+    assert references.identity([film(False, True)], habits) == {"auroc_pooled": 0.0}
+
+
+def test_deviations_are_the_same_every_time_and_shrink_with_more_films() -> None:
+    def spread(films: int) -> float:
+        values = np.arange(films) % 2
+        return Bootstrap(resamples=200).deviations(lambda drawn: {"mean": float(values[drawn].mean())}, films)["mean"]
+
+    assert spread(400) == spread(400)
+    # Of the mean of n throws of a coin: 0.5 / sqrt(n).
+    assert spread(400) == pytest.approx(0.025, rel=0.2)
+    assert spread(25) == pytest.approx(0.1, rel=0.2)

@@ -1,0 +1,117 @@
+"""Decisions chosen on films: better on made-up ones, never on films for tests, and nothing else is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.errors import ModelError
+from models.evaluation.calibration import calibration_error
+from models.evaluation.tuning import (
+    best_decisions,
+    best_rule,
+    best_threshold,
+    check_tunable,
+    same_point,
+    sigmoid,
+)
+from models.manifest import Decisions, DetectionRule
+from models.phantoms import FINDINGS, parse_set
+
+START = Decisions(
+    temperature=1.0,
+    default_threshold=0.7,
+    thresholds={"pneumonia": 0.6},
+    review_band=0.1,
+    box_threshold=0.5,
+    region_threshold=0.5,
+)
+
+
+@pytest.mark.parametrize("data", ["phantoms:0:10", "phantoms:2000000:10"])
+def test_films_for_training_and_tests_are_refused(data: str) -> None:
+    with pytest.raises(ModelError, match="seeds 1000000 to 1999999 only"):
+        check_tunable(parse_set(data))
+
+
+def test_films_for_validation_are_taken() -> None:
+    check_tunable(parse_set("phantoms:1000000:10"))
+
+
+def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
+    rng = np.random.default_rng(1)
+    chance = rng.random(2000)
+    # What a network with temperature 0.1 would say of findings that are there at these odds, a bit too seldom.
+    differences = {"edema": 0.1 * np.log(chance / (1 - chance)), "pneumonia": rng.normal(size=2000)}
+    there = {"edema": rng.random(2000) < chance}
+    noted = np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True])
+
+    chosen = best_decisions(START, differences, there, noted=noted)
+
+    def error(temperature: float) -> float:
+        return calibration_error(sigmoid(differences["edema"] / temperature), there["edema"])
+
+    assert chosen.temperature == pytest.approx(0.1, rel=0.15)
+    assert error(chosen.temperature) < 0.03 < error(START.temperature)
+    assert 0.25 < chosen.thresholds["edema"] < 0.5
+    assert chosen.region_threshold == pytest.approx(0.25, abs=1e-6)
+    # Nothing was learned of pneumonia: it is present at the same difference of cosines as before.
+    assert sigmoid(np.array(np.log(0.6 / 0.4) / chosen.temperature)) == pytest.approx(
+        chosen.thresholds["pneumonia"], abs=1e-5
+    )
+    assert chosen.default_threshold == same_point(0.7, 1.0, chosen.temperature)
+    assert chosen.default_threshold - chosen.review_band == pytest.approx(same_point(0.6, 1.0, chosen.temperature))
+    assert (
+        replace(
+            chosen,
+            temperature=START.temperature,
+            thresholds=START.thresholds,
+            default_threshold=START.default_threshold,
+            review_band=START.review_band,
+            region_threshold=START.region_threshold,
+        )
+        == START
+    )
+
+
+def test_a_threshold_lies_between_the_films_that_it_tells_apart() -> None:
+    probabilities = np.array([0.1, 0.2, 0.6, 0.9])
+
+    # From 0.6 on: one of one missed none, F1 1; in the middle of 0.2 and 0.6.
+    assert best_threshold(probabilities, np.array([False, False, True, True])) == pytest.approx(0.4, abs=1e-6)
+    assert best_threshold(probabilities, np.array([False, True, False, True]), sensitivity=1.0) == pytest.approx(
+        0.15, abs=1e-6
+    )
+    assert best_threshold(probabilities, np.array([False, True, False, True]), sensitivity=0.5) == pytest.approx(
+        0.75, abs=1e-6
+    )
+
+
+def test_a_threshold_is_reached_by_the_film_that_it_was_chosen_by() -> None:
+    for lowest in (0.1234567, 1 / 3, 1e-9):
+        threshold = best_threshold(np.array([lowest, 0.9]), np.array([True, True]) & np.array([True, False]))
+
+        assert threshold is not None
+        assert lowest >= threshold
+
+
+@pytest.mark.parametrize("there", [[True, True], [False, False]])
+def test_nothing_is_learned_of_a_finding_that_all_films_have_or_none(there: list[bool]) -> None:
+    assert best_threshold(np.array([0.2, 0.8]), np.array(there)) is None
+
+
+def test_the_best_rule_is_found_one_choice_after_the_other() -> None:
+    def precision(rule: DetectionRule) -> dict[str, float | None]:
+        right = 0.1 * (rule.scored_by == "prompts") + 0.1 * (rule.temperature == 0.2) + 0.1 * (rule.overlap == 0.05)
+        heart = 0.5 - abs(rule.scales.get("cardiomegaly", 1.0) - 1.3)
+        return dict.fromkeys(FINDINGS, right) | {"cardiomegaly": heart + right, "fracture": None}
+
+    chosen = best_rule(DetectionRule(), precision)
+
+    assert chosen == DetectionRule(scored_by="prompts", temperature=0.2, scales={"cardiomegaly": 1.3}, overlap=0.05)
+
+
+def test_a_rule_that_nothing_beats_stays() -> None:
+    assert best_rule(DetectionRule(), lambda _rule: dict.fromkeys(FINDINGS, 0.5)) == DetectionRule()
