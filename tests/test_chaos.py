@@ -19,14 +19,16 @@ STUDY, FILMS = "1.2", {"1.2.1", "1.2.2"}
 
 
 def test_a_night_of_kills_loses_nothing(tmp_path: Path) -> None:
-    figures = night.run(Plan(kills=3, films=24, seed=6, longest_seconds=2.0), tmp_path, say=quiet)
+    figures = night.run(
+        Plan(kills=3, films=24, seed=6, longest_seconds=2.0, excused=3 * night.IN_HAND), tmp_path, say=quiet
+    )
 
     assert figures["passed"], figures
 
 
 def test_a_night_of_kills_among_several_processes_loses_nothing(tmp_path: Path) -> None:
     with Postgres() as postgres:
-        plan = Plan(kills=2, films=16, seed=6, longest_seconds=2.0)
+        plan = Plan(kills=2, films=16, seed=6, longest_seconds=2.0, excused=2 * night.IN_HAND)
         figures = night.run(plan, tmp_path, database_url=postgres.url, say=quiet)
 
     assert figures["passed"], figures
@@ -77,6 +79,8 @@ def test_objects_that_came_twice_and_those_that_changed_are_told_apart() -> None
         ({}, True),
         ({"twice": 2}, True),
         ({"twice": 3}, False),
+        ({"twice": 3, "excused": 3}, True),
+        ({"twice": 4, "excused": 3}, False),
         ({"changed": 1}, False),
         ({"unanswered": ("1.2.1",)}, False),
     ],

@@ -54,7 +54,7 @@ class Flapping:
             self.count += 1
 
 
-def judge_own(archive: ReceivingArchive, acknowledged: Acknowledged) -> Verdict:
+def judge_own(archive: ReceivingArchive, acknowledged: Acknowledged, *, excused: int = 0) -> Verdict:
     """Count what reached the test's own archive, each time it came."""
     kept = list(archive.kept)
     once = {one.sop_instance_uid: one for one in kept}
@@ -63,10 +63,13 @@ def judge_own(archive: ReceivingArchive, acknowledged: Acknowledged) -> Verdict:
         objects=len(once),
         twice=verdict.sent_twice(one.sop_instance_uid for one in kept),
         changed=verdict.changed((one.sop_instance_uid, body_of(one.content)) for one in kept),
+        excused=excused,
     )
 
 
-def judge_orthanc(orthanc: Orthanc, acknowledged: Acknowledged, *, other: ReceivingArchive) -> Verdict:
+def judge_orthanc(
+    orthanc: Orthanc, acknowledged: Acknowledged, *, other: ReceivingArchive, excused: int = 0
+) -> Verdict:
     """Count what Orthanc holds, by its REST, and how often each came; it must be what the other archive got."""
     files = orthanc.files()
     held = [dcmread(BytesIO(content)) for content in files]
@@ -77,4 +80,5 @@ def judge_orthanc(orthanc: Orthanc, acknowledged: Acknowledged, *, other: Receiv
         objects=len(held),
         twice=verdict.sent_twice(one.sop_instance_uid for one in orthanc.arrivals(calling_ae="CHEX")),
         changed=verdict.changed([*theirs, *ours]),
+        excused=excused,
     )

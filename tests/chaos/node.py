@@ -90,6 +90,11 @@ class Cluster:
         return member.name
 
     @property
+    def ends(self) -> int:
+        """How often a process ended, by a kill or by itself."""
+        return sum(len(one.exit_codes) for one in self.members)
+
+    @property
     def crashes(self) -> list[str]:
         """The ends that no kill brought: name and exit code."""
         return [f"{one.name}: {code}" for one in self.members for code in one.exit_codes if code != -9]

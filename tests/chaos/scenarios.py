@@ -115,7 +115,8 @@ def _play(
                 said = happen(Stage(node=node, senders=senders))
                 is_taken = senders.wait_for(trouble.films, limit_seconds=_LIMIT_SECONDS)
             is_idle = night.wait_until_idle(settings, patience_seconds=_LIMIT_SECONDS)
-        verdict = judge_own(archive, senders.acknowledged)
+            ends = node.ends
+        verdict = judge_own(archive, senders.acknowledged, excused=night.IN_HAND * ends)
     return {
         "passed": verdict.passed and is_taken and is_idle and said.get("went_on", True),
         "acknowledged": senders.done,
