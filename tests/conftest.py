@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import settings
 from pydicom.data import get_testdata_file
 
 from tests.postgres import Postgres
+from tests.reports import FirstInternalError, make_sendable
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -22,6 +23,20 @@ REPOSITORY = Path(__file__).parents[1]
 settings.register_profile("node", deadline=None, database=None, print_blob=True, derandomize="CI" in os.environ)
 settings.register_profile("long", settings.get_profile("node"), max_examples=20_000, derandomize=False)
 settings.load_profile("node")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no failure of pytest itself hide its cause."""
+    config.pluginmanager.register(FirstInternalError())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no failure of a test end the run."""
+    report = yield
+    if report.failed:
+        make_sendable(report, item.config)
+    return report
 
 
 @pytest.fixture(scope="session")
