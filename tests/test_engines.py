@@ -16,12 +16,17 @@ import torch
 from models.engines import ENGINES, Engine, open_engine
 from models.engines.proof import PROOF, STAGES, Stage, check_proof, read_proof
 from models.errors import ModelError
-from models.manifest import MANIFEST, read_manifest
+from models.manifest import MANIFEST, NetworkSizes, read_manifest
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest, phantom_model: Path) -> Engine:
     return open_engine(phantom_model, engine=request.param)
+
+
+@pytest.fixture(scope="module")
+def sizes(phantom_model: Path) -> NetworkSizes:
+    return read_manifest(phantom_model).sizes
 
 
 def _copy(model: Path, folder: Path) -> Path:
@@ -36,11 +41,11 @@ def _replace(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_an_engine_answers_for_any_number_of_films_prompts_and_boxes(engine: Engine) -> None:
-    random = np.random.default_rng(1)
+def test_an_engine_answers_for_any_number_of_films_prompts_and_boxes(engine: Engine, sizes: NetworkSizes) -> None:
+    random, dim, count = np.random.default_rng(1), sizes.dim, sizes.image_encoder.grid**2
     for films, prompts in ((1, 1), (2, 14), (3, 29)):
         patches = engine.encode_image(random.normal(size=(films, 224, 224)).astype(np.float32))
-        queries = random.normal(size=(films, prompts, 64)).astype(np.float32)
+        queries = random.normal(size=(films, prompts, dim)).astype(np.float32)
         boxes = random.uniform(0.2, 0.8, (films, prompts, 4)).astype(np.float32)
 
         found = engine.find(patches, queries)
@@ -48,12 +53,12 @@ def test_an_engine_answers_for_any_number_of_films_prompts_and_boxes(engine: Eng
             patches, boxes=boxes, prompts=queries, prompted=np.ones((films, prompts), np.float32)
         )
 
-        assert patches.features.shape == patches.positions.shape == (films, 49, 64)
-        assert patches.cls.shape == (films, 64)
+        assert patches.features.shape == patches.positions.shape == (films, count, dim)
+        assert patches.cls.shape == (films, dim)
         assert found.boxes.shape == (films, prompts, 3, 4)
         assert found.scores.shape == (films, prompts, 3)
         assert found.aggregated_scores.shape == (films, prompts)
-        assert found.features.shape == described.shape == (films, prompts, 64)
+        assert found.features.shape == described.shape == (films, prompts, dim)
 
 
 def test_films_are_encoded_independently(engine: Engine) -> None:
@@ -64,12 +69,14 @@ def test_films_are_encoded_independently(engine: Engine) -> None:
     assert together.features[1:2] == pytest.approx(alone.features, abs=1e-4)
 
 
-def test_a_sentence_begins_with_its_mark_and_is_not_longer_than_the_manifest_says(engine: Engine) -> None:
-    ids = engine.write(np.random.default_rng(3).normal(size=(4, 64)).astype(np.float32))
+def test_a_sentence_begins_with_its_mark_and_is_not_longer_than_the_manifest_says(
+    engine: Engine, sizes: NetworkSizes
+) -> None:
+    ids = engine.write(np.random.default_rng(3).normal(size=(4, sizes.dim)).astype(np.float32))
 
     assert ids.dtype == np.int64
     assert set(ids[:, 0]) == {50256}
-    assert ids.shape[0] == 4 and 2 <= ids.shape[1] <= 24
+    assert ids.shape[0] == 4 and 2 <= ids.shape[1] <= sizes.generator.max_length
 
 
 def test_an_engine_may_be_called_from_several_threads(engine: Engine) -> None:
@@ -83,7 +90,8 @@ def test_an_engine_may_be_called_from_several_threads(engine: Engine) -> None:
 
 
 def test_both_engines_write_the_same_sentences(phantom_model: Path) -> None:
-    features = np.random.default_rng(5).normal(size=(5, 64)).astype(np.float32)
+    dim = read_manifest(phantom_model).sizes.dim
+    features = np.random.default_rng(5).normal(size=(5, dim)).astype(np.float32)
 
     torch_ids, onnx_ids = (open_engine(phantom_model, engine=name).write(features) for name in ENGINES)
 

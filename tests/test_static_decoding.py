@@ -59,8 +59,8 @@ def test_sentences_of_different_lengths_are_among_them(generator: SentenceGenera
 
 
 def test_ids_are_those_of_the_other_decoding_for_the_shipped_model(phantom_model: Path) -> None:
-    generator = load_network(phantom_model).generator
-    features = drawn(3, 64)
+    network = load_network(phantom_model)
+    generator, features = network.generator, drawn(3, network.sizes.dim)
 
     with torch.no_grad():
         expected = generator.write(features, max_length=24)

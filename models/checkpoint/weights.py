@@ -32,7 +32,11 @@ def save_weights(path: Path, state: Mapping[str, Tensor], *, half: Collection[st
     }
     # A network that is at work reads its file as it needs it, so that file must never change under its name.
     aside = path.with_name(f"{path.name}.part")
+    aside.touch()
+    mode = aside.stat().st_mode
     save_file(stored, str(aside))
+    # The library lets only the owner read; the node may be another user.
+    aside.chmod(mode)
     aside.replace(path)
 
 

@@ -115,7 +115,8 @@ def _losses(course: Course, place: int) -> Tensor:
     run, stage, team = course.run, course.stage, course.team
     own = stage.batch // team.size
     first = place * stage.batch + team.rank * own
-    rng = stream(run.seed, "batch", course.number, place, team.rank)
+    # The same in all processes: a batch asks its films alike, and no process waits for one that drew more questions.
+    rng = stream(run.seed, "batch", course.number, place)
     seed_torch(run.seed, "noise", course.number, place, team.rank)
     numbers = film_numbers(run.seed, course.number, first=first, count=own, films=len(course.library))
     forward = Forward(
