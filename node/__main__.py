@@ -117,6 +117,17 @@ def _retry(options: argparse.Namespace) -> int:
     return 0
 
 
+def _abandon(options: argparse.Namespace) -> int:
+    from node.status import abandon
+
+    count = abandon(config.load(options.settings), options.destination, force=options.force)
+    if options.json:
+        print(json.dumps({"abandoned": {options.destination: count}}))
+    else:
+        print(f"{options.destination}: {f'{count} deliveries ended' if count else 'nothing is open'}")
+    return 0
+
+
 def _demo(options: argparse.Namespace) -> int:
     from node import demo
 
@@ -137,6 +148,7 @@ def _parser() -> _Parser:
         ("check", _check, "print the effective settings, or every mistake in them"),
         ("status", _status, "what is waiting, parked, failed, and why"),
         ("retry", _retry, "run parked work of studies again"),
+        ("abandon", _abandon, "end for good what was to go to a destination that is gone"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("settings", type=Path, metavar="node.toml")
@@ -144,10 +156,13 @@ def _parser() -> _Parser:
         if name == "serve":
             command.add_argument("--only", choices=[str(role) for role in Role], help="do one part; needs PostgreSQL")
             command.add_argument("--executor", metavar="NAME", help="the same name after every start")
-        if name in ("status", "retry"):
+        if name in ("status", "retry", "abandon"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":
             command.add_argument("study", nargs="+", metavar="STUDY_UID")
+        if name == "abandon":
+            command.add_argument("destination", metavar="DESTINATION")
+            command.add_argument("--force", action="store_true", help="also when it is still in the settings")
 
     read = commands.add_parser("read", help="read files without a network")
     read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,14 +60,13 @@ def admit(
 
 def caller_of(call: Call, callers: Sequence[Caller]) -> Caller | None:
     """Find the caller that has this title and this address."""
-    return next(
-        (one for one in callers if one.ae_title.strip() == call.calling_aet.strip() and is_of(call.host, one)), None
-    )
+    title = call.calling_aet.strip()
+    return next((one for one in callers if one.ae_title.strip() == title and is_among(call.host, one.hosts)), None)
 
 
-def is_of(host: str, caller: Caller) -> bool:
-    """Say whether an address is one of a caller's, however either is written."""
-    return _address(host) in {_address(one) for one in caller.hosts}
+def is_among(host: str, hosts: Iterable[str]) -> bool:
+    """Say whether an address is one of several, however each is written."""
+    return _address(host) in map(_address, hosts)
 
 
 def _address(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from node import attributes, log
+from node import access, attributes, log
 from node.config import DestinationSettings, DicomDestination
 from node.domain import Delivery, DeliveryState, is_uid
 from node.errors import where
@@ -115,7 +115,7 @@ class Commitments:
         return any(
             one.storage_commitment
             and one.ae_title.strip() == calling_aet.strip()
-            and (is_caller or host in _addresses(one.host))
+            and (is_caller or access.is_among(host, _addresses(one.host)))
             for one in self._destinations.values()
         )
 

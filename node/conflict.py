@@ -24,6 +24,7 @@ from pydicom.uid import (
 
 from node import attributes
 from node.errors import is_of_disk
+from node.header import frugal
 
 _PLAIN: Final = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
 _UNDEFINED_LENGTH: Final = b"\xff\xff\xff\xff"
@@ -71,7 +72,7 @@ def _locate(file: BinaryIO) -> _Pixels | None:
             syntax = UID(str(read_file_meta_info(file.name).TransferSyntaxUID))
             if syntax == DeflatedExplicitVRLittleEndian:  # may inflate to anything
                 return None
-            header = dcmread(file, stop_before_pixels=True, specific_tags=["Rows", "Columns"])
+            header = dcmread(frugal(file), stop_before_pixels=True, specific_tags=["Rows", "Columns"])
         start, length, is_whole = _value(file, syntax)
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         if is_of_disk(error):

@@ -67,6 +67,7 @@ class Terms:
     idle_seconds: within which each PDU must have come, and each of ours be taken
     on_refused: hears reason, host, and in the case of TLS what was wrong
     on_aborted: hears reason and host
+    on_turn: is called many times a second, between two connections, and must not block
     receive: takes what an association sends
     """
 
@@ -75,6 +76,7 @@ class Terms:
     idle_seconds: float
     on_refused: Callable[[str, str, str | None], None]
     on_aborted: Callable[[str, str], None]
+    on_turn: Callable[[], None]
     receive: Callable[[Association], Reception]
 
 
@@ -119,6 +121,7 @@ class Server(ThreadedAssociationServer):
 
     def service_actions(self) -> None:
         """Collect garbage less often than pynetdicom, for a model makes that slow: associations refer to themselves."""
+        self.terms.on_turn()
         if time.monotonic() - self._collected_at > _COLLECTION_SECONDS:
             gc.collect()
             self._collected_at = time.monotonic()

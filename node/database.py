@@ -108,8 +108,8 @@ def create(engine: sa.Engine, tables: sa.MetaData) -> None:
 
 
 def has_engine(engine: sa.Engine) -> bool:
-    """Whether the durable engine has made its tables."""
-    return sa.inspect(engine).has_table("workflow_status", schema="dbos" if is_server(engine) else None)
+    """Whether the durable engine has made its tables, one after the other: work and, much later, queues."""
+    return sa.inspect(engine).has_table("queues", schema="dbos" if is_server(engine) else None)
 
 
 def queues(engine: sa.Engine) -> list[str]:
@@ -133,11 +133,17 @@ def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]
 
 
 def upsert(
-    connection: sa.Connection, table: sa.Table, row: Mapping[str, object], *, changed: Mapping[str, object]
+    connection: sa.Connection,
+    table: sa.Table,
+    row: Mapping[str, object],
+    *,
+    changed: Mapping[str, object],
+    where: sa.ColumnElement[bool] | None = None,
 ) -> None:
-    """Add a row, or change these values of the one with the same key."""
+    """Add a row, or change these values of the one with the same key, if it is one of `where`."""
     keys = [column.name for column in table.primary_key]
-    connection.execute(_insert(connection, table, row).on_conflict_do_update(index_elements=keys, set_=dict(changed)))
+    insert = _insert(connection, table, row)
+    connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=dict(changed), where=where))
 
 
 def _open_file(database: Path) -> sa.Engine:

@@ -366,13 +366,17 @@ class OutputObject:
 
 
 class DeliveryState(StrEnum):
-    """Committed: the destination said that it keeps it (PS3.4 J). Parked: a person must look; nothing is lost."""
+    """Committed: the destination said that it keeps it (PS3.4 J). Parked: a person must look; nothing is lost.
+
+    Abandoned: a person ended it before it was sent.
+    """
 
     WAITING = "waiting"
     SENDING = "sending"
     SENT = "sent"
     COMMITTED = "committed"
     PARKED = "parked"
+    ABANDONED = "abandoned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

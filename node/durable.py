@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from node.domain import JsonObject
 
@@ -83,6 +83,12 @@ def write_new(path: Path, *parts: bytes) -> bool:
     return True
 
 
+def unfinished(folder: Path) -> Iterator[Path]:
+    """Every file below a folder under its temporary name; other processes may remove folders meanwhile."""
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names if name.startswith(TEMPORARY))
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder (mode 0700) whose own entry, and those of its new parents, survive a power cut."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
@@ -110,14 +116,25 @@ def lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Like `lock`, but never wait: say whether it was to be had."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+    """Like `lock`, but never wait: say whether it was to be had. Whoever has it may remove the file."""
+    while True:
+        with path.open("a") as file:  # its time stays: `processes` reads from it when somebody was last seen
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            if _is_at(path, file):
+                yield True
+                return
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def to_json(content: Mapping[str, object]) -> bytes:

@@ -1,4 +1,5 @@
 """Removes what is older than `keep_days`: delivered studies, orders, and what the engine keeps of work that is over.
+What processes left behind that are gone goes after a day.
 
 Waiting or parked work never ages out. Of several processes on one folder, one cleans at a time.
 """
@@ -9,13 +10,14 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from node import durable, log
+from node import durable, log, processes
 from node.errors import where
 from node.ledger import Ledger
 from node.order_store import OrderStore
 from node.spool import Spool
 
 _PAUSE_SECONDS = 3600.0
+_GONE_AFTER = timedelta(days=1)
 
 
 class History(Protocol):
@@ -63,12 +65,18 @@ class Janitor:
     def _remove_older(self, now: datetime) -> None:
         for study_uid in removable(self._spool, self._ledger, now=now, keep=self._keep):
             if self._spool.remove_study(study_uid):
-                self._ledger.forget(study_uid)
-                log.get().info("study.removed", study=study_uid)
+                self._forget(study_uid)
+        for study_uid in removed(self._spool, self._ledger, limit=now - self._keep):
+            self._forget(study_uid)
         self._orders.remove_older(now - self._keep)
+        processes.remove_gone(self._spool.directory, before=now - _GONE_AFTER)
         forgotten = self._history.forget_older(now - self._keep)
         if forgotten:
             log.get().info("engine.cleaned", workflows=forgotten)
+
+    def _forget(self, study_uid: str) -> None:
+        self._ledger.forget(study_uid)
+        log.get().info("study.removed", study=study_uid)
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:
@@ -80,6 +88,15 @@ def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -
         and ledger.study_state(study_uid) == "finished"
         and ledger.is_delivered(study_uid)
         and not spool.has_unread(study_uid)
+    ]
+
+
+def removed(spool: Spool, ledger: Ledger, *, limit: datetime) -> list[str]:
+    """Studies that were finished before a time and left the disk, but not the ledger: a removal was cut short."""
+    return [
+        study_uid
+        for study_uid in ledger.finished_studies(before=limit)
+        if not spool.study(study_uid).instances and ledger.is_delivered(study_uid)
     ]
 
 

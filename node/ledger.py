@@ -15,50 +15,12 @@ import sqlalchemy as sa
 
 from node import database
 from node.domain import Delivery, DeliveryState
+from node.schema import CLAIMS, DELIVERIES, STUDIES, TABLES, TRANSACTIONS
 
-_TABLES = sa.MetaData()
-_STUDIES = sa.Table(
-    "studies",
-    _TABLES,
-    sa.Column("uid", sa.String(64), primary_key=True),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("stage", sa.String(32)),
-    sa.Column("reason", sa.Text),
-    sa.Column("changed_at", sa.Float, nullable=False),
-)
-_DELIVERIES = sa.Table(
-    "deliveries",
-    _TABLES,
-    sa.Column("id", sa.String(200), primary_key=True),
-    sa.Column("destination", sa.String(200), nullable=False),
-    sa.Column("study_uid", sa.String(64), nullable=False, index=True),
-    sa.Column("sop_instance_uid", sa.String(64), nullable=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("reason", sa.Text),
-    sa.Column("created_at", sa.Float, nullable=False),
-    # When it was sent, first tried in vain, or last found its destination down. An older file gets this column.
-    sa.Column("since", sa.Float, nullable=False, server_default="0"),
-    # It was sent with a wish for storage commitment; how often the answer was that the object cannot be kept.
-    sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("commit_failures", sa.Integer, nullable=False, server_default="0"),
-)
-_TRANSACTIONS = sa.Table(
-    "transactions",
-    _TABLES,
-    sa.Column("uid", sa.String(64), primary_key=True),
-    sa.Column("delivery_id", sa.String(200), primary_key=True),
-)
-
-_DELIVERED: Final = frozenset((DeliveryState.SENT, DeliveryState.COMMITTED))
-# Which workflow has a study to itself. Nobody gives it back: a holder that is over, the engine knows, has lost it.
-_CLAIMS = sa.Table(
-    "claims",
-    _TABLES,
-    sa.Column("study_uid", sa.String(64), primary_key=True),
-    sa.Column("holder", sa.String(200), nullable=False),
-)
+_TAKEN: Final = frozenset((DeliveryState.SENT, DeliveryState.COMMITTED))
+_OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
+_IS_AWAITED: Final = (DELIVERIES.c.state == DeliveryState.SENT) & DELIVERIES.c.awaits_commitment
+_IS_OPEN: Final = DELIVERIES.c.state.not_in(_OVER) | _IS_AWAITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +52,7 @@ class Ledger:
     @property
     def _engine(self) -> sa.Engine:
         if not self._has_tables:
-            database.create(self._sql, _TABLES)
+            database.create(self._sql, TABLES)
             self._has_tables = True
         return self._sql
 
@@ -102,36 +64,42 @@ class Ledger:
         """Write a study's state; stage and reason say where and why it was parked."""
         values = {"state": state, "stage": stage, "reason": reason, "changed_at": _now()}
         with self._engine.begin() as connection:
-            database.upsert(connection, _STUDIES, {"uid": uid, **values}, changed=values)
+            database.upsert(connection, STUDIES, {"uid": uid, **values}, changed=values)
 
     def unpark_study(self, uid: str) -> None:
         """Let a parked study wait again, unless it went on meanwhile."""
-        is_parked = (_STUDIES.c.uid == uid) & (_STUDIES.c.state == "parked")
+        is_parked = (STUDIES.c.uid == uid) & (STUDIES.c.state == "parked")
         with self._engine.begin() as connection:
             waiting = {"state": "receiving", "stage": None, "reason": None, "changed_at": _now()}
-            connection.execute(sa.update(_STUDIES).where(is_parked).values(waiting))
+            connection.execute(sa.update(STUDIES).where(is_parked).values(waiting))
 
     def study_state(self, uid: str) -> str | None:
         """A study's state, or None when it is not known here."""
         with self._engine.connect() as connection:
-            return connection.execute(sa.select(_STUDIES.c.state).where(_STUDIES.c.uid == uid)).scalar()
+            return connection.execute(sa.select(STUDIES.c.state).where(STUDIES.c.uid == uid)).scalar()
+
+    def finished_studies(self, *, before: datetime) -> list[str]:
+        """The studies that were finished before a time."""
+        is_old = (STUDIES.c.state == "finished") & (STUDIES.c.changed_at < before.timestamp())
+        with self._engine.connect() as connection:
+            return list(connection.execute(sa.select(STUDIES.c.uid).where(is_old)).scalars())
 
     def claim(self, study_uid: str, *, holder: str, instead_of: str | None = None) -> str:
         """Let a workflow have a study to itself, unless another one has it; who has it now.
 
         instead_of: a holder that is over, and loses it. Of several at once that would follow it, one does.
         """
-        row, of_study = {"study_uid": study_uid, "holder": holder}, _CLAIMS.c.study_uid == study_uid
-        is_over = of_study & (_CLAIMS.c.holder == instead_of)
+        row, of_study = {"study_uid": study_uid, "holder": holder}, CLAIMS.c.study_uid == study_uid
+        is_over = of_study & (CLAIMS.c.holder == instead_of)
         with self._engine.begin() as connection:
-            database.upsert(connection, _CLAIMS, row, changed={"study_uid": study_uid})  # the row is locked from here
-            connection.execute(sa.update(_CLAIMS).where(is_over).values(holder=holder))
-            return str(connection.execute(sa.select(_CLAIMS.c.holder).where(of_study)).scalar_one())
+            database.upsert(connection, CLAIMS, row, changed={"study_uid": study_uid})  # the row is locked from here
+            connection.execute(sa.update(CLAIMS).where(is_over).values(holder=holder))
+            return str(connection.execute(sa.select(CLAIMS.c.holder).where(of_study)).scalar_one())
 
     def add_delivery(self, delivery: Delivery) -> None:
         """Note a delivery as waiting; one that is known keeps its state."""
         with self._engine.begin() as connection:
-            database.insert(connection, _DELIVERIES, _row(delivery, DeliveryState.WAITING, attempts=0))
+            database.insert(connection, DELIVERIES, _row(delivery, DeliveryState.WAITING, attempts=0))
 
     def set_delivery(
         self,
@@ -148,36 +116,36 @@ class Ledger:
 
     def unpark_delivery(self, delivery: Delivery) -> None:
         """Let a parked delivery wait again, unless it went on meanwhile."""
-        is_parked = (_DELIVERIES.c.id == delivery.id) & (_DELIVERIES.c.state == DeliveryState.PARKED)
+        is_parked = (DELIVERIES.c.id == delivery.id) & (DELIVERIES.c.state == DeliveryState.PARKED)
         with self._engine.begin() as connection:
             waiting = {"state": DeliveryState.WAITING, "attempts": 0, "reason": None}
-            connection.execute(sa.update(_DELIVERIES).where(is_parked).values(waiting))
+            connection.execute(sa.update(DELIVERIES).where(is_parked).values(waiting))
 
     def set_sent(self, delivery: Delivery, *, attempts: int, awaits_commitment: bool = False) -> bool:
         """Write that a delivery was sent; say whether it was its study's last. Of two at once, one is.
 
         awaits_commitment: that is not all; its destination is to say that it keeps it
         """
-        of_study = sa.select(_DELIVERIES.c.state).where(_DELIVERIES.c.study_uid == delivery.study_uid)
+        of_study = sa.select(DELIVERIES.c.state).where(DELIVERIES.c.study_uid == delivery.study_uid)
         with self._engine.begin() as connection:
-            _lock(connection, _DELIVERIES.c.study_uid == delivery.study_uid)
+            _lock(connection, DELIVERIES.c.study_uid == delivery.study_uid)
             _change(connection, delivery, DeliveryState.SENT, attempts=attempts)
-            wish = sa.update(_DELIVERIES).where(_DELIVERIES.c.id == delivery.id)
+            wish = sa.update(DELIVERIES).where(DELIVERIES.c.id == delivery.id)
             connection.execute(wish.values(awaits_commitment=awaits_commitment))
-            return set(connection.execute(of_study).scalars()) <= _DELIVERED
+            return set(connection.execute(of_study).scalars()) <= _OVER
 
     def delivery_state(self, delivery: Delivery) -> DeliveryState | None:
         """A delivery's state, or None when it is not known here."""
-        query = sa.select(_DELIVERIES.c.state).where(_DELIVERIES.c.id == delivery.id)
+        query = sa.select(DELIVERIES.c.state).where(DELIVERIES.c.id == delivery.id)
         with self._engine.connect() as connection:
             state = connection.execute(query).scalar()
         return None if state is None else DeliveryState(state)
 
     def standing(self, delivery: Delivery) -> Standing | None:
         """Where a delivery stands, or None when it is not known here."""
-        columns = (_DELIVERIES.c[name] for name in ("state", "awaits_commitment", "commit_failures", "reason"))
+        columns = (DELIVERIES.c[name] for name in ("state", "awaits_commitment", "commit_failures", "reason"))
         with self._engine.connect() as connection:
-            row = connection.execute(sa.select(*columns).where(_DELIVERIES.c.id == delivery.id)).one_or_none()
+            row = connection.execute(sa.select(*columns).where(DELIVERIES.c.id == delivery.id)).one_or_none()
         if row is None:
             return None
         state, awaits, failures, reason = row
@@ -187,60 +155,70 @@ class Ledger:
         """Note what is about to be asked: an answer to anything else is none."""
         with self._engine.begin() as connection:
             for delivery in deliveries:
-                database.insert(connection, _TRANSACTIONS, {"uid": uid, "delivery_id": delivery.id})
+                database.insert(connection, TRANSACTIONS, {"uid": uid, "delivery_id": delivery.id})
 
     def transaction(self, uid: str) -> list[Delivery]:
         """What was asked in a transaction; nothing when it is not known here."""
-        return self._deliveries(_DELIVERIES.c.id.in_(_asked(uid)))
+        return self._deliveries(DELIVERIES.c.id.in_(_asked(uid)))
 
     def set_answered(self, uid: str, *, kept: Iterable[Delivery], failed: Mapping[Delivery, str]) -> list[Delivery]:
         """Write the answer to a transaction at once; those that are committed by it, and were not before.
 
         failed: each with the reason; it waits to be sent again. What waits or is parked for another reason stays so.
         """
-        is_asked = _DELIVERIES.c.id.in_(_asked(uid)) & _DELIVERIES.c.awaits_commitment
-        is_there = _DELIVERIES.c.state.in_((DeliveryState.SENT, DeliveryState.PARKED))
+        is_asked = DELIVERIES.c.id.in_(_asked(uid)) & DELIVERIES.c.awaits_commitment
+        is_there = DELIVERIES.c.state.in_((DeliveryState.SENT, DeliveryState.PARKED))
         done = {"state": DeliveryState.COMMITTED, "reason": None, "commit_failures": 0}
-        again = {"state": DeliveryState.WAITING, "attempts": 0, "commit_failures": _DELIVERIES.c.commit_failures + 1}
+        again = {"state": DeliveryState.WAITING, "attempts": 0, "commit_failures": DELIVERIES.c.commit_failures + 1}
         committed = []
         with self._engine.begin() as connection:
             _lock(connection, is_asked)
             for delivery in kept:
-                change = sa.update(_DELIVERIES).where(is_asked, _DELIVERIES.c.id == delivery.id)
+                change = sa.update(DELIVERIES).where(is_asked, DELIVERIES.c.id == delivery.id)
                 if connection.execute(change.where(is_there).values(**done)).rowcount:
                     committed.append(delivery)
             for delivery, reason in failed.items():
-                change = sa.update(_DELIVERIES).where(is_asked, _DELIVERIES.c.id == delivery.id)
-                is_sent = _DELIVERIES.c.state == DeliveryState.SENT
+                change = sa.update(DELIVERIES).where(is_asked, DELIVERIES.c.id == delivery.id)
+                is_sent = DELIVERIES.c.state == DeliveryState.SENT
                 connection.execute(change.where(is_sent).values(**again, reason=reason))
         return committed
 
     def release(self, delivery: Delivery) -> None:
         """Be content with what was sent, unless it is to be sent again: nobody is asked to commit to it any more."""
-        is_sent = (_DELIVERIES.c.id == delivery.id) & (_DELIVERIES.c.state == DeliveryState.SENT)
+        is_sent = (DELIVERIES.c.id == delivery.id) & (DELIVERIES.c.state == DeliveryState.SENT)
         with self._engine.begin() as connection:
-            connection.execute(sa.update(_DELIVERIES).where(is_sent).values(awaits_commitment=False))
+            connection.execute(sa.update(DELIVERIES).where(is_sent).values(awaits_commitment=False))
+
+    def abandon(self, destination: str) -> int:
+        """End for good what a destination has not been sent, or has not committed to; how many deliveries that were."""
+        which = (DELIVERIES.c.destination == destination) & _IS_OPEN
+        is_sent = DELIVERIES.c.state == DeliveryState.SENT
+        state = sa.case((is_sent, DELIVERIES.c.state), else_=DeliveryState.ABANDONED)
+        with self._engine.begin() as connection:
+            _lock(connection, which)
+            return connection.execute(
+                sa.update(DELIVERIES).where(which).values(state=state, awaits_commitment=False)
+            ).rowcount
 
     def open_deliveries(self) -> list[Delivery]:
         """Every delivery that is not done: to be sent, or to be committed. Parked ones wait for a person."""
-        is_to_be_sent = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
-        is_to_be_committed = (_DELIVERIES.c.state == DeliveryState.SENT) & _DELIVERIES.c.awaits_commitment
-        return self._deliveries(is_to_be_sent | is_to_be_committed)
+        is_to_be_sent = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        return self._deliveries(is_to_be_sent | _IS_AWAITED)
 
     def delivered_studies(self) -> set[str]:
         """Every study of which there is a delivery, whatever its state."""
         with self._engine.connect() as connection:
-            return set(connection.execute(sa.select(_DELIVERIES.c.study_uid).distinct()).scalars())
+            return set(connection.execute(sa.select(DELIVERIES.c.study_uid).distinct()).scalars())
 
     def study_counts(self) -> dict[str, int]:
         """Number of studies by state."""
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(_STUDIES.c.state, sa.func.count()).group_by(_STUDIES.c.state))
+            rows = connection.execute(sa.select(STUDIES.c.state, sa.func.count()).group_by(STUDIES.c.state))
             return {state: count for state, count in rows}
 
     def delivery_counts(self) -> dict[tuple[str, str], int]:
         """Number of deliveries by destination and state."""
-        columns = (_DELIVERIES.c.destination, _DELIVERIES.c.state)
+        columns = (DELIVERIES.c.destination, DELIVERIES.c.state)
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns))
             return {(destination, state): count for destination, state, count in rows}
@@ -251,13 +229,13 @@ class Ledger:
         The first try counts, and each that found the destination down: one object that is refused again and again,
         while others are taken, delays no destination.
         """
-        waits = (_DELIVERIES.c.state == DeliveryState.WAITING) & (_DELIVERIES.c.attempts > 0)
-        tried_again = (_DELIVERIES.c.state == DeliveryState.SENDING) & (_DELIVERIES.c.attempts > 1)
-        failed = sa.func.max(sa.case((waits | tried_again, _DELIVERIES.c.since)))
-        taken = sa.func.max(sa.case((_DELIVERIES.c.state.in_(_DELIVERED), _DELIVERIES.c.since)))
+        waits = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts > 0)
+        tried_again = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
+        failed = sa.func.max(sa.case((waits | tried_again, DELIVERIES.c.since)))
+        taken = sa.func.max(sa.case((DELIVERIES.c.state.in_(_TAKEN), DELIVERIES.c.since)))
         query = (
-            sa.select(_DELIVERIES.c.destination)
-            .group_by(_DELIVERIES.c.destination)
+            sa.select(DELIVERIES.c.destination)
+            .group_by(DELIVERIES.c.destination)
             .having(failed >= sa.func.coalesce(taken, 0.0))
         )
         with self._engine.connect() as connection:
@@ -265,66 +243,61 @@ class Ledger:
 
     def oldest_waiting_seconds(self) -> Mapping[str, float]:
         """Age of the oldest unfinished study and delivery; 0 when nothing waits."""
-        open_study = _STUDIES.c.state.in_(("receiving", "reading"))
-        open_delivery = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        open_study = STUDIES.c.state.in_(("receiving", "reading"))
+        open_delivery = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
         with self._engine.connect() as connection:
-            study = connection.execute(sa.select(sa.func.min(_STUDIES.c.changed_at)).where(open_study)).scalar()
-            delivery = connection.execute(
-                sa.select(sa.func.min(_DELIVERIES.c.created_at)).where(open_delivery)
-            ).scalar()
+            study = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(open_study)).scalar()
+            delivery = connection.execute(sa.select(sa.func.min(DELIVERIES.c.created_at)).where(open_delivery)).scalar()
         now = _now()
         return {"studies": now - (study or now), "deliveries": now - (delivery or now)}
 
     def oldest_delivery_seconds(self) -> Mapping[str, float]:
         """Age of the oldest open delivery of each destination that has one."""
-        is_open = _DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
-        columns = (_DELIVERIES.c.destination, sa.func.min(_DELIVERIES.c.created_at))
+        is_open = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        columns = (DELIVERIES.c.destination, sa.func.min(DELIVERIES.c.created_at))
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(*columns).where(is_open).group_by(_DELIVERIES.c.destination))
+            rows = connection.execute(sa.select(*columns).where(is_open).group_by(DELIVERIES.c.destination))
             return {destination: _now() - created_at for destination, created_at in rows}
 
     def uncommitted(self) -> Mapping[str, tuple[int, float]]:
         """How many outputs each destination is still to commit to, and how many seconds ago the oldest was sent."""
-        is_open = (_DELIVERIES.c.state == DeliveryState.SENT) & _DELIVERIES.c.awaits_commitment
-        columns = (_DELIVERIES.c.destination, sa.func.count(), sa.func.min(_DELIVERIES.c.since))
+        columns = (DELIVERIES.c.destination, sa.func.count(), sa.func.min(DELIVERIES.c.since))
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(*columns).where(is_open).group_by(_DELIVERIES.c.destination))
+            rows = connection.execute(sa.select(*columns).where(_IS_AWAITED).group_by(DELIVERIES.c.destination))
             return {destination: (count, _now() - since) for destination, count, since in rows}
 
     def parked(self) -> list[Parked]:
         """Everything that waits for a person."""
-        studies = sa.select(_STUDIES.c.uid, _STUDIES.c.stage, _STUDIES.c.reason).where(_STUDIES.c.state == "parked")
+        studies = sa.select(STUDIES.c.uid, STUDIES.c.stage, STUDIES.c.reason).where(STUDIES.c.state == "parked")
         deliveries = sa.select(
-            _DELIVERIES.c.study_uid, sa.literal("deliver ") + _DELIVERIES.c.destination, _DELIVERIES.c.reason
-        ).where(_DELIVERIES.c.state == DeliveryState.PARKED)
+            DELIVERIES.c.study_uid, sa.literal("deliver ") + DELIVERIES.c.destination, DELIVERIES.c.reason
+        ).where(DELIVERIES.c.state == DeliveryState.PARKED)
         with self._engine.connect() as connection:
             rows = connection.execute(sa.union_all(studies, deliveries)).all()
         return [Parked(study=uid, stage=stage or "", reason=reason or "") for uid, stage, reason in rows]
 
     def parked_deliveries(self, study_uid: str) -> list[Delivery]:
         """A study's parked deliveries."""
-        return self._deliveries((_DELIVERIES.c.study_uid == study_uid) & (_DELIVERIES.c.state == DeliveryState.PARKED))
+        return self._deliveries((DELIVERIES.c.study_uid == study_uid) & (DELIVERIES.c.state == DeliveryState.PARKED))
 
     def is_delivered(self, study_uid: str) -> bool:
         """Whether nothing of a study is still on its way or parked, nor sent and to be committed."""
-        is_awaited = (_DELIVERIES.c.state == DeliveryState.SENT) & _DELIVERIES.c.awaits_commitment
-        is_open = _DELIVERIES.c.state.not_in(_DELIVERED) | is_awaited
-        query = sa.select(sa.func.count()).where((_DELIVERIES.c.study_uid == study_uid) & is_open)
+        query = sa.select(sa.func.count()).where((DELIVERIES.c.study_uid == study_uid) & _IS_OPEN)
         with self._engine.connect() as connection:
             return connection.execute(query).scalar() == 0
 
     def forget(self, study_uid: str) -> None:
         """Remove a study that left the disk."""
-        of_study = sa.select(_DELIVERIES.c.id).where(_DELIVERIES.c.study_uid == study_uid)
+        of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == study_uid)
         with self._engine.begin() as connection:
-            connection.execute(sa.delete(_TRANSACTIONS).where(_TRANSACTIONS.c.delivery_id.in_(of_study)))
-            connection.execute(sa.delete(_DELIVERIES).where(_DELIVERIES.c.study_uid == study_uid))
-            connection.execute(sa.delete(_CLAIMS).where(_CLAIMS.c.study_uid == study_uid))
-            connection.execute(sa.delete(_STUDIES).where(_STUDIES.c.uid == study_uid))
+            connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
+            connection.execute(sa.delete(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid))
+            connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.study_uid == study_uid))
+            connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
         names = ("destination", "study_uid", "sop_instance_uid", "kind")
-        query = sa.select(*(_DELIVERIES.c[name] for name in names)).where(which).order_by(_DELIVERIES.c.created_at)
+        query = sa.select(*(DELIVERIES.c[name] for name in names)).where(which).order_by(DELIVERIES.c.created_at)
         with self._engine.connect() as connection:
             return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
 
@@ -336,14 +309,14 @@ def is_away(error: BaseException) -> bool:
 
 def _asked(transaction_uid: str) -> sa.Select[tuple[str]]:
     """The deliveries of a transaction, for a condition."""
-    return sa.select(_TRANSACTIONS.c.delivery_id).where(_TRANSACTIONS.c.uid == transaction_uid)
+    return sa.select(TRANSACTIONS.c.delivery_id).where(TRANSACTIONS.c.uid == transaction_uid)
 
 
 def _lock(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
     """Let nobody else change these deliveries until the transaction ends; all lock in one order, or two could wait for
     each other. SQLite lets one write at a time anyway, and knows no such lock.
     """
-    connection.execute(sa.select(_DELIVERIES.c.id).where(which).order_by(_DELIVERIES.c.id).with_for_update())
+    connection.execute(sa.select(DELIVERIES.c.id).where(which).order_by(DELIVERIES.c.id).with_for_update())
 
 
 def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> dict[str, object]:
@@ -370,13 +343,14 @@ def _change(
     reason: str | None = None,
     is_down: bool = False,
 ) -> None:
-    """Write a new row, or change the one that is there."""
+    """Write a new row, or change the one that is there; one that was abandoned stays so, whatever becomes of it."""
     values: dict[str, object] = {"state": state, "attempts": attempts, "reason": reason}
     if state is DeliveryState.SENT or attempts <= 1 or is_down:
         values["since"] = _now()
     if state is DeliveryState.PARKED:  # whoever wants it tried anew wants all of its tries
         values["commit_failures"] = 0
-    database.upsert(connection, _DELIVERIES, _row(delivery, state, attempts=attempts), changed=values)
+    is_wanted = DELIVERIES.c.state != DeliveryState.ABANDONED
+    database.upsert(connection, DELIVERIES, _row(delivery, state, attempts=attempts), changed=values, where=is_wanted)
 
 
 def _now() -> float:

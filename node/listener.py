@@ -6,35 +6,31 @@ Success is answered only after the spool has synced the object.
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable
-from io import BytesIO
-from typing import BinaryIO, cast
+from typing import cast
 
 from pydicom.dataset import Dataset
-from pydicom.filereader import read_dataset
-from pydicom.tag import Tag
-from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
+from pydicom.uid import UID
 from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.pdu_primitives import A_ASSOCIATE
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]  # made at import time
 
-from node import access, attributes, commitment, contexts, log
+from node import access, commitment, contexts, log
 from node.access import Refusal
 from node.commitment import Commitments
 from node.config import Caller, ListenerSettings, ServerTlsSettings
 from node.connections import Lobby, Server, Terms
 from node.errors import Failed, Refused, where
+from node.header import identify
 from node.metrics import Metrics
 from node.reception import Landing, Reception
+from node.refusals import Refusals
 from node.spool import Kept, Spool
 from node.tls import ServerTls
 from node.wire import GuardedSocket
 
-_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID = Tag("SOPInstanceUID"), Tag("StudyInstanceUID")
-_HEADER_BYTES = 1024 * 1024
 _ACSE_SECONDS = 10
 _SUCCESS = 0x0000
 _HIGH = 0x0001  # PS3.7 9.1.1.1.5
@@ -63,15 +59,16 @@ class Listener:
     ) -> None:
         self._settings, self._spool, self._metrics, self._on_kept = settings, spool, metrics, on_kept
         self._commitments = commitments
-        self._admitting = threading.Lock()
+        self._admitting, self._refusals = threading.Lock(), Refusals()
         self._open: dict[Association, Caller] = {}
         self._entity = _entity(settings)
         terms = Terms(
-            lobby=Lobby(lambda host: any(access.is_of(host, caller) for caller in settings.callers)),
+            lobby=Lobby(lambda host: any(access.is_among(host, one.hosts) for one in settings.callers)),
             lobby_seconds=lobby_seconds,
             idle_seconds=settings.idle_seconds,
             on_refused=self._on_refused,
             on_aborted=self._on_aborted,
+            on_turn=self._refusals.tell,
             receive=self._receive,
         )
         self._plain = self._serve(settings.port, terms, tls=None)
@@ -103,6 +100,7 @@ class Listener:
         """Stop accepting and end every association."""
         for server in self._servers:
             server.close()
+        self._refusals.close()
 
     @property
     def _servers(self) -> list[Server]:
@@ -186,8 +184,7 @@ class Listener:
 
     def _on_refused(self, reason: str, host: str, message: str | None = None) -> None:
         self._metrics.associations_refused.labels(reason).inc()
-        facts = {} if message is None else {"message": message}
-        log.get().warning("association.refused", reason=reason, host=host, **facts)
+        self._refusals.note("association.refused", reason=reason, host=host, message=message)
 
     def _on_aborted(self, reason: str, host: str) -> None:
         self._metrics.associations_aborted.labels(reason).inc()
@@ -265,24 +262,3 @@ def _entity(settings: ListenerSettings) -> AE:
     entity.network_timeout = settings.idle_seconds
     entity.add_supported_context(Verification)
     return entity
-
-
-def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
-    """Read Study and SOP Instance UID of an encoded dataset; nothing behind them is looked at or inflated.
-
-    Raises Refused when they cannot be read.
-    """
-    try:
-        if syntax == DeflatedExplicitVRLittleEndian:
-            file = BytesIO(zlib.decompressobj(-zlib.MAX_WBITS).decompress(file.read(_HEADER_BYTES), _HEADER_BYTES))
-        with attributes.quiet():
-            dataset = read_dataset(
-                file,
-                is_implicit_VR=syntax.is_implicit_VR,
-                is_little_endian=syntax.is_little_endian,
-                stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID,
-                specific_tags=[_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID],
-            )
-            return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
-    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
-        raise Refused("the object has no readable Study and SOP Instance UID; correct it at the sender") from error

@@ -24,7 +24,7 @@ EVENTS: Final = {
     "service.stopped": "everything is closed",
     "model.opened": "weights, graphs and their hashes are good",
     "engine.fell_back": "a wanted engine does not run here, the next is tried; `reason` says why, `message` what to do",
-    "association.refused": "a caller was not let in; `reason` says why",
+    "association.refused": "a caller was not let in; `reason` says why, `times` how often again within a minute",
     "association.aborted": "an association was ended by the node; `reason` says why",
     "certificate.reloaded": "certificate files have changed on disk and are in use",
     "certificate.refused": "changed certificate files cannot be used; the old ones stay in use",
@@ -64,7 +64,7 @@ FIELDS: Final = frozenset(
     """
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host reason study sop_instance_uid kind round stage instances bytes files read not_processed outputs
-    seconds destination attempts priority cancelled library message where executor workflows
+    seconds times destination attempts priority cancelled library message where executor workflows
     """.split()
 )
 

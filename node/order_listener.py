@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from node import log
+from node import access, log
 from node.config import OrdersSettings, OrdersTlsSettings
 from node.errors import where
 from node.hl7 import mllp
@@ -25,6 +25,7 @@ from node.hl7.text import read
 from node.metrics import Metrics
 from node.order_store import OrderStore
 from node.orders import OrderChange, OrderRefused, read_orders
+from node.refusals import Refusals
 from node.tls import ServerTls, complaint
 
 _CONNECTIONS: Final = 20
@@ -145,6 +146,7 @@ class _Server(socketserver.ThreadingTCPServer):
     ) -> None:
         self.desk, self.patience_seconds = desk, patience_seconds
         self._hosts, self._tls, self._metrics = settings.hosts, tls, metrics
+        self._refusals = Refusals()
         self._open: dict[socket.socket, str] = {}  # and the host of each; who was silent longest comes first
         self._changed = threading.Condition()
         super().__init__((settings.host, settings.port), _Connection)
@@ -162,7 +164,7 @@ class _Server(socketserver.ThreadingTCPServer):
     ) -> bool:
         """Let in whom the settings name; at the limit, who was silent longest makes room."""
         host = client_address[0]
-        if host not in self._hosts or not isinstance(request, socket.socket):
+        if not access.is_among(host, self._hosts) or not isinstance(request, socket.socket):
             self.refuse("caller", host=host)
             return False
         with self._changed:
@@ -177,7 +179,11 @@ class _Server(socketserver.ThreadingTCPServer):
     def refuse(self, reason: str, *, host: str, said: str | None = None) -> None:
         """Count and log a connection that is not let in or ends for its own fault."""
         self._metrics.orders_refused.labels(reason).inc()
-        log.get().warning("order.refused", reason=said or reason, host=host)
+        self._refusals.note("order.refused", reason=said or reason, host=host)
+
+    def service_actions(self) -> None:
+        """Between two connections: tell how often the same was refused."""
+        self._refusals.tell()
 
     def heard(self, connection: socket.socket) -> None:
         """Note that a message came on a connection."""
@@ -198,6 +204,7 @@ class _Server(socketserver.ThreadingTCPServer):
             for connection in self._open:
                 _end(connection)
             self._changed.wait_for(lambda: not self._open, limit_seconds)
+        self._refusals.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Never print what went wrong: it may quote a message."""

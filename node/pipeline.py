@@ -39,7 +39,8 @@ from node.identity import VERSION
 from node.inference import Reader
 from node.order_store import OrderStore
 from node.outputs import document, gsps, oru, record, sr
-from node.spool import RoundMark, Spool, sop_instance_uid_of
+from node.rounds import RoundMark
+from node.spool import Spool, sop_instance_uid_of
 from node.urgency import Waiting
 
 _ATTEMPTS: Final = 4

@@ -2,6 +2,8 @@
 
 lock, running.json                              the one process that does everything on SQLite
 lock-<executor>, running-<executor>.json        each of several on PostgreSQL
+
+The time of a lock says when its process was last seen alive by whoever cleans up, or when it was first started.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from node import durable
@@ -49,6 +52,19 @@ def published(storage: StorageSettings, process: Process, *, http_port: int) -> 
     durable.write(path, durable.to_json(content))
     yield
     path.unlink(missing_ok=True)
+
+
+def remove_gone(directory: Path, *, before: datetime) -> None:
+    """Remove what processes left behind that were not seen alive since a time."""
+    for path in directory.glob("lock-*"):
+        if path.stat().st_mtime >= before.timestamp():
+            continue
+        with durable.try_lock(path) as is_gone:
+            if is_gone:
+                path.with_name(f"running-{path.name.removeprefix('lock-')}.json").unlink(missing_ok=True)
+                path.unlink()
+            else:
+                os.utime(path)
 
 
 def states(storage: StorageSettings, http: HttpSettings) -> list[State]:

@@ -28,7 +28,7 @@ _FIRST_ASK_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 _PROBE_STEP_SECONDS: Final = 60.0
 _HOUR_SECONDS: Final = 3600.0
-_REMOVED: Final = "the destination is no longer in the settings; name it there again, then retry"
+_REMOVED: Final = "the destination is no longer in the settings; name it there again and retry, or abandon it"
 
 DeliveryJson = dict[str, str]
 Json = dict[str, object]
@@ -54,14 +54,16 @@ class Sending:
         """Try to deliver one output once; one that was sent, but not noted by the engine, is not sent again.
 
         started: when it was written, in seconds since the epoch
-        Returns its outcome: sent, delayed, parked, or down when it is its destination that takes nothing; the seconds
-        to wait; and when it was sent, if its destination is to commit to it.
+        Returns its outcome: sent, delayed, parked, abandoned, or down when it is its destination that takes nothing;
+        the seconds to wait; and when it was sent, if its destination is to commit to it.
         """
         delivery = Delivery(**delivered)
         settings = self.destinations.get(delivery.destination)
         standing = self.ledger.standing(delivery)
         if standing is not None and standing.state in (DeliveryState.SENT, DeliveryState.COMMITTED):
             return _sent(is_asked=standing.state is DeliveryState.SENT and standing.awaits_commitment)
+        if standing is not None and standing.state is DeliveryState.ABANDONED:
+            return {"outcome": "abandoned"}
         if settings is None:
             return self._parked(delivery, attempt, "removed", reason=_REMOVED)
         self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt)
@@ -107,13 +109,15 @@ class Sending:
 
         One that is not to commit any more, or is gone, is not asked; what it said before that it lost is sent again.
         started: when they were sent, in seconds since the epoch
-        Returns those to be sent again, those to be asked for again, the seconds to wait before, and the time.
+        Returns those to be sent again, those to be asked for again, whether it is down for these, the seconds to wait
+        before, and the time.
         """
         deliveries = [Delivery(**one) for one in delivered]
         settings = self.destinations.get(deliveries[0].destination)
-        open_, seconds = [one for one in deliveries if self._next(one) is Next.ASK], 0.0
+        open_ = [one for one in deliveries if self._next(one) is Next.ASK]
+        is_down, seconds = False, 0.0
         if settings is not None and _commits(settings):
-            self._ask(open_, settings, attempt, started)
+            is_down = self._ask(open_, settings, attempt, started)
             seconds = _wait(settings, started, attempt=attempt, first=_FIRST_ASK_SECONDS)
         else:
             for delivery in open_:
@@ -125,16 +129,20 @@ class Sending:
         return _asked(
             [one for one, what in found.items() if what is Next.SEND_AGAIN],
             [one for one, what in found.items() if what is Next.ASK],
+            is_down=is_down,
             seconds=seconds,
         )
 
     def _next(self, delivery: Delivery) -> Next:
         return decide(self.ledger.standing(delivery))
 
-    def _ask(self, open_: Sequence[Delivery], settings: DicomDestination, attempt: int, started: float) -> None:
-        """Ask for those in one transaction and wait a little for the answer; park what can or need not be asked."""
+    def _ask(self, open_: Sequence[Delivery], settings: DicomDestination, attempt: int, started: float) -> bool:
+        """Ask for those in one transaction and wait a little for the answer; park what can or need not be asked.
+
+        Returns whether the destination is down.
+        """
         if not open_:
-            return
+            return False
         transaction_uid = derive_uid("transaction", str(uuid.uuid4()))
         self.ledger.add_transaction(transaction_uid, open_)  # before it is asked: the answer may come at once
         error: RetryLater | None = None
@@ -167,6 +175,7 @@ class Sending:
         if time.time() > _end(settings, started):
             reason = error or f"{settings.name} never said whether it keeps it; let its answers reach the node's port"
             self._park_open(open_, attempt, "expired", reason=_gave_up(reason, settings))
+        return isinstance(error, DestinationDown)
 
     def _park_open(self, deliveries: Sequence[Delivery], attempt: int, failure: str, *, reason: str) -> None:
         for delivery in deliveries:
@@ -229,10 +238,11 @@ def _sent(*, is_asked: bool) -> Json:
     return {"outcome": "sent", "commit": time.time()} if is_asked else {"outcome": "sent"}
 
 
-def _asked(again: Sequence[Delivery], open_: Sequence[Delivery], *, seconds: float) -> Json:
+def _asked(again: Sequence[Delivery], open_: Sequence[Delivery], *, is_down: bool, seconds: float) -> Json:
     return {
         "again": [asdict(one) for one in again],
         "open": [asdict(one) for one in open_],
+        "down": is_down and bool(open_),
         "wait": seconds,
         "now": time.time(),
     }

@@ -19,20 +19,20 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 import time
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
-from node import durable
+from node import durable, rounds
 from node.conflict import has_other_pixels
 from node.domain import MESSAGE_KIND, Delivery, Instance, JsonObject, OutputObject, Study, is_uid
 from node.errors import Refused
 from node.incoming import Incoming, full
+from node.rounds import RoundMark
 
 _MIB = 1024 * 1024
 _REMOVING = ".removing-"
@@ -60,16 +60,6 @@ class Kept:
         return "conflict" if self.is_conflict else "kept"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundMark:
-    """A finished round: which files it covered, when it began, what it wrote."""
-
-    number: int
-    created_at: datetime
-    files: tuple[str, ...]
-    outputs: tuple[OutputObject, ...]
-
-
 class Spool:
     """The files of one node below one directory (mode 0700)."""
 
@@ -78,8 +68,9 @@ class Spool:
         self._studies, self._windows = directory / "studies", directory / "windows"
         self._min_free_bytes = min_free_mib * _MIB
         self._folders_lock = directory / "folders.lock"
-        self._keeping = [threading.Lock() for _ in range(_LOCKS)]
-        durable.make_folder(self._studies)
+        self._keeping = directory / "keeping"
+        for folder in (self._studies, self._keeping):
+            durable.make_folder(folder)
 
     @property
     def free_bytes(self) -> int:
@@ -123,7 +114,7 @@ class Spool:
             raise Refused("Study or SOP Instance UID is not a valid UID; correct it at the sender")
         try:
             incoming.seal()
-            with self._keeping[hash(study_uid) % _LOCKS]:  # two at once under one UID are one after the other
+            with durable.lock(self._keeping / _lock_of(study_uid)):  # one after the other, of all processes
                 return self._settle(incoming, self._folder(study_uid), sop_instance_uid)
         except OSError as error:
             raise full(error) from error
@@ -213,20 +204,14 @@ class Spool:
             durable.write_new(path, content)
 
     def mark_round(self, study_uid: str, mark: RoundMark) -> None:
-        """Mark a round as finished; its files are not looked at again.
-
-        A number that another round has (two ran at once when our tables were lost) stays with it: the next is taken.
-        """
+        """Mark a round as finished; its files are not looked at again. A number that is taken becomes the next one."""
         folder = self._folder(study_uid) / "rounds"
         self._make_folder(folder)
-        while not durable.write_new(path := folder / f"{mark.number:06d}.json", _mark_content(mark)):
-            if path.read_bytes() == _mark_content(mark):
-                return
-            mark = replace(mark, number=mark.number + 1)
+        rounds.keep(folder, mark)
 
     def rounds(self, study_uid: str) -> list[RoundMark]:
         """The marks of all finished rounds, oldest first."""
-        return _marks(self._folder(study_uid))
+        return rounds.marks(self._folder(study_uid) / "rounds")
 
     def has_unread(self, study_uid: str) -> bool:
         """Whether a study holds a file that no finished round covers."""
@@ -261,7 +246,7 @@ class Spool:
         leftovers = [
             path
             for folder in (self._studies, self._windows)
-            for path in folder.rglob(f"{durable.TEMPORARY}*")
+            for path in durable.unfinished(folder)
             if _changed_at(path) <= youngest
         ]
         for path in leftovers:
@@ -280,16 +265,16 @@ class Spool:
             if not (folder / "received").exists():
                 return False
             folder.rename(aside)
-            is_read = not _has_unread(aside)
-            if is_read:
+            if _has_unread(aside):
+                aside.rename(folder)
+                return False
+            if (aside / "rounds").exists():  # without them there was nothing to be read
                 durable.make_folder(folder)
                 (aside / "rounds").rename(folder / "rounds")
                 durable.sync_folder(folder)
-            else:
-                aside.rename(folder)
-        if is_read:
+        with suppress(FileNotFoundError):  # a process that starts sweeps what it finds aside, too
             shutil.rmtree(aside)
-        return is_read
+        return True
 
     def _write(self, path: Path, *parts: bytes) -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
@@ -309,6 +294,11 @@ class Spool:
 def sop_instance_uid_of(file: str) -> str:
     """The SOP Instance UID of a received object, from its file name."""
     return file.split("~")[0]
+
+
+def _lock_of(study_uid: str) -> str:
+    """The lock's name for what is kept of a study; a few for all, for nobody can remove one that may be held."""
+    return f"{zlib.crc32(study_uid.encode()) % _LOCKS:02d}.lock"
 
 
 def _merge(source: Path, target: Path) -> None:
@@ -331,32 +321,14 @@ def _changed_at(path: Path) -> float:
 
 def _has_unread(folder: Path) -> bool:
     """Whether a study's folder, wherever it lies, holds the newest version of an object that no round covers."""
-    covered = {name for mark in _marks(folder) for name in mark.files}
+    covered = {name for mark in rounds.marks(folder / "rounds") for name in mark.files}
     return any(path.name not in covered for path in _newest(folder))
-
-
-def _marks(folder: Path) -> list[RoundMark]:
-    paths = sorted((folder / "rounds").glob("*.json"))
-    return [_round_mark(content) for path in paths if (content := durable.read_json(path)) is not None]
 
 
 def _newest(folder: Path) -> list[Path]:
     """The newest version of each object, by the numbers in the names: the clock may have been set back in between."""
     paths = sorted((folder / "received").glob("*~*.dcm"), key=_version)
     return list({sop_instance_uid_of(path.name): path for path in paths}.values())
-
-
-def _mark_content(mark: RoundMark) -> bytes:
-    return durable.to_json({**asdict(mark), "created_at": mark.created_at.isoformat()})
-
-
-def _round_mark(content: JsonObject) -> RoundMark:
-    return RoundMark(
-        number=int(str(content["number"])),
-        created_at=datetime.fromisoformat(str(content["created_at"])),
-        files=tuple(cast(list[str], content["files"])),
-        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"])),
-    )
 
 
 def _instance(path: Path) -> Instance:

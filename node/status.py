@@ -1,4 +1,4 @@
-"""What an operator asks a node from another process: what waits, what is parked and why, and to run it again."""
+"""What an operator asks a node from another process: what waits, what is parked and why; to run it again, to end it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from node.order_store import OrderStore
 from node.spool import Spool
 
 _STUDY_STATES = ("receiving", "reading", "finished", "parked")
+_DELIVERY_STATES = [state for state in DeliveryState if state is not DeliveryState.ABANDONED]
 
 
 def status(settings: Settings) -> dict[str, object]:
-    """Describe a node as DESIGN.md 8 says: ready, studies, deliveries, parked; also orders and conflicts."""
+    """Describe a node as DESIGN.md 8 says: ready, studies, deliveries, parked; also what else there is to know."""
     ledger, running = _open_ledger(settings), processes.states(settings.storage, settings.http)
     try:
         studies, delayed, counts = ledger.study_counts(), ledger.delayed_destinations(), ledger.delivery_counts()
@@ -32,11 +33,12 @@ def status(settings: Settings) -> dict[str, object]:
         "studies": {state: studies.get(state, 0) for state in _STUDY_STATES},
         "deliveries": {
             destination.name: {
-                **{str(state): counts.get((destination.name, state), 0) for state in DeliveryState},
+                **{str(state): counts.get((destination.name, state), 0) for state in _DELIVERY_STATES},
                 "paused": destination.name in delayed,
             }
             for destination in settings.destinations
         },
+        "abandoned": {name: count for (name, state), count in counts.items() if state == DeliveryState.ABANDONED},
         "orders": OrderStore(settings.storage.directory).counts(),
         "conflicts": _conflicts(Spool(settings.storage.directory)),
         "parked": parked,
@@ -62,6 +64,26 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
         ledger.close()
 
 
+def abandon(settings: Settings, destination: str, *, force: bool = False) -> int:
+    """End every delivery to a destination that is not done, so that its studies can age out; how many there were.
+
+    force: also when the destination is in the settings
+    Raises InputError when it is without that, or when nothing was ever to go there.
+    """
+    if not force and any(one.name == destination for one in settings.destinations):
+        raise InputError(
+            f"{destination}: is still in the settings; remove it there and restart the node first,"
+            " or add --force to end what waits for it now"
+        )
+    ledger = _open_ledger(settings)
+    try:
+        if not any(name == destination for name, _ in ledger.delivery_counts()):
+            raise InputError(f"{destination}: nothing was ever to be sent there; see `node status` for what is parked")
+        return ledger.abandon(destination)
+    finally:
+        ledger.close()
+
+
 def _conflicts(spool: Spool) -> list[dict[str, str]]:
     """Every object that came with other pixels under a known UID, and where it lies."""
     return [
@@ -80,6 +102,7 @@ def render(content: dict[str, object]) -> str:
         lines.append(f"process {name}: {answer}")
     for name, counts in _table(content["deliveries"]):
         lines.append(f"destination {name}: " + ", ".join(f"{state} {count}" for state, count in _table(counts)))
+    lines += [f"destination {name}: abandoned {count}" for name, count in _table(content["abandoned"])]
     lines += [f"orders {priority}: {count}" for priority, count in _table(content["orders"])]
     for one in cast(list[dict[str, str]], content["conflicts"]):
         lines.append(f"conflict {one['study']}: {one['sop_instance_uid']} came with other pixels, {one['file']}")

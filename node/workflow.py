@@ -152,14 +152,25 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> Delivery:
             attempt += 1
         if result["outcome"] != "down":
             return result
-        while not step("probe", sending.probe, delivery["destination"], started):
-            pass
+        wait_for(delivery["destination"], started)
         return step("send", sending.send, delivery, attempt + 1, started)
+
+    def ask(deliveries: list[DeliveryJson], attempt: int, started: float) -> Json:
+        """Ask a destination to commit; while it is down, wait in the slot, so that few are asked for in vain."""
+        asked = step("commit", sending.commit, deliveries, attempt, started)
+        if not asked.get("down"):
+            return asked
+        wait_for(deliveries[0]["destination"], started)
+        return step("commit", sending.commit, deliveries, attempt + 1, started)
+
+    def wait_for(destination: str, started: float) -> None:
+        while not step("probe", sending.probe, destination, started):
+            pass
 
     @DBOS.workflow(name="commit", max_recovery_attempts=_RECOVERIES)
     @gate.guarded
     def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
-        asked = step("commit", sending.commit, deliveries, attempt, started)
+        asked = ask(deliveries, attempt, started)
         again, left = (cast(list[DeliveryJson], asked[name]) for name in ("again", "open"))
         with SetEnqueueOptions(delay_seconds=cast(float, asked["wait"])):  # never waited for in a slot
             if again:

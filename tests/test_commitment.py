@@ -152,6 +152,7 @@ def test_only_a_destination_that_commits_may_report_and_only_from_its_host(desk:
 
     assert may("PACS", "127.0.0.1")  # by the name of its host
     assert may("OTHER ", "127.0.0.1")
+    assert may("OTHER", "::ffff:127.0.0.1")  # as a socket for both kinds of addresses says it
     assert may("PACS", "192.0.2.7", is_caller=True)
     assert not may("PACS", "192.0.2.7")
     assert not may("PLAIN", "127.0.0.1", is_caller=True)

@@ -46,6 +46,16 @@ def test_tables_are_created_by_many_at_once(postgres: Postgres) -> None:
     assert postgres.execute("SELECT uid, state FROM chex.studies") == [("1", "receiving")]
 
 
+def test_an_engine_whose_tables_another_process_is_still_making_knows_no_queue(postgres: Postgres) -> None:
+    postgres.execute("CREATE SCHEMA dbos")
+    postgres.execute("CREATE TABLE dbos.workflow_status (workflow_uuid TEXT)")  # the first table of many
+    engine = database.connect(postgres.url)
+
+    assert database.queues(engine) == []
+    assert not database.has_engine(engine)
+    engine.dispose()
+
+
 def test_an_older_table_gets_the_columns_it_lacks(engine: sa.Engine) -> None:
     pixels = sa.Column("pixels", sa.Integer, nullable=False, server_default="7")
     old, new = films(), films(pixels, sa.Column("name", sa.Text))

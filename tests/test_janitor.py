@@ -11,7 +11,8 @@ from node.domain import Delivery, DeliveryState, Order
 from node.janitor import Janitor, removable
 from node.ledger import Ledger
 from node.order_store import OrderStore
-from node.spool import RoundMark, Spool
+from node.rounds import RoundMark
+from node.spool import Spool
 
 STUDY = "1.2.3"
 NOW = datetime.now(UTC)
@@ -106,3 +107,24 @@ def test_of_several_janitors_on_one_folder_one_cleans_at_a_time(shelf: Shelf) ->
 
     assert history.limits == []
     assert shelf.spool.study(STUDY).instances
+
+
+def test_the_rows_of_a_study_whose_removal_was_cut_short_go_later(shelf: Shelf) -> None:
+    shelf.ledger.set_study("1.2.4", "receiving")
+    assert shelf.spool.remove_study(STUDY)
+
+    Janitor(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=30).close()
+    assert shelf.ledger.study_counts() == {"finished": 1, "receiving": 1}
+    Janitor(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+
+    assert shelf.ledger.study_counts() == {"receiving": 1}
+    assert shelf.ledger.delivery_counts() == {}
+    assert len(shelf.spool.rounds(STUDY)) == 1
+
+
+def test_the_rows_of_a_study_that_is_still_on_disk_stay(shelf: Shelf) -> None:
+    shelf.ledger.set_delivery(shelf.delivery, DeliveryState.PARKED, attempts=1)
+
+    Janitor(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+
+    assert shelf.ledger.study_state(STUDY) == "finished"

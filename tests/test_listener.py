@@ -13,7 +13,8 @@ from pynetdicom.dsutils import encode
 
 from node.config import Caller, ListenerSettings
 from node.contexts import TRANSFER_SYNTAXES, is_storage
-from node.listener import Listener, identify
+from node.header import identify
+from node.listener import Listener
 from node.metrics import Metrics
 from node.spool import Spool
 from tests import films, peers

@@ -127,6 +127,13 @@ def test_what_is_no_frame_ends_its_own_connection_only(listener: OrderListener, 
     assert str(answer.segment("MSA")[1]) == "AA"
 
 
+def test_an_order_is_taken_however_its_address_is_written(store: OrderStore, metrics: Metrics) -> None:
+    with listening(store, metrics, hosts=(f"::ffff:{peers.LOOPBACK}",)) as listener:
+        assert len(mllp.ask(listener.port, ORM.encode())) == 1
+
+    assert refused(metrics) == {}
+
+
 def test_an_order_from_elsewhere_is_not_taken(store: OrderStore, metrics: Metrics) -> None:
     with listening(store, metrics, hosts=("192.0.2.1",)) as listener:
         assert mllp.ask(listener.port, ORM.encode()) == []

@@ -146,6 +146,16 @@ def test_a_delivery_to_a_destination_that_is_gone_is_parked(bench: Bench) -> Non
     assert bench.sending.probe("elsewhere", time.time())
 
 
+def test_a_delivery_that_a_person_ended_is_not_sent(bench: Bench) -> None:
+    bench.ledger.abandon("archive")
+
+    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "abandoned"}
+    assert replace(bench.sending, destinations={}).send(bench.deliveries[1], 1, time.time()) == {"outcome": "abandoned"}
+
+    assert bench.archive.requests == []
+    assert bench.ledger.parked() == []
+
+
 def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
     (instance,) = bench.spool.study(STUDY).instances
     os.utime(instance.path, (time.time() - HOUR, time.time() - HOUR))
@@ -282,6 +292,7 @@ def test_an_archive_that_cannot_be_asked_now_is_asked_later(bench: Bench, is_dow
     asked = sending.commit(bench.deliveries, 1, time.time())
 
     assert asked["open"] == bench.deliveries
+    assert asked["down"] is is_down
     assert counted(sending, "cxr_failures_total", stage="commit", reason=reason) == 1
 
 

@@ -2,7 +2,8 @@ import os
 import resource
 import stat
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from node.domain import OutputObject, is_uid
 from node.errors import Refused, SpoolFull
-from node.spool import Kept, RoundMark, Spool
+from node.incoming import Incoming
+from node.rounds import RoundMark
+from node.spool import Kept, Spool
 
 STUDY, FILM = "1.2.3", "1.2.3.4"
 
@@ -305,3 +308,76 @@ def test_readings_that_were_begun_and_never_ended_are_counted(tmp_path: Path) ->
     spool.end_reading(STUDY, "key")
 
     assert spool.begin_reading(STUDY, "key") == 1
+
+
+class Slow(Incoming):
+    """An object that, once its place is chosen, lets others try to overtake it before it takes it."""
+
+    def __init__(self, folder: Path, overtake: Callable[[], None]) -> None:
+        super().__init__(folder, meta=b"meta", has_room=lambda: True)
+        self._overtake = overtake
+
+    def publish(self, path: Path) -> None:
+        self._overtake()
+        super().publish(path)
+
+
+def test_two_processes_that_get_other_bytes_under_one_uid_at_once_number_them_apart(tmp_path: Path) -> None:
+    first, other = Spool(tmp_path), Spool(tmp_path)
+    is_kept = threading.Event()
+
+    def keep_other() -> Kept:
+        kept = keep(other, b"second")
+        is_kept.set()
+        return kept
+
+    with ThreadPoolExecutor(1) as pool:
+        seconds: list[Future[Kept]] = []
+
+        def overtake() -> None:
+            seconds.append(pool.submit(keep_other))
+            is_kept.wait(timeout=0.5)  # as long as it may take to go wrong
+
+        incoming = Slow(tmp_path / "studies", overtake)
+        incoming.write(b"first")
+        kept = first.settle(incoming, study_uid=STUDY, sop_instance_uid=FILM)
+        overtaker = seconds[0].result(timeout=60)
+
+    assert (kept.instance.number, overtaker.instance.number) == (1, 2)
+    assert first.study(STUDY).instances == (overtaker.instance,)
+
+
+def test_a_study_of_which_nothing_was_received_in_the_end_leaves_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    keep(spool).instance.path.unlink()
+
+    assert spool.remove_study(STUDY)
+
+    assert list(spool.studies()) == []
+    assert not list((tmp_path / "studies").iterdir())
+
+
+def test_a_removal_ends_well_though_a_starting_process_sweeps_at_the_same_time(tmp_path: Path) -> None:
+    spool, starting = Spool(tmp_path), Spool(tmp_path)
+    is_over = threading.Event()
+
+    def sweep_all_the_time() -> None:
+        while not is_over.is_set():
+            starting.sweep(is_shared=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        sweeping = pool.submit(sweep_all_the_time)
+        try:
+            for number in range(20):
+                study = f"1.2.{number}"
+                spool.mark_round(study, mark(keep(spool, study=study).instance.path.name))
+                for film in range(30):
+                    (tmp_path / "studies" / study / "readings").mkdir(exist_ok=True)
+                    (tmp_path / "studies" / study / "readings" / f"{film}.json").write_text("{}", encoding="utf-8")
+                assert spool.remove_study(study)
+        finally:
+            is_over.set()
+        sweeping.result(timeout=60)
+
+    spool.sweep()
+    assert not list((tmp_path / "studies").glob(".removing-*"))

@@ -15,7 +15,8 @@ from node import prompts, urgency
 from node.domain import Order, Priority
 from node.order_store import OrderStore
 from node.pipeline import WRITERS, Pipeline
-from node.spool import RoundMark, Spool
+from node.rounds import RoundMark
+from node.spool import Spool
 from node.urgency import Waiting
 from tests import films
 from tests.fakes import ScriptedReader

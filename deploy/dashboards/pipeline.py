@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel, of_ledger
 
-_NOT_DONE = 'state!~"sent|committed"'
+_NOT_DONE = 'state!~"sent|committed|abandoned"'
 
 _TIME = (
     Panel(

@@ -1,0 +1,137 @@
+"""Deliveries that a person ends, because their destination is gone for good."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from node import config, database
+from node.config import Settings
+from node.domain import Delivery, DeliveryState
+from node.errors import InputError
+from node.janitor import removable
+from node.ledger import Ledger
+from node.spool import Spool
+from node.status import abandon, render, status
+from tests import films, peers
+from tests.postgres import Postgres
+from tests.service import REPOSITORY, Service, settings_for
+
+STUDY = films.thumbnail().StudyInstanceUID
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+
+
+def delivery(destination: str, uid: str) -> Delivery:
+    return Delivery(destination=destination, study_uid="1", sop_instance_uid=uid, kind="sr")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Of a node that stands; its one destination is called archive."""
+    settings = settings_for(tmp_path / "node", archive_port=1)
+    settings.storage.directory.mkdir()
+    if request.param == "sqlite":
+        return settings
+    postgres: Postgres = request.getfixturevalue("postgres")
+    return dataclasses.replace(settings, storage=dataclasses.replace(settings.storage, database_url=postgres.url))
+
+
+@pytest.fixture
+def ledger(settings: Settings) -> Iterator[Ledger]:
+    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
+        yield ledger
+
+
+def test_all_that_is_open_of_a_destination_that_is_gone_is_ended_and_nothing_else(
+    settings: Settings, ledger: Ledger
+) -> None:
+    open_states = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
+    for number, state in enumerate((*open_states, DeliveryState.SENT, DeliveryState.COMMITTED)):
+        ledger.set_delivery(delivery("gone", f"1.{number}"), state, attempts=1)
+    ledger.set_sent(delivery("gone", "1.9"), attempts=1, awaits_commitment=True)
+    ledger.set_delivery(delivery("archive", "1.0"), DeliveryState.PARKED, attempts=1)
+
+    assert abandon(settings, "gone") == 4
+    assert abandon(settings, "gone") == 0
+
+    assert ledger.delivery_counts() == {
+        ("gone", "abandoned"): 3, ("gone", "sent"): 2, ("gone", "committed"): 1, ("archive", "parked"): 1
+    }  # fmt: skip
+    assert ledger.open_deliveries() == []
+    assert not ledger.is_delivered("1")
+    content = status(settings)
+    assert [one.stage for one in ledger.parked()] == ["deliver archive"]
+    assert content["abandoned"] == {"gone": 3}
+    assert "destination gone: abandoned 3" in render(content)
+    assert abandon(settings, "archive", force=True) == 1
+    assert ledger.is_delivered("1")
+
+
+def test_what_was_ended_stays_so_whatever_becomes_of_it(settings: Settings, ledger: Ledger) -> None:
+    ended, other = delivery("gone", "1.1"), delivery("archive", "1.2")
+    ledger.set_delivery(ended, DeliveryState.SENDING, attempts=1)
+    ledger.add_delivery(other)
+    abandon(settings, "gone")
+
+    for state in (DeliveryState.WAITING, DeliveryState.PARKED):
+        ledger.set_delivery(ended, state, attempts=2, reason="no answer")
+        ledger.unpark_delivery(ended)
+        assert ledger.delivery_state(ended) is DeliveryState.ABANDONED
+    assert not ledger.set_sent(ended, attempts=2, awaits_commitment=True)
+    assert ledger.delivery_state(ended) is DeliveryState.ABANDONED
+
+    assert ledger.set_sent(other, attempts=1), "it is the last of its study"
+    assert ledger.is_delivered("1")
+
+
+def test_a_destination_that_is_still_in_the_settings_is_left_alone_unless_told(
+    settings: Settings, ledger: Ledger
+) -> None:
+    ledger.set_delivery(delivery("archive", "1.1"), DeliveryState.PARKED, attempts=1)
+
+    with pytest.raises(InputError, match=r"still in the settings; remove it there .* or add --force"):
+        abandon(settings, "archive")
+    with pytest.raises(InputError, match="nothing was ever to be sent there"):
+        abandon(settings, "archvie")
+
+    assert not ledger.is_delivered("1")
+
+
+def test_a_study_whose_last_destination_is_gone_can_age_out_once_a_person_ended_its_deliveries(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=1)
+    with peers.ReceivingArchive() as archive:
+        first = dataclasses.replace(settings.destinations[0], name="old", port=archive.port)
+        with Service(dataclasses.replace(settings, destinations=(first,))) as service:
+            archive.refuse(0xC000)
+            peers.send(films.thumbnail(), port=service.dicom_port)
+            service.wait_for("delivery.parked", count=2)
+            service.wait_for("study.finished")
+            refused = command("abandon", service.settings_path, "old")
+            assert service.stop() == 0
+        path = tmp_path / "later.toml"
+        path.write_text(config.render(settings), encoding="utf-8")
+
+        with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
+            spool, month_later = Spool(settings.storage.directory), datetime.now(UTC) + timedelta(days=31)
+            before = removable(spool, ledger, now=month_later, keep=timedelta(days=30))
+            done = command("abandon", path, "old", "--json")
+            after = removable(spool, ledger, now=month_later, keep=timedelta(days=30))
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert len(refused.stderr.splitlines()) == 1
+    assert json.loads(done.stdout) == {"abandoned": {"old": 2}}
+    assert (before, after) == ([], [STUDY])
+    assert command("abandon", path, "old").stdout == "old: nothing is open\n"

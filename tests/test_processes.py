@@ -1,0 +1,73 @@
+"""What processes leave on the storage folder, and when it goes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from node import durable, processes
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+
+def left_behind(folder: Path, name: str, *, days_ago: float) -> list[Path]:
+    """The lock and the file of a process, last seen so long ago."""
+    paths = [folder / f"lock-{name}", folder / f"running-{name}.json"]
+    for path in paths:
+        path.write_text("{}", encoding="utf-8")
+        seen = time.time() - days_ago * DAY.total_seconds()
+        os.utime(path, (seen, seen))
+    return paths
+
+
+def test_what_a_process_left_behind_goes_when_it_was_not_seen_for_long(tmp_path: Path) -> None:
+    gone = left_behind(tmp_path, "listener-7f9c", days_ago=1.1)
+    down = left_behind(tmp_path, "listener-0", days_ago=0.9)
+    (tmp_path / "lock").touch()
+
+    processes.remove_gone(tmp_path, before=NOW - DAY)
+
+    assert sorted(tmp_path.iterdir()) == sorted([*down, tmp_path / "lock"])
+    assert not any(path.exists() for path in gone)
+
+
+def test_what_belongs_to_a_living_process_stays_and_it_counts_as_seen(tmp_path: Path) -> None:
+    files = left_behind(tmp_path, "worker-0", days_ago=40)
+
+    with durable.try_lock(files[0]) as is_alive:
+        processes.remove_gone(tmp_path, before=NOW - DAY)
+        assert is_alive
+        assert all(path.exists() for path in files)
+
+    processes.remove_gone(tmp_path, before=NOW - DAY)  # it ended a moment ago
+    assert all(path.exists() for path in files)
+
+
+def test_a_lock_is_had_by_one_alone_though_its_file_is_removed_by_whoever_has_it(tmp_path: Path) -> None:
+    path, end = tmp_path / "lock-sender", time.monotonic() + 1.0
+    inside: set[int] = set()
+    crowds: list[set[int]] = []
+
+    def use_it() -> int:
+        times = 0
+        while time.monotonic() < end:
+            with durable.try_lock(path) as is_mine:
+                if is_mine:
+                    inside.add(threading.get_ident())
+                    if len(inside) > 1:
+                        crowds.append(set(inside))
+                    times += 1
+                    inside.discard(threading.get_ident())
+                    path.unlink()
+        return times
+
+    with ThreadPoolExecutor(4) as pool:
+        times = sum(one.result(timeout=60) for one in [pool.submit(use_it) for _ in range(4)])
+
+    assert times > 10
+    assert crowds == []
