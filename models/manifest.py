@@ -257,18 +257,21 @@ class DetectionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRule:
-    """When two sentences say the same (SPEC.md 9.1.6). Similarities are (cosine + 1) / 2.
+    """How findings are put into words, and when two sentences say the same (SPEC.md 9.1.6).
 
-    remove_above: duplicates from here on are always removed
+    remove_above: duplicates from here on are always removed; similarities are (cosine + 1) / 2
     soft_remove_above: and from here on while more than `max_sentences` are left
+    emphasis: how much the generator is told of what was decided: a step of this share of a feature's length, from one
+    prompt of a finding towards the other one. Sentences of different decisions are never the same then. 0 as published
     """
 
     remove_above: float = 0.95
     soft_remove_above: float = 0.9
     max_sentences: int = 10
+    emphasis: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_unit(self, "remove_above", "soft_remove_above")
+        _require_unit(self, "remove_above", "soft_remove_above", "emphasis")
         _require_positive(self, "max_sentences")
 
 

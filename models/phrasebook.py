@@ -120,3 +120,15 @@ def contrast(
     # The sigmoid, as a hyperbolic tangent: it overflows for no temperature.
     probability: FloatArray = (0.5 + 0.5 * np.tanh(difference / (2.0 * temperature))).astype(np.float32)
     return probability
+
+
+def emphasize(features: FloatArray, *, positive: FloatArray, negative: FloatArray, steps: FloatArray) -> FloatArray:
+    """Move features along the line between a pair of embeddings, whose ends `contrast` compares them with.
+
+    features, positive, negative: [feature, dim]; steps: [feature], shares of a feature's own length, above 0 towards
+    the positive one
+    """
+    line = unit_length(unit_length(positive) - unit_length(negative))
+    lengths = np.linalg.norm(features, axis=-1, keepdims=True)
+    moved: FloatArray = (features + steps[:, np.newaxis] * lengths * line).astype(np.float32)
+    return moved

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from models.engines.fallback import Fallback, open_first
 from models.engines.profiles import RANGES
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
-from models.phrasebook import Phrasebook, PromptVectors, contrast
+from models.phrasebook import Phrasebook, PromptVectors, contrast, emphasize
 from models.preprocess import Square, prepare, square
 from models.tokenizers import (
     PROMPT_VOCABULARY,
@@ -30,6 +30,9 @@ from models.tokenizers import (
     PromptTokenizer,
     SentenceTokenizer,
 )
+
+# Where the sentence of a finding is moved to; see `ReportRule.emphasis`.
+_DIRECTIONS: Mapping[State, int] = {"present": 1, "indeterminate": 0, "absent": -1}
 
 # Sentences generated at once, as published (SPEC.md 7.3): 25 MB of keys and values each at full size.
 _BATCH = 32
@@ -123,10 +126,11 @@ class ChexReader:
         vectors = self._phrasebook.vectors(prompts)
         regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
         told = self._told(prompts, vectors, regions.features[0])
-        texts = self._generate(regions.features[0, told])
-        spoken = [(index, text) for index, text in zip(told, texts, strict=True) if text]
-        kept, standing = self._without_duplicates(spoken, regions.aggregated_scores[0])
         probabilities = self._probabilities(vectors, regions.features[0])
+        states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
+        texts = self._generate(self._emphasized(regions.features[0], vectors, states)[told])
+        spoken = [(index, text) for index, text in zip(told, texts, strict=True) if text]
+        kept, standing = self._without_duplicates(spoken, regions.aggregated_scores[0], states)
         return FilmReading(
             sentences=tuple(self._sentence(prompts[index], text, regions, index) for index, text in kept),
             prompts=tuple(
@@ -166,6 +170,17 @@ class ChexReader:
         threshold = self.manifest.decisions.region_threshold
         return [i for i, prompt in enumerate(prompts) if prompt.kind != "region" or positiveness[i] > threshold]
 
+    def _emphasized(self, features: FloatArray, vectors: PromptVectors, states: Mapping[int, State]) -> FloatArray:
+        """Move features [prompt, dim] towards what was decided; one that was left open stays as it is."""
+        share = self.manifest.report.emphasis
+        if not share:
+            return features
+        steps = np.array([share * _DIRECTIONS[states[index]] for index in vectors.judged], dtype=np.float32)
+        judged = list(vectors.judged)
+        moved = features.copy()
+        moved[judged] = emphasize(features[judged], positive=vectors.positive, negative=vectors.negative, steps=steps)
+        return moved
+
     def _generate(self, features: FloatArray) -> list[str]:
         """Put features [sentence, dim] into words."""
         batches = [features[start : start + _BATCH] for start in range(0, len(features), _BATCH)]
@@ -179,15 +194,19 @@ class ChexReader:
         return ids
 
     def _without_duplicates(
-        self, spoken: Sequence[tuple[int, str]], preference: FloatArray
+        self, spoken: Sequence[tuple[int, str]], preference: FloatArray, states: Mapping[int, State]
     ) -> tuple[list[tuple[int, str]], dict[int, int]]:
         """Drop what was said twice (SPEC.md 9.1.6); spoken: (prompt, text), preference: [prompt].
 
+        With emphasis no sentence stands for one of another decision, however alike they are.
         Returns the sentences that stay, and for each prompt that spoke the index of the one that stands for its own.
         """
         if not spoken:
             return [], {}
         similarity = similarity_of(self._phrasebook.embed([text for _, text in spoken]))
+        if self.manifest.report.emphasis:
+            decided = np.array([_DIRECTIONS[states[index]] if index in states else np.nan for index, _ in spoken])
+            similarity[np.subtract.outer(decided, decided) ** 2 > 0] = 0.0
         kept, survivors = deduplicate(similarity, [preference[index] for index, _ in spoken], self.manifest.report)
         place = {sentence: number for number, sentence in enumerate(kept)}
         standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}

@@ -47,7 +47,7 @@ def manifest(
             box_threshold=0.3,
             region_threshold=0.5,
         ),
-        report=ReportRule(max_sentences=7),
+        report=ReportRule(max_sentences=7, emphasis=0.25),
         files=files or {},
     )
 
@@ -94,6 +94,7 @@ def test_what_is_written_is_read(
         ("Edema = 0.4", "Edema = 4", r"decisions\.thresholds\.Edema \(4\.0\) must lie in 0\.\.1"),
         ("Edema = 0.4", 'Edema = "0.4"', r"decisions\.thresholds\.Edema is '0\.4'; it must be of type float"),
         ("max_sentences = 7", "max_sentences = 0", r"report\.max_sentences \(0\) must be above 0"),
+        ("emphasis = 0.25", "emphasis = -0.25", r"report\.emphasis \(-0\.25\) must lie in 0\.\.1"),
         ("beta = 2.0", "beta = nan", r"sizes\.detector\.beta \(nan\) must be above 0 and finite"),
         ("beta = 2.0", "beta = inf", r"sizes\.detector\.beta \(inf\) must be above 0 and finite"),
         ("mean = 0.505", "mean = nan", r"input\.mean \(nan\) must be finite"),

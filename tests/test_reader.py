@@ -17,7 +17,7 @@ from models.answers import FilmReading, FloatArray, Question, ReaderPrompt
 from models.engines import IntArray, Patches, Regions
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, Decisions, InputRule, Manifest, ReportRule
-from models.phrasebook import Phrasebook, contrast, opposite
+from models.phrasebook import Phrasebook, contrast, emphasize, opposite
 from models.reader import ChexReader, printable
 from models.tokenizers import (
     PROMPT_VOCABULARY,
@@ -52,12 +52,14 @@ class ScriptedEngine:
 
     probabilities: of the prompts, in order; said: what is generated for them
     likeness: the axis of a sentence's embedding; other phrases are positive, or negative when they say no
+    heard: the features that were put into words
     """
 
     probabilities: Sequence[float]
     said: Sequence[str]
     scores: FloatArray | None = None
     likeness: dict[str, int] = field(default_factory=dict)
+    heard: list[FloatArray] = field(default_factory=list)
     name: str = "scripted"
 
     def encode_image(self, pixels: FloatArray) -> Patches:
@@ -89,6 +91,7 @@ class ScriptedEngine:
         raise NotImplementedError("no test asks this engine about boxes")
 
     def write(self, features: FloatArray) -> IntArray:
+        self.heard.extend(features)
         ids = [SENTENCES.encode(self.said[round(float(feature[5]) * 1e5)]) for feature in features]
         rows = np.full((len(ids), 1 + max(map(len, ids))), SENTENCE_END, dtype=np.int64)
         for row, sentence in zip(rows, ids, strict=True):
@@ -222,6 +225,52 @@ def test_boxes_above_the_threshold_are_reported_and_otherwise_the_best_one() -> 
     assert several.box_scores == pytest.approx([0.6, 0.7])
     assert one.box_scores == pytest.approx([0.4])
     assert one.boxes.shape == (1, 4)
+
+
+def test_without_emphasis_the_generator_hears_what_was_found() -> None:
+    engine = ScriptedEngine([0.8, 0.2], ["One", "Two"])
+    _read(engine, EDEMA, FRACTURE)
+
+    assert np.array([feature[:5] for feature in engine.heard]) == pytest.approx(
+        np.array([_feature(0.8)[:5], _feature(0.2)[:5]])
+    )
+
+
+def test_emphasis_tells_the_generator_what_was_decided_and_leaves_alone_what_was_not() -> None:
+    found = [0.8, 0.65, 0.2, 0.8]
+    engine = ScriptedEngine(found, ["One", "Two", "Three", "Four"])
+    _read(engine, EDEMA, FRACTURE, NORMAL, LEFT, rule=ReportRule(emphasis=0.5))
+
+    steps = [
+        float((heard - _feature(value))[0]) for heard, value in zip(engine.heard, (0.8, 0.65, 0.2, 0.8), strict=True)
+    ]
+    assert steps == pytest.approx([0.5 / 2**0.5, 0.0, -0.5 / 2**0.5, 0.0], abs=1e-4)
+
+
+@pytest.mark.parametrize(("emphasis", "stay"), [(0.0, ["Alike"]), (0.5, ["Same", "Alike"])])
+def test_with_emphasis_no_sentence_stands_for_one_of_another_decision(emphasis: float, stay: list[str]) -> None:
+    scores = np.array([[0.2, 0.1, 0.1], [0.9, 0.1, 0.1]], dtype=np.float32)
+    engine = ScriptedEngine([0.8, 0.2], ["Same", "Alike"], scores, {"Same": 2, "Alike": 2})
+
+    reading = _read(engine, EDEMA, FRACTURE, rule=ReportRule(emphasis=emphasis))
+
+    assert [sentence.text for sentence in reading.sentences] == stay
+
+
+@given(st.floats(-1, 1), st.floats(0.01, 100), st.integers(0, 2**32 - 1))
+def test_a_step_towards_a_prompt_never_makes_it_less_likely_and_has_no_unit(
+    step: float, unit: float, seed: int
+) -> None:
+    feature, positive, negative = np.random.default_rng(seed).normal(size=(3, 1, 8)).astype(np.float32)
+
+    def judged(moved: FloatArray) -> float:
+        return float(contrast(moved, positive=positive, negative=negative)[0])
+
+    moved = emphasize(feature, positive=positive, negative=negative, steps=np.array([step]))
+    scaled = emphasize(feature * unit, positive=positive * 3, negative=negative, steps=np.array([step]))
+
+    assert (judged(moved) - judged(feature)) * step >= -1e-5
+    assert judged(scaled) == pytest.approx(judged(moved), abs=1e-4)
 
 
 def test_a_blank_sentence_is_dropped_and_its_finding_stays() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from models.answers import FilmReading
 from models.errors import ModelError
 from models.evaluation import references, run
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.boxes_file import read_films
-from models.evaluation.cases import TASKS, Films, Phantoms, Task
+from models.evaluation.cases import TASKS, Films, Phantoms, Task, Truth
 from models.evaluation.document import markdown, rounded
 from models.evaluation.labeler import RuleLabeler
 from models.evaluation.pictures import write_sheets
@@ -18,11 +22,14 @@ from models.evaluation.prompt_set import read_questions
 from models.evaluation.request import Request
 from models.evaluation.subject import Subject, open_subject
 from models.evaluation.tuning import check_tunable, tune
-from models.manifest import Manifest, read_manifest, write_manifest
+from models.evaluation.wording import best_wording
+from models.manifest import Manifest, ReportRule, read_manifest, write_manifest
 from models.phantoms import PhantomSet, parse_set
 from models.progress import Report
 
-_BOXES = "boxes:"
+_BOXES: Final = "boxes:"
+_WORDED: Final = 40
+"""Films that are put into words again and again when a manifest is tuned; the others cost more than they tell."""
 
 
 def evaluate(request: Request, report: Report) -> dict[str, object]:
@@ -126,5 +133,22 @@ def _tune(request: Request, subject: Subject, films: Films, report: Report) -> d
     truths, weighed = run.weigh(subject, films, report)
     report("choosing decisions")
     tuned = tune(subject.manifest, truths, weighed, detections=subject.detections, sensitivity=request.sensitivity)
-    write_manifest(request.model, tuned.manifest)
-    return {"before": tuned.before, "after": tuned.after}
+    wording = _word(subject, tuned.manifest, films, truths, report)
+    write_manifest(request.model, replace(tuned.manifest, report=wording))
+    return {
+        "before": {**tuned.before, "emphasis": subject.manifest.report.emphasis},
+        "after": {**tuned.after, "emphasis": wording.emphasis, "remove_above": wording.remove_above},
+    }
+
+
+def _word(subject: Subject, manifest: Manifest, films: Films, truths: Sequence[Truth], report: Report) -> ReportRule:
+    """Choose how a manifest's decisions are put into words, on some of the films."""
+    some = range(min(len(films), _WORDED))
+    looks = [subject.reader.look(films.load(index).gray) for index in some]
+
+    def read(rule: ReportRule) -> list[FilmReading]:
+        report("choosing words")
+        reader = subject.reader_by(replace(manifest, report=rule))
+        return [reader.report(look, subject.questions.prompts) for look in looks]
+
+    return best_wording(manifest.report, read, truths[: len(some)], RuleLabeler())

@@ -83,9 +83,13 @@ class Subject:
         self._directory = directory
         self._engine = engine
         self._phrases = PromptTokenizer(vocabularies / PROMPT_VOCABULARY)
-        sentences = SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES)
-        self.reader = ChexReader(manifest, engine, self._phrases, sentences)
+        self._sentences = SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES)
+        self.reader = self.reader_by(manifest)
         self._phrasebook = Phrasebook(engine, self._phrases)
+
+    def reader_by(self, manifest: Manifest) -> ChexReader:
+        """Give a reader of the same engine that decides by another manifest."""
+        return ChexReader(manifest, self._engine, self._phrases, self._sentences)
 
     def observe(self, case: Case, tasks: Collection[Task]) -> Observation:
         """Ask everything that some tasks need about one film."""

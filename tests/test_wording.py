@@ -1,0 +1,76 @@
+"""How decisions are put into words, chosen on films: what is said best, as short as nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from models.answers import FilmReading, PromptReading, Sentence
+from models.evaluation.cases import Truth, truth_of_phantom
+from models.evaluation.labeler import RuleLabeler
+from models.evaluation.wording import best_wording, wrongly_removed
+from models.manifest import ReportRule
+from models.phantoms import phantom
+
+LABELER = RuleLabeler()
+BOX = np.zeros((1, 4), dtype=np.float32), np.zeros(1, dtype=np.float32)
+
+
+def reading(*texts: str, standing: Sequence[int] | None = None) -> FilmReading:
+    """A film of which something is said; standing: the sentence of each prompt."""
+    return FilmReading(
+        sentences=tuple(Sentence(text=text, key="", score=1.0, boxes=BOX[0], box_scores=BOX[1]) for text in texts),
+        prompts=tuple(
+            PromptReading(
+                key="", kind="region", probability=None, state=None, boxes=BOX[0], box_scores=BOX[1], sentence=place
+            )
+            for place in standing or range(len(texts))
+        ),
+    )
+
+
+def film(*, edema: bool) -> Truth:
+    truth = truth_of_phantom(phantom(1_000_000, side=64))
+    return replace(truth, labels={"edema": edema, "pneumothorax": False})
+
+
+def test_the_emphasis_is_that_which_finds_best() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        return [reading("There is edema." if rule.emphasis >= 0.3 else "No edema.")]
+
+    assert best_wording(ReportRule(), read, [film(edema=True)], LABELER).emphasis == 0.3
+
+
+def test_where_emphasis_changes_nothing_the_published_way_stays() -> None:
+    assert best_wording(ReportRule(), lambda _rule: [reading("No edema.")], [film(edema=True)], LABELER).emphasis == 0
+
+
+def test_a_report_becomes_as_short_as_it_can_without_a_denial_that_stands_for_another() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        if rule.remove_above < 0.98:
+            return [reading("No edema.", standing=[0, 0, 0])]
+        if rule.remove_above < 0.995:
+            return [reading("No edema.", "No pneumothorax.", standing=[0, 0, 1])]
+        return [reading("No edema.", "There is no edema.", "No pneumothorax.")]
+
+    chosen = best_wording(ReportRule(), read, [film(edema=False)], LABELER)
+
+    assert (chosen.remove_above, chosen.soft_remove_above) == (0.98, 0.98)
+
+
+def test_where_every_removal_loses_something_nothing_is_removed() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        if rule.remove_above < 1:
+            return [reading("No edema.", standing=[0, 0])]
+        return [reading("No edema.", "No pneumothorax.")]
+
+    assert best_wording(ReportRule(), read, [film(edema=False)], LABELER).remove_above == 1
+
+
+def test_a_removed_sentence_counts_as_wrong_where_its_place_is_taken_by_another_meaning() -> None:
+    whole = [reading("No edema.", "There is no edema.", "There is edema.")]
+
+    assert wrongly_removed(whole, [reading("No edema.", standing=[0, 0, 0])], LABELER) == 0.5
+    assert wrongly_removed(whole, whole, LABELER) == 0
