@@ -13,6 +13,7 @@ from models.evaluation.tuning import (
     best_decisions,
     best_rule,
     best_threshold,
+    best_thresholds,
     check_tunable,
     same_point,
     sigmoid,
@@ -95,6 +96,29 @@ def test_a_threshold_is_reached_by_the_film_that_it_was_chosen_by() -> None:
 
         assert threshold is not None
         assert lowest >= threshold
+
+
+def test_a_finding_that_cannot_be_told_is_called_on_every_film_alone_and_hardly_on_any_among_others() -> None:
+    rng = np.random.default_rng(2)
+    there = {"edema": rng.random(4000) < 0.3, "fracture": rng.random(4000) < 0.3}
+    probabilities = {"edema": there["edema"] * 0.8 + rng.random(4000) * 0.2, "fracture": rng.random(4000)}
+
+    alone = {key: best_threshold(probabilities[key], there[key]) for key in there}
+    together = best_thresholds(probabilities, there)
+
+    assert alone["fracture"] is not None
+    assert (probabilities["fracture"] >= alone["fracture"]).mean() > 0.9
+    assert (probabilities["fracture"] >= together["fracture"]).mean() < 0.1
+    assert ((probabilities["edema"] >= together["edema"]) == there["edema"]).all()
+    assert best_thresholds(probabilities, there, sensitivity=0.9)["fracture"] == best_threshold(
+        probabilities["fracture"], there["fracture"], sensitivity=0.9
+    )
+
+
+def test_films_that_are_equally_likely_are_called_together() -> None:
+    threshold = best_threshold(np.array([0.2, 0.7, 0.7, 0.7]), np.array([False, True, True, False]))
+
+    assert threshold == pytest.approx(0.45, abs=2e-6)
 
 
 @pytest.mark.parametrize("there", [[True, True], [False, False]])

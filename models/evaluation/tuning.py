@@ -1,19 +1,21 @@
 """Decisions of a manifest that suit films for validation best; the network stays as it is.
 
 In the order of SPEC.md 9.2: a scale of each finding's boxes, how boxes are scored, which overlap is one box too many.
-Then the temperature with the likeliest probabilities, a threshold of each finding at its best F1 or at a sensitivity
-that is asked for, and the threshold of regions. A threshold that nothing was learned about, and the band below, stay at
-the same difference of cosines. Films for tests are never tuned on; the caller sees to that with `check_tunable`.
+Then the temperature with the likeliest probabilities, thresholds of all findings at their best common F1 or each at a
+sensitivity that is asked for, and the threshold of regions. A threshold that nothing was learned about, and the band
+below, stay at the same difference of cosines. Films for tests are never tuned on; the caller sees to that with
+`check_tunable`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
-from sklearn.metrics import log_loss, precision_recall_curve
+from numpy.typing import NDArray
+from sklearn.metrics import log_loss
 
 from models.detector import Detection
 from models.errors import ModelError
@@ -29,6 +31,7 @@ from models.phantoms import FINDINGS, PhantomSet
 SCALES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
 SHARPNESS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 1.0)
 OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
+_ROUNDS: Final = 10
 TEMPERATURES: Final = tuple(round(float(value), 6) for value in np.geomspace(0.005, 2.0, 120))
 
 
@@ -115,12 +118,11 @@ def best_decisions(
         np.concatenate([there[key] for key in known]),
         start=start.temperature,
     )
-    chosen = {
-        key: threshold
-        for key in known
-        if (threshold := best_threshold(sigmoid(differences[key] / temperature), there[key], sensitivity=sensitivity))
-        is not None
-    }
+    chosen = best_thresholds(
+        {key: sigmoid(differences[key] / temperature) for key in known},
+        {key: there[key] for key in known},
+        sensitivity=sensitivity,
+    )
     kept = {
         key: same_point(threshold, start.temperature, temperature)
         for key, threshold in start.thresholds.items()
@@ -150,6 +152,32 @@ def best_temperature(differences: Scores, there: Marks, *, start: float) -> floa
     return min((start, *TEMPERATURES), key=loss)
 
 
+def best_thresholds(
+    probabilities: Mapping[str, Scores], there: Mapping[str, Marks], *, sensitivity: float | None = None
+) -> dict[str, float]:
+    """Choose the probabilities from which findings are there: at the best F1 of all together, or by `best_threshold`.
+
+    Each by itself, a finding that cannot be told would best be found on every film; together, hardly on any.
+    """
+    alone = {key: best_threshold(probabilities[key], there[key], sensitivity=sensitivity) for key in probabilities}
+    chosen = {key: threshold for key, threshold in alone.items() if threshold is not None}
+    if sensitivity is not None:
+        return chosen
+    cuts = {key: _cuts(probabilities[key], there[key]) for key in chosen}
+    for _ in range(_ROUNDS):
+        before = dict(chosen)
+        for key in chosen:
+            others = [_at(cuts[other], chosen[other]) for other in chosen if other != key]
+            mine = cuts[key]
+            right = mine.right + sum(one[0] for one in others)
+            called = mine.called + sum(one[1] for one in others)
+            present = sum(int(there[other].sum()) for other in chosen)
+            chosen[key] = float(mine.thresholds[(2 * right / (called + present)).argmax()])
+        if chosen == before:
+            break
+    return chosen
+
+
 def best_threshold(probabilities: Scores, there: Marks, *, sensitivity: float | None = None) -> float | None:
     """Choose the probability from which a finding is there, in the middle between two films.
 
@@ -157,15 +185,39 @@ def best_threshold(probabilities: Scores, there: Marks, *, sensitivity: float | 
     """
     if not there.any() or there.all():
         return None
-    precision, recall, thresholds = precision_recall_curve(there, probabilities)
-    precision, recall = precision[:-1], recall[:-1]
+    cuts = _cuts(probabilities, there)
     if sensitivity is None:
-        chosen = int((2 * precision * recall / np.maximum(precision + recall, 1e-12)).argmax())
+        chosen = int((2 * cuts.right / (cuts.called + there.sum())).argmax())
     else:
-        chosen = int(np.flatnonzero(recall >= sensitivity)[-1])
-    below = thresholds[chosen - 1] if chosen else thresholds[chosen]
-    # Rounded down: a probability that is a threshold must reach it.
-    return float(np.floor((thresholds[chosen] + below) / 2 * 1e6) / 1e6)
+        chosen = int(np.flatnonzero(cuts.right >= sensitivity * there.sum() - 1e-9)[0])
+    return float(cuts.thresholds[chosen])
+
+
+class _Cuts(NamedTuple):
+    """Everywhere that a finding's films can be cut in two, from the fewest called to all.
+
+    thresholds: probabilities; right, called: how many films are called rightly, and called at all
+    """
+
+    thresholds: Scores
+    right: NDArray[np.intp]
+    called: NDArray[np.intp]
+
+
+def _cuts(probabilities: Scores, there: Marks) -> _Cuts:
+    order = np.argsort(-probabilities, kind="stable")
+    ordered = probabilities[order]
+    called = np.array([0, *(np.flatnonzero(np.diff(ordered)) + 1), len(ordered)])
+    bounds = np.concatenate([[1.0], ordered, ordered[-1:]])
+    # In the middle between two films, rounded down: a probability that is a threshold must reach it.
+    thresholds = np.floor((bounds[called] + bounds[called + 1]) / 2 * 1e6) / 1e6
+    return _Cuts(thresholds, np.concatenate([[0], there[order].cumsum()])[called], called)
+
+
+def _at(cuts: _Cuts, threshold: float) -> tuple[int, int]:
+    """Say how many films are called rightly, and at all, by one of the thresholds."""
+    place = int(np.flatnonzero(cuts.thresholds == threshold)[0])
+    return int(cuts.right[place]), int(cuts.called[place])
 
 
 def same_point(threshold: float, before: float, after: float) -> float:
