@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models import progress
+from models.command import exit_status
 from models.engines import ENGINES
-from models.errors import ModelError
 from models.evaluation.cases import TASKS, Task
 from models.evaluation.prompt_set import DEFAULT
 from models.evaluation.request import ABLATIONS, TRAINING_FILMS, Request
@@ -48,17 +48,14 @@ def main(arguments: list[str]) -> int:
         tune=options.tune,
         sensitivity=options.sensitivity,
     )
-    try:
+
+    def measure() -> int:
         with progress.on(sys.stderr) as report:
             document = evaluate(request, report)
-    except ModelError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"failed: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(document) if options.json else markdown(document).rstrip())
-    return 0
+        print(json.dumps(document) if options.json else markdown(document).rstrip())
+        return 0
+
+    return exit_status(measure)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 
 from models import progress
+from models.command import exit_status
 from models.errors import ModelError
 from models.training.finish import MODEL, write_model
 from models.training.loop import train
@@ -31,17 +32,14 @@ def main(arguments: list[str]) -> int:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    try:
-        run = read_run(options.run)
-        directory = _run(run, stop)
-    except ModelError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"failed: {error}", file=sys.stderr)
-        return 1
+    return exit_status(lambda: _train(options.run, stop))
+
+
+def _train(path: Path, stop: Event) -> int:
+    run = read_run(path)
+    directory = _run(run, stop)
     if directory is None:
-        print(f"stopped; python -m models.train {options.run} goes on from here", file=sys.stderr)
+        print(f"stopped; python -m models.train {path} goes on from here", file=sys.stderr)
         return 1
     print(f"{directory}: {run.model.name} {run.model.version}")
     return 0

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from node import log
 from node.errors import Stopped, where
+from node.periodic import Periodic
 
 _PAUSE_SECONDS: Final = 1.0
 _SILENCE_SECONDS: Final = 10
@@ -76,7 +77,7 @@ class Lifeline:
                 return on_lost(f"the lock of executor {self._executor} is lost: {where(error)}")
 
 
-class Heir:
+class Heir(Periodic):
     """Looks once a second, until closed, for dead executors that had work in hand.
 
     recover: puts an executor's work back into its queues, and counts it
@@ -84,26 +85,13 @@ class Heir:
 
     def __init__(self, engine: sa.Engine, executor: str, recover: Callable[[str], int]) -> None:
         self._engine, self._executor, self._recover = engine, executor, recover
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heir", daemon=True)
-        self._thread.start()
+        super().__init__(self._try, name="heir", pause_seconds=_PAUSE_SECONDS)
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it still looks."""
-        return self._thread.is_alive()
-
-    def close(self) -> None:
-        """Stop."""
-        self._closing.set()
-        self._thread.join(timeout=10)
-
-    def _run(self) -> None:
-        while not self._closing.wait(timeout=_PAUSE_SECONDS):
-            try:
-                self._look()
-            except Exception as error:  # the boundary to the database, which the lifeline watches: look again
-                log.get().warning("library.warned", library="heir", where=where(error))
+    def _try(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # the boundary to the database, which the lifeline watches: look again
+            log.get().warning("library.warned", library="heir", where=where(error))
 
     def _look(self) -> None:
         with self._engine.connect() as connection:

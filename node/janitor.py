@@ -6,7 +6,6 @@ Waiting or parked work never ages out. Of several processes on one folder, one c
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from node import durable, log, processes
 from node.errors import where
 from node.ledger import Ledger
 from node.order_store import OrderStore
+from node.periodic import Periodic
 from node.spool import Spool
 
 _PAUSE_SECONDS = 3600.0
@@ -28,34 +28,19 @@ class History(Protocol):
         ...
 
 
-class Janitor:
+class Janitor(Periodic):
     """Looks at once, and then every hour until closed."""
 
     def __init__(self, spool: Spool, ledger: Ledger, orders: OrderStore, history: History, *, keep_days: float) -> None:
         self._spool, self._ledger, self._orders, self._history = spool, ledger, orders, history
         self._keep = timedelta(days=keep_days)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
-        self._thread.start()
+        super().__init__(self._try, name="janitor", pause_seconds=_PAUSE_SECONDS, at_once=True)
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it still looks."""
-        return self._thread.is_alive()
-
-    def close(self) -> None:
-        """Stop."""
-        self._closing.set()
-        self._thread.join(timeout=10)
-
-    def _run(self) -> None:
-        is_closing = False
-        while not is_closing:
-            try:
-                self._clean()
-            except Exception as error:  # a boundary: the disk and the database may ail, and be well in an hour
-                log.get().error("janitor.failed", reason=where(error))
-            is_closing = self._closing.wait(timeout=_PAUSE_SECONDS)
+    def _try(self) -> None:
+        try:
+            self._clean()
+        except Exception as error:  # a boundary: the disk and the database may ail, and be well in an hour
+            log.get().error("janitor.failed", reason=where(error))
 
     def _clean(self) -> None:
         with durable.try_lock(self._spool.directory / "janitor.lock") as is_alone:

@@ -24,6 +24,7 @@ from node.janitor import Janitor
 from node.ledger import Ledger
 from node.metrics import Metrics
 from node.order_store import OrderStore
+from node.periodic import Periodic
 from node.pipeline import WRITERS, Pipeline
 from node.roles import Process
 from node.sending import Sending
@@ -46,7 +47,7 @@ class Working:
 
     ledger: Ledger
     gate: Gate
-    threads: tuple[Janitor | Heir, ...]
+    threads: tuple[Periodic, ...]
 
     @property
     def is_good(self) -> bool:
@@ -85,7 +86,7 @@ def open_working(
     steps = None if reading is None else _steps(settings, sending, reading, orders)
     engine = Engine(database.open_engine(settings.storage), sending, steps, process=process, gate=gate, on_step=on_step)
     parts.callback(engine.close)
-    threads: list[Janitor | Heir] = []
+    threads: list[Periodic] = []
     if database.is_server(sql):
         database.create_views(sql)
         threads.append(Heir(sql, process.executor, engine.recover))

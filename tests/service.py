@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -16,13 +17,16 @@ from node import config
 from node.config import (
     Caller,
     DicomDestination,
+    Hl7Destination,
     HttpSettings,
     ListenerSettings,
     ModelSettings,
+    OrdersSettings,
     Settings,
     StorageSettings,
     StudySettings,
 )
+from tests.mllp import InformationSystem
 from tests.peers import LOOPBACK
 
 REPOSITORY = Path(__file__).parents[1]
@@ -51,6 +55,16 @@ def settings_for(
         http=HttpSettings(port=0),
         model=model or ModelSettings(),
         destinations=(DicomDestination(name="archive", ae_title=archive_ae, host=LOOPBACK, port=archive_port),),
+    )
+
+
+def settings_with(system: InformationSystem, directory: Path, *, archive_port: int) -> Settings:
+    """The same for a node that also sends results to an information system, and takes its orders."""
+    settings = settings_for(directory, archive_port=archive_port)
+    return dataclasses.replace(
+        settings,
+        destinations=(*settings.destinations, Hl7Destination(name="ris", host=LOOPBACK, port=system.port)),
+        orders=OrdersSettings(port=0, hosts=(LOOPBACK,)),
     )
 
 

@@ -42,7 +42,7 @@ LAYERS = (
     {"config", "drift", "log", "metrics"},
     {"tables"},
     {"rules"},
-    {"durable", "framing", "header", "hl7", "identity", "urgency"},
+    {"durable", "framing", "header", "hl7", "identity", "periodic", "urgency"},
     {"attributes"},
     {"domain"},
     {"errors"},
@@ -86,10 +86,11 @@ HOMES = {
     "torch": ("models/", "export/"),
 }
 
-# Files that a person runs, and that therefore speak on the terminal.
+# Files that a person runs, or that end what is run, and that therefore speak on the terminal.
 COMMANDS = (
     "node/__main__.py",
     "models/checkpoint/__main__.py",
+    "models/command.py",
     "models/evaluate.py",
     "models/evaluation/card.py",
     "models/golden/__main__.py",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
-from node.config import Hl7Destination, OrdersSettings, Settings
 from node.hl7.text import read
 from tests import films, mllp, peers
 from tests.mllp import InformationSystem, Mood
-from tests.service import Service, settings_for
+from tests.service import Service, settings_with
 from tests.test_journey import command
 
 FILM = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "AccessionNumber": "ACC-9911"})
@@ -22,15 +20,6 @@ ORDER = "\r".join(
         "OBR|1|P1^RIS|F1^RIS|XCHEST||||||||||||||ACC-9911",
     )
 )
-
-
-def settings_with(system: InformationSystem, directory: Path, *, archive_port: int) -> Settings:
-    settings = settings_for(directory, archive_port=archive_port)
-    return dataclasses.replace(
-        settings,
-        destinations=(*settings.destinations, Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port)),
-        orders=OrdersSettings(port=0, hosts=(peers.LOOPBACK,)),
-    )
 
 
 def test_a_result_answers_the_order_that_came_before_its_film(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ them, and the orders, which are the patient's. UIDs may stand everywhere.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import socket
 import urllib.error
@@ -25,12 +24,11 @@ from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 from pynetdicom import AE, build_context
 
-from node.config import Hl7Destination, OrdersSettings, Settings
 from tests import films, mllp, peers
 from tests.chaos.night import on_database
 from tests.mllp import InformationSystem, Mood
 from tests.postgres import Postgres
-from tests.service import Service, settings_for
+from tests.service import Service, settings_with
 from tests.test_journey import command
 from tests.traces import BIRTH_DATE, MARK, found_in, marked
 
@@ -47,15 +45,6 @@ ORDER = "\r".join(
         f"OBR|1|{MARK}^RIS|{MARK}^RIS|XCHEST||||||||||||||{MARK}3 ß",
     )
 )
-
-
-def settings_with(system: InformationSystem, directory: Path, *, archive_port: int) -> Settings:
-    settings = settings_for(directory, archive_port=archive_port)
-    return dataclasses.replace(
-        settings,
-        destinations=(*settings.destinations, Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port)),
-        orders=OrdersSettings(port=0, hosts=(peers.LOOPBACK,)),
-    )
 
 
 def malformed() -> list[Dataset]:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from models import progress
 from models.checkpoint.importer import Imported, Wishes, bring
-from models.errors import ModelError
+from models.command import exit_status
+
+_NOTHING_LEFT = "; nothing was left behind"
 
 
 def main(arguments: list[str]) -> int:
@@ -29,20 +31,18 @@ def main(arguments: list[str]) -> int:
         rest=options.rest,
         seed=options.seed,
     )
-    try:
+
+    def make() -> int:
         with progress.on(sys.stderr) as report:
             imported = bring(options.source, options.directory, wishes, report=report)
-    except ModelError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"failed: {error}; nothing was left behind", file=sys.stderr)
-        return 1
+        print(json.dumps(asdict(imported), default=str, ensure_ascii=False) if options.json else _line(imported))
+        return 0
+
+    try:
+        return exit_status(make, remark=_NOTHING_LEFT)
     except KeyboardInterrupt:
-        print("stopped; nothing was left behind", file=sys.stderr)
+        print(f"stopped{_NOTHING_LEFT}", file=sys.stderr)
         return 1
-    print(json.dumps(asdict(imported), default=str, ensure_ascii=False) if options.json else _line(imported))
-    return 0
 
 
 def _line(imported: Imported) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from models.checkpoint import CARD, file_sha256
+from models.command import exit_status
 from models.errors import ModelError
 from models.evaluation import plots
 from models.evaluation.document import decisions, inner, row, shown, tables
@@ -80,16 +81,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
     parser.add_argument("--notes", type=Path, metavar="FILE.md", help="what somebody saw who looked at the failures")
     options = parser.parse_args(arguments)
-    try:
-        evaluations = [read_evaluation(path) for path in options.evaluations]
-        notes = options.notes.read_text(encoding="utf-8") if options.notes else ""
-        fill_card(options.model, evaluations, notes=notes)
-    except ModelError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"failed: {error}", file=sys.stderr)
-        return 1
+    return exit_status(lambda: _fill(options))
+
+
+def _fill(options: argparse.Namespace) -> int:
+    evaluations = [read_evaluation(path) for path in options.evaluations]
+    notes = options.notes.read_text(encoding="utf-8") if options.notes else ""
+    fill_card(options.model, evaluations, notes=notes)
     print(f"{options.model / CARD}: {len(evaluations)} evaluations")
     return 0
 

@@ -155,46 +155,34 @@ def best_temperature(differences: Scores, there: Marks, *, start: float) -> floa
 def best_thresholds(
     probabilities: Mapping[str, Scores], there: Mapping[str, Marks], *, sensitivity: float | None = None
 ) -> dict[str, float]:
-    """Choose the probabilities from which findings are there: at the best F1 of all together, or by `best_threshold`.
+    """Choose the probabilities from which findings are there: at the best F1 of all together, or each at a sensitivity.
 
-    Each by itself, a finding that cannot be told would best be found on every film; together, hardly on any.
+    Each by itself, a finding that cannot be told would best be found on every film; together, hardly on any. Nothing is
+    chosen for one that all films have, or none; the highest threshold of equals is.
     """
-    alone = {key: best_threshold(probabilities[key], there[key], sensitivity=sensitivity) for key in probabilities}
-    chosen = {key: threshold for key, threshold in alone.items() if threshold is not None}
+    cuts = {key: _cuts(probabilities[key], marks) for key, marks in there.items() if marks.any() and not marks.all()}
     if sensitivity is not None:
-        return chosen
-    cuts = {key: _cuts(probabilities[key], there[key]) for key in chosen}
+        # A hair less, as a share of a number of films is seldom exact.
+        least = {key: sensitivity * one.right[-1] - 1e-9 for key, one in cuts.items()}
+        return {key: float(one.thresholds[np.flatnonzero(one.right >= least[key])[0]]) for key, one in cuts.items()}
+    places = {key: int(_f1(one).argmax()) for key, one in cuts.items()}
     for _ in range(_ROUNDS):
-        before = dict(chosen)
-        for key in chosen:
-            others = [_at(cuts[other], chosen[other]) for other in chosen if other != key]
-            mine = cuts[key]
-            right = mine.right + sum(one[0] for one in others)
-            called = mine.called + sum(one[1] for one in others)
-            present = sum(int(there[other].sum()) for other in chosen)
-            chosen[key] = float(mine.thresholds[(2 * right / (called + present)).argmax()])
-        if chosen == before:
+        before = dict(places)
+        for key in cuts:
+            others = [(one, places[other]) for other, one in cuts.items() if other != key]
+            places[key] = int(_f1(cuts[key], others).argmax())
+        if places == before:
             break
-    return chosen
+    return {key: float(one.thresholds[places[key]]) for key, one in cuts.items()}
 
 
 def best_threshold(probabilities: Scores, there: Marks, *, sensitivity: float | None = None) -> float | None:
-    """Choose the probability from which a finding is there, in the middle between two films.
-
-    At the best F1, or the highest with this sensitivity; None where the films have it all, or none of them.
-    """
-    if not there.any() or there.all():
-        return None
-    cuts = _cuts(probabilities, there)
-    if sensitivity is None:
-        chosen = int((2 * cuts.right / (cuts.called + there.sum())).argmax())
-    else:
-        chosen = int(np.flatnonzero(cuts.right >= sensitivity * there.sum() - 1e-9)[0])
-    return float(cuts.thresholds[chosen])
+    """Choose the probability from which one thing is there, as `best_thresholds`; None where nothing is chosen."""
+    return best_thresholds({"": probabilities}, {"": there}, sensitivity=sensitivity).get("")
 
 
 class _Cuts(NamedTuple):
-    """Everywhere that a finding's films can be cut in two, from the fewest called to all.
+    """Everywhere that a finding's films can be cut in two, from none called to all.
 
     thresholds: probabilities; right, called: how many films are called rightly, and called at all
     """
@@ -214,10 +202,13 @@ def _cuts(probabilities: Scores, there: Marks) -> _Cuts:
     return _Cuts(thresholds, np.concatenate([[0], there[order].cumsum()])[called], called)
 
 
-def _at(cuts: _Cuts, threshold: float) -> tuple[int, int]:
-    """Say how many films are called rightly, and at all, by one of the thresholds."""
-    place = int(np.flatnonzero(cuts.thresholds == threshold)[0])
-    return int(cuts.right[place]), int(cuts.called[place])
+def _f1(cuts: _Cuts, others: Sequence[tuple[_Cuts, int]] = ()) -> Scores:
+    """Give the F1 at every cut of a finding, of others at one cut each and it together."""
+    right = cuts.right + sum(one.right[place] for one, place in others)
+    called = cuts.called + sum(one.called[place] for one, place in others)
+    there = cuts.right[-1] + sum(one.right[-1] for one, _ in others)
+    f1: Scores = 2 * right / (called + there)
+    return f1
 
 
 def same_point(threshold: float, before: float, after: float) -> float:
