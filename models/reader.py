@@ -134,7 +134,7 @@ class ChexReader:
         return FilmReading(
             sentences=tuple(self._sentence(prompts[index], text, regions, index) for index, text in kept),
             prompts=tuple(
-                self._reading(prompt, regions, index, probabilities.get(index), standing.get(index))
+                self._reading(prompt, regions, index, probabilities.get(index), states.get(index), standing.get(index))
                 for index, prompt in enumerate(prompts)
             ),
         )
@@ -222,14 +222,20 @@ class ChexReader:
         return contrast(features, positive=positive, negative=negative, temperature=temperature)
 
     def _reading(
-        self, prompt: ReaderPrompt, regions: Regions, index: int, probability: float | None, sentence: int | None
+        self,
+        prompt: ReaderPrompt,
+        regions: Regions,
+        index: int,
+        probability: float | None,
+        state: State | None,
+        sentence: int | None,
     ) -> PromptReading:
         boxes, scores = self._visible(regions.boxes[0, index], regions.scores[0, index])
         return PromptReading(
             key=prompt.key,
             kind=prompt.kind,
             probability=probability,
-            state=None if probability is None else self._state(prompt.key, probability),
+            state=state,
             boxes=boxes,
             box_scores=scores,
             sentence=sentence,

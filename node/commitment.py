@@ -7,7 +7,7 @@ the ledger, synced, before it is answered with Success: whoever gets anything el
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -98,12 +98,10 @@ def failure(name: str, code: int) -> str:
 class Commitments:
     """Takes answers, whichever way they come; used by several threads, and by processes that share a ledger.
 
-    ledger: opens it when an answer comes; what it raises lets the archive send it again
+    What the ledger raises lets the archive send its answer again.
     """
 
-    def __init__(
-        self, ledger: Callable[[], Ledger], destinations: Iterable[DestinationSettings], metrics: Metrics
-    ) -> None:
+    def __init__(self, ledger: Ledger, destinations: Iterable[DestinationSettings], metrics: Metrics) -> None:
         self._ledger, self._metrics = ledger, metrics
         self._destinations = {one.name: one for one in destinations if isinstance(one, DicomDestination)}
 
@@ -133,15 +131,14 @@ class Commitments:
             return self._refused(where(error), status=PROCESSING_FAILURE)
 
     def _keep(self, answer: Answer, *, calling_aet: str) -> int:
-        ledger = self._ledger()
-        asked = {one.sop_instance_uid: one for one in ledger.transaction(answer.transaction_uid)}
+        asked = {one.sop_instance_uid: one for one in self._ledger.transaction(answer.transaction_uid)}
         if not asked:
             return self._refused("transaction", status=INVALID_ARGUMENT)
         name = next(iter(asked.values())).destination
         settings = self._destinations.get(name)
         if settings is None or settings.ae_title.strip() != calling_aet.strip():
             return self._refused("sender", status=INVALID_ARGUMENT)
-        committed = ledger.set_answered(
+        committed = self._ledger.set_answered(
             answer.transaction_uid,
             kept=[one for uid, one in asked.items() if uid in answer.kept],
             failed={asked[uid]: failure(name, code) for uid, code in answer.failed.items() if uid in asked},

@@ -379,6 +379,11 @@ class DeliveryState(StrEnum):
     ABANDONED = "abandoned"
 
 
+STUDY_STATES: Final = ("receiving", "reading", "finished", "parked")
+DELIVERY_STATES: Final = tuple(state for state in DeliveryState if state is not DeliveryState.ABANDONED)
+"""What counts are kept of in any case, be it 0."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One output on its way to one destination; safe to repeat."""

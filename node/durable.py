@@ -55,32 +55,33 @@ class Aside:
             os.close(self._handle)
 
 
-def write(path: Path, *parts: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     """Write a file into a folder that exists. On any failure nothing is left behind."""
-    aside = Aside(path.parent)
-    try:
-        for part in parts:
-            aside.write(part)
-        aside.seal()
+    with _sealed(path.parent, content) as aside:
         aside.publish(path)
-    finally:
-        aside.discard()
 
 
-def write_new(path: Path, *parts: bytes) -> bool:
+def write_new(path: Path, content: bytes) -> bool:
     """Write a file into a folder that exists, unless there is one of its name; whether it was written."""
-    aside = Aside(path.parent)
-    try:
-        for part in parts:
-            aside.write(part)
-        aside.seal()
-        os.link(aside.path, path)
-    except FileExistsError:
-        return False
-    finally:
-        aside.discard()
+    with _sealed(path.parent, content) as aside:
+        try:
+            os.link(aside.path, path)
+        except FileExistsError:
+            return False
     sync_folder(path.parent)
     return True
+
+
+@contextmanager
+def _sealed(folder: Path, content: bytes) -> Iterator[Aside]:
+    """Write a file under a temporary name, synced, which is gone in the end."""
+    aside = Aside(folder)
+    try:
+        aside.write(content)
+        aside.seal()
+        yield aside
+    finally:
+        aside.discard()
 
 
 def unfinished(folder: Path) -> Iterator[Path]:

@@ -119,7 +119,7 @@ class Listener:
 
     def _certificate(self, tls: ServerTlsSettings) -> ServerTls:
         """Open the certificate and show in the metrics how long it is good for."""
-        server_tls = ServerTls(name="listener", certificate=tls.certificate, key=tls.key, ca=tls.ca)
+        server_tls = ServerTls("listener", tls)
         self._metrics.certificate_days.labels("listener").set_function(lambda: server_tls.days_left)
         return server_tls
 

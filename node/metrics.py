@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
-from node.domain import FindingState, Reason
+from node.domain import DELIVERY_STATES, STUDY_STATES, FindingState, Reason
 
 Wsgi = Callable[[dict[str, object], Callable[..., object]], Iterable[bytes]]
 
@@ -36,8 +36,6 @@ FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish", "deliver", "commit")
 
-_STUDY_STATES: Final = ("receiving", "reading", "finished", "parked")
-_DELIVERY_STATES: Final = ("waiting", "sending", "sent", "committed", "parked")
 _STEP_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TURNAROUND_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 _PROBABILITY_BUCKETS: Final = tuple(number / 10 for number in range(1, 11))
@@ -220,8 +218,8 @@ class SnapshotCollector(Collector):
 
 def _counted(now: Counts) -> Iterator[GaugeMetricFamily]:
     """The gauges of studies and deliveries; a state that no work is in counts 0."""
-    studies = {state: now.studies.get(state, 0) for state in (*_STUDY_STATES, *now.studies)}
-    pairs = (*itertools.product(now.paused, _DELIVERY_STATES), *now.deliveries)
+    studies = {state: now.studies.get(state, 0) for state in (*STUDY_STATES, *now.studies)}
+    pairs = (*itertools.product(now.paused, DELIVERY_STATES), *now.deliveries)
     deliveries = {pair: now.deliveries.get(pair, 0) for pair in pairs}
     waiting = {
         "studies": studies["receiving"] + studies["reading"],

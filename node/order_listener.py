@@ -17,7 +17,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from node import access, log
-from node.config import OrdersSettings, OrdersTlsSettings
+from node.config import OrdersSettings
 from node.errors import where
 from node.hl7 import mllp
 from node.hl7.acknowledgment import Code, Complaint, acknowledge
@@ -57,7 +57,7 @@ class OrderListener:
         zone: ZoneInfo,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
-        tls = None if settings.tls is None else _server_tls(settings.tls)
+        tls = None if settings.tls is None else ServerTls("orders", settings.tls)
         if tls is not None:
             metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
         desk = _Desk(store, metrics, zone)
@@ -84,11 +84,6 @@ class OrderListener:
         self._server.end_connections()
         self._server.server_close()
         self._thread.join(timeout=10)
-
-
-def _server_tls(tls: OrdersTlsSettings) -> ServerTls:
-    """Raises as `ServerTls` does."""
-    return ServerTls(name="orders", certificate=tls.certificate, key=tls.key, ca=tls.ca)
 
 
 class _Desk:

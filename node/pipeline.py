@@ -159,8 +159,7 @@ class Pipeline:
 
     def waiting(self, study_uid: str) -> Waiting:
         """Since when a study has a film that no finished round covers, and whether anybody called it urgent."""
-        covered = {name for mark in self.spool.rounds(study_uid) for name in mark.files}
-        unread = [one for one in self.spool.study(study_uid).instances if one.path.name not in covered]
+        unread = self.spool.unread(study_uid)
         return Waiting(
             arrived_at=min((one.received_at for one in unread), default=datetime.now(UTC)),
             is_urgent=self.spool.is_urgent(study_uid)

@@ -6,7 +6,7 @@ PostgreSQL is away, and handed on once it is back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -32,11 +32,6 @@ class Receiving:
     submitter: Submitter
     orders: OrderListener | None
 
-    @property
-    def parts(self) -> Mapping[str, bool]:
-        """Each part with whether it is good."""
-        return {"listener": self.listener.is_listening, "submitter": self.submitter.is_alive}
-
 
 def open_receiving(
     settings: Settings, *, spool: Spool, orders: OrderStore, metrics: Metrics, parts: ExitStack
@@ -61,7 +56,7 @@ def open_receiving(
             settings.listener,
             spool,
             metrics,
-            commitments=Commitments(lambda: ledger, settings.destinations, metrics),
+            commitments=Commitments(ledger, settings.destinations, metrics),
             on_kept=submitter.submit,
         )
     parts.callback(listener.close)

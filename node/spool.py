@@ -213,6 +213,10 @@ class Spool:
         """The marks of all finished rounds, oldest first."""
         return rounds.marks(self._folder(study_uid) / "rounds")
 
+    def unread(self, study_uid: str) -> list[Instance]:
+        """The newest version of each object that no finished round covers."""
+        return [_instance(path) for path in _unread(self._folder(study_uid))]
+
     def has_unread(self, study_uid: str) -> bool:
         """Whether a study holds a file that no finished round covers."""
         return _has_unread(self._folder(study_uid))
@@ -276,10 +280,10 @@ class Spool:
             shutil.rmtree(aside)
         return True
 
-    def _write(self, path: Path, *parts: bytes) -> None:
+    def _write(self, path: Path, content: bytes = b"") -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
         self._make_folder(path.parent)
-        durable.write(path, *parts)
+        durable.write(path, content)
 
     def _make_folder(self, folder: Path) -> None:
         with durable.lock(self._folders_lock):  # what somebody else has made is used only after its entry is synced
@@ -321,8 +325,12 @@ def _changed_at(path: Path) -> float:
 
 def _has_unread(folder: Path) -> bool:
     """Whether a study's folder, wherever it lies, holds the newest version of an object that no round covers."""
+    return any(True for _ in _unread(folder))
+
+
+def _unread(folder: Path) -> Iterator[Path]:
     covered = {name for mark in rounds.marks(folder / "rounds") for name in mark.files}
-    return any(path.name not in covered for path in _newest(folder))
+    return (path for path in _newest(folder) if path.name not in covered)
 
 
 def _newest(folder: Path) -> list[Path]:

@@ -8,15 +8,12 @@ from typing import cast
 
 from node import database, processes
 from node.config import Settings
-from node.domain import DeliveryState, is_uid
+from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
 from node.errors import InputError
 from node.executor import Client
 from node.ledger import Ledger
 from node.order_store import OrderStore
 from node.spool import Spool
-
-_STUDY_STATES = ("receiving", "reading", "finished", "parked")
-_DELIVERY_STATES = [state for state in DeliveryState if state is not DeliveryState.ABANDONED]
 
 
 def status(settings: Settings) -> dict[str, object]:
@@ -30,10 +27,10 @@ def status(settings: Settings) -> dict[str, object]:
     return {
         "ready": any(one.ready for one in running) and all(one.ready is not False for one in running),
         "processes": {one.executor: one.ready for one in running},
-        "studies": {state: studies.get(state, 0) for state in _STUDY_STATES},
+        "studies": {state: studies.get(state, 0) for state in STUDY_STATES},
         "deliveries": {
             destination.name: {
-                **{str(state): counts.get((destination.name, state), 0) for state in _DELIVERY_STATES},
+                **{str(state): counts.get((destination.name, state), 0) for state in DELIVERY_STATES},
                 "paused": destination.name in delayed,
             }
             for destination in settings.destinations

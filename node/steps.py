@@ -19,7 +19,7 @@ from node.errors import NodeError, is_of_disk, where
 from node.ledger import Ledger, is_away
 from node.metrics import Metrics
 from node.pipeline import Pipeline, Round
-from node.sending import Json, Sending
+from node.sending import Json
 from node.spool import sop_instance_uid_of
 
 _T = TypeVar("_T")
@@ -33,7 +33,6 @@ class Steps:
     ledger: Ledger
     metrics: Metrics
     destinations: Mapping[str, DestinationSettings]
-    sending: Sending
     stat_seconds: float
 
     def place(self, study_uid: str) -> int | None:

@@ -16,7 +16,7 @@ from typing import Final
 from cryptography import x509
 
 from node import log
-from node.config import Settings, TlsSettings, TlsTable, tls_tables
+from node.config import OrdersTlsSettings, ServerTlsSettings, Settings, TlsSettings, TlsTable, tls_tables
 from node.errors import ConfigError
 
 _CIPHERS: Final = "ECDHE+AESGCM"
@@ -32,8 +32,8 @@ class ServerTls:
     Raises OSError (ssl.SSLError is one) or ValueError when the first ones cannot be used.
     """
 
-    def __init__(self, *, name: str, certificate: Path, key: Path, ca: Path) -> None:
-        self._name, self._certificate, self._key, self._ca = name, certificate, key, ca
+    def __init__(self, name: str, files: ServerTlsSettings | OrdersTlsSettings) -> None:
+        self._name, self._files = name, files
         self._changing = threading.Lock()
         self._stamps = self._look()
         self._context, self._expires = self._load()
@@ -59,23 +59,22 @@ class ServerTls:
             return self._context
 
     def _look(self) -> list[_Stamp]:
-        return [_stamp(path) for path in (self._certificate, self._key, self._ca)]
+        return [_stamp(path) for path in (self._files.certificate, self._files.key, self._files.ca)]
 
     def _load(self) -> tuple[ssl.SSLContext, datetime]:
-        context = server_context(certificate=self._certificate, key=self._key, ca=self._ca)
-        return context, _expires(self._certificate)
+        return server_context(self._files), _expires(self._files.certificate)
 
 
-def server_context(*, certificate: Path, key: Path, ca: Path) -> ssl.SSLContext:
+def server_context(files: ServerTlsSettings | OrdersTlsSettings) -> ssl.SSLContext:
     """Let in nobody without a certificate of the named authority.
 
     Raises OSError (ssl.SSLError is one) when the files cannot be used.
     """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca)
     context.verify_mode = ssl.CERT_REQUIRED
     context.options |= ssl.OP_NO_RENEGOTIATION
     _modernize(context)
-    _show(context, certificate, key)
+    _show(context, files.certificate, files.key)
     return context
 
 
@@ -120,7 +119,7 @@ def _mistakes(table: str, tls: TlsTable) -> Iterator[str]:
         if isinstance(tls, TlsSettings):
             client_context(tls)
         else:
-            ServerTls(name=table, certificate=tls.certificate, key=tls.key, ca=tls.ca)
+            ServerTls(table, tls)
     except (OSError, ValueError) as error:
         yield f"{table}: ca, certificate and key cannot be used together ({complaint(error)}); correct the files"
 

@@ -105,7 +105,7 @@ def _sending(settings: Settings, *, spool: Spool, ledger: Ledger, metrics: Metri
         ledger=ledger,
         metrics=metrics,
         destinations={destination.name: destination for destination in settings.destinations},
-        commitments=Commitments(lambda: ledger, settings.destinations, metrics),
+        commitments=Commitments(ledger, settings.destinations, metrics),
         calling_aet=settings.listener.ae_title,
     )
 
@@ -143,7 +143,6 @@ def _steps(settings: Settings, sending: Sending, reading: Reading, orders: Order
         ledger=sending.ledger,
         metrics=metrics,
         destinations=sending.destinations,
-        sending=sending,
         stat_seconds=settings.study.stat_seconds,
     )
 

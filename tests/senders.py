@@ -18,7 +18,7 @@ def sending(spool: Spool, ledger: Ledger, *destinations: DestinationSettings, re
         ledger=ledger,
         metrics=metrics,
         destinations={one.name: one for one in destinations},
-        commitments=Commitments(lambda: ledger, destinations, metrics),
+        commitments=Commitments(ledger, destinations, metrics),
         calling_aet="CHEX",
         report_seconds=report_seconds,
     )

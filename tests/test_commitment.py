@@ -26,12 +26,22 @@ DESTINATIONS = (
 )
 
 
+class Away(Ledger):
+    """One that nobody reaches."""
+
+    def __init__(self) -> None:
+        pass
+
+    def transaction(self, uid: str) -> list[Delivery]:
+        raise ConnectionError("the database is away")
+
+
 class Desk:
     """Two objects that were sent to `pacs`, and one of them to `other`; each destination was asked."""
 
     def __init__(self, folder: Path) -> None:
         self.ledger, self.metrics = Ledger(connect(folder / "ledger.sqlite")), Metrics()
-        self.commitments = Commitments(lambda: self.ledger, DESTINATIONS, self.metrics)
+        self.commitments = Commitments(self.ledger, DESTINATIONS, self.metrics)
         self.deliveries = [self._sent("pacs", "1.1"), self._sent("pacs", "1.2")]
         self.elsewhere = self._sent("other", "1.1")
         self.ledger.add_transaction("2.25.1", self.deliveries)
@@ -138,10 +148,7 @@ def test_what_cannot_be_understood_is_told_by_its_status(
 
 
 def test_without_a_database_the_archive_is_told_to_try_again(desk: Desk) -> None:
-    def away() -> Ledger:
-        raise ConnectionError("the database is away")
-
-    commitments = Commitments(away, DESTINATIONS, Metrics())
+    commitments = Commitments(Away(), DESTINATIONS, Metrics())
 
     assert commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0110
 
@@ -163,7 +170,7 @@ def test_only_a_destination_that_commits_may_report_and_only_from_its_host(desk:
 def test_a_host_that_is_not_known_reports_nothing(host: str) -> None:
     somewhere = DicomDestination(name="pacs", ae_title="PACS", host=host, port=104, storage_commitment=True)
 
-    assert not Commitments(lambda: pytest.fail("no ledger"), [somewhere], Metrics()).may_report(
+    assert not Commitments(Away(), [somewhere], Metrics()).may_report(
         calling_aet="PACS", host="127.0.0.1", is_caller=False
     )
 

@@ -232,16 +232,16 @@ class Bench:
             ledger=self.ledger,
             metrics=Metrics(),
             destinations={"ris": to(system)},
-            sending=senders.sending(spool, self.ledger, to(system)),
             stat_seconds=900.0,
         )
+        self.sending = senders.sending(spool, self.ledger, to(system))
 
     def written(self) -> tuple[OutputObject, bytes]:
         (output,) = self.pipeline.write(self.plan)
         return output, self.pipeline.spool.output_path(output).read_bytes()
 
     def send(self, output: OutputObject) -> Json:
-        return self.steps.sending.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
+        return self.sending.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
 
 
 @pytest.fixture

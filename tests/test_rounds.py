@@ -28,7 +28,7 @@ from node.order_store import OrderStore
 from node.pipeline import WRITERS, Pipeline
 from node.spool import Spool
 from node.steps import Steps
-from tests import films, peers, senders
+from tests import films, peers
 from tests.fakes import ScriptedReader
 from tests.service import Service, settings_for
 
@@ -158,7 +158,6 @@ class Bench:
             ledger=self.ledger,
             metrics=Metrics(),
             destinations={destination.name: destination for destination in destinations},
-            sending=senders.sending(self.spool, self.ledger, *destinations),
             stat_seconds=900.0,
         )
 

@@ -24,7 +24,7 @@ from node.pipeline import WRITERS, Pipeline
 from node.sending import Json
 from node.spool import Spool
 from node.steps import Steps
-from tests import films, peers, senders
+from tests import films, peers
 from tests.fakes import ScriptedReader
 
 STUDY = films.thumbnail().StudyInstanceUID
@@ -74,7 +74,6 @@ class Bench:
             ledger=self.ledger,
             metrics=Metrics(),
             destinations={"archive": archive},
-            sending=senders.sending(self.spool, self.ledger, archive),
             stat_seconds=900.0,
         )
 

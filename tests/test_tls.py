@@ -271,7 +271,7 @@ def test_a_key_with_a_password_is_refused_and_never_asked_for(tls: ServerTlsSett
     subprocess.run(command, check=True, capture_output=True)
 
     with pytest.raises(OSError, match=r"(?i)bad|decrypt|password|pem"):
-        ServerTls(name="listener", certificate=tls.certificate, key=tls.key, ca=tls.ca)
+        ServerTls("listener", tls)
 
 
 def test_a_listener_that_closes_leaves_nobody_waiting(tmp_path: Path, tls: ServerTlsSettings) -> None:

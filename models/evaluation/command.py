@@ -107,7 +107,8 @@ def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> Fil
 
 def _tasks(films: Films, request: Request) -> list[Task]:
     """Choose the tasks: all possible ones, or those that are asked for."""
-    possible = [task for task in TASKS if task in films.tasks]
+    known = films.tasks
+    possible = [task for task in TASKS if task in known]
     if not possible:
         raise ModelError(f"{request.data} says nothing of its films that could be measured; give them boxes or labels")
     if request.tasks is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, cast
 
@@ -77,18 +77,20 @@ def read_films(films: Films, *, side: int) -> Iterator[Film]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}); correct data.films.file") from error
+    names = frozenset(region.name for region in region_prompts())
     for number, text in enumerate(lines, 1):
         try:
             film = cast("_Film", json.loads(text))
             if not is_held_out(patient_of(film), films.held_out):
-                yield _read(film, path.parent / film["file"], side=side)
+                yield _read(film, path.parent / film["file"], side=side, names=names)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(
                 f"{path}, line {number}: not a film as expected ({error!r}); correct or remove it"
             ) from error
 
 
-def _read(film: _Film, path: Path, *, side: int) -> Film:
+def _read(film: _Film, path: Path, *, side: int, names: Collection[str]) -> Film:
+    """Read one film; names: of the regions."""
     gray = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
     if gray is None:
         raise ModelError(f"{path} cannot be read as a picture; restore it, or remove its line")
@@ -97,13 +99,13 @@ def _read(film: _Film, path: Path, *, side: int) -> Film:
     left, top = (columns - short) // 2, (rows - short) // 2
     square = gray[top : top + short, left : left + short]
     pixels = np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8)
-    line = film.get("truth") or _line(film, np.array([left, top, left, top], dtype=np.float32), short)
+    offset = np.array([left, top, left, top], dtype=np.float32)
+    line = film.get("truth") or _line(film, offset, short, names=names)
     return Film(pixels=pixels, line=line)
 
 
-def _line(film: _Film, offset: NDArray[np.float32], short: int) -> Line:
+def _line(film: _Film, offset: NDArray[np.float32], short: int, *, names: Collection[str]) -> Line:
     """Translate labels and boxes."""
-    names = {region.name for region in region_prompts()}
     regions: dict[str, list[float]] = {}
     boxes: dict[str, list[list[float]]] = {}
     for one in film.get("boxes", []):

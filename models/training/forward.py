@@ -94,6 +94,11 @@ class Forward:
         return self.network.encode_image(self.batch.pixels)
 
     @cached_property
+    def asked_boxes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What is asked in words: boxes, which of them are there, and which questions are padding; see `Batch`."""
+        return self.batch.asked_boxes()
+
+    @cached_property
     def positive(self) -> Tensor:
         """[C', dim], of the drawn classes."""
         return self.judged_positive[self._own]
@@ -121,7 +126,7 @@ class Forward:
     @cached_property
     def sentences(self) -> Tensor:
         """[F, S, dim], of what is asked in words; zeros where a film has fewer."""
-        longest = self.batch.asked_boxes()[2].shape[1]
+        longest = self.asked_boxes[2].shape[1]
         blank = torch.zeros(longest, self.network.sizes.dim, device=self.batch.pixels.device)
         rows = [
             torch.cat([self.embed([one.text for one in asked]), blank[len(asked) :]]) if asked else blank
@@ -147,7 +152,7 @@ class Forward:
     @cached_property
     def found_sentences(self) -> Detection:
         """What sentences find."""
-        padding = self.batch.asked_boxes()[2]
+        padding = self.asked_boxes[2]
         return self._detect(self.sentences, padding=padding if self.stage.drawing.padded else None)
 
     @cached_property
@@ -167,7 +172,7 @@ class Forward:
     @cached_property
     def sentence_loss(self) -> FindingLoss:
         """Of the boxes and scores of questions in words."""
-        boxes, valid, padding = self.batch.asked_boxes()
+        boxes, valid, padding = self.asked_boxes
         scores = self.found_sentences.scores
         return finding_detection(
             self.found_sentences.boxes,

@@ -50,7 +50,7 @@ def train(run: Run, team: Team, *, stopped: Stopped = lambda: False, report: Rep
     cv2.setNumThreads(1)
     catalog = catalog_of(run.data.classes)
     library = open_library(run.data, run.store, catalog)
-    pupil = enroll(run, catalog, library.texts())
+    pupil = enroll(run, catalog, library.texts() if run.data.words == "seen" else ())
     standing = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
     progress = _resumed(standing, pupil)
     records = _records(run, progress) if team.leads else None

@@ -24,7 +24,6 @@ Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 def disturbed(network: Chex, noise: Noise) -> Iterator[None]:
     """Disturb a network as long as this lasts."""
     handles = []
-    attentions = [module for module in network.modules() if isinstance(module, Attention)]
     for place, layers in (("detector", network.detector.layers), ("post", network.post_decoder.layers)):
         for layer in layers:
             if isinstance(layer, DecoderLayer):
@@ -45,7 +44,7 @@ def disturbed(network: Chex, noise: Noise) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-        for attention in attentions:
+        for attention in decoding:
             attention.dropout = 0.0
 
 

@@ -127,7 +127,7 @@ def align(forward: Forward) -> Tensor:
     regions = functional.pad(batch.regions[:, forward.regions].unsqueeze(2), (0, 0, 0, boxes.shape[2] - 1))
     seen = batch.seen[:, forward.regions]
     first = functional.pad(seen.unsqueeze(2), (0, boxes.shape[2] - 1))
-    asked, asked_valid, padding = batch.asked_boxes()
+    asked, asked_valid, padding = forward.asked_boxes
     grid = forward.network.sizes.image_encoder.grid
     covered = coverage(
         torch.cat([boxes, regions, asked], dim=1),

@@ -69,7 +69,8 @@ def stock(data: Data, folder: Path, *, renderers: int, report: Report) -> None:
         path = folder / _films_name(films, data.side)
         if not path.with_suffix(".jsonl").exists():
             _write(path, read_films(films, side=data.side))
-    shelves = [(folder / _phantoms_name(seeds, data.side), seeds) for seeds in _shelves(data)]
+    program = _program()
+    shelves = [(folder / _phantoms_name(program, seeds, data.side), seeds) for seeds in _shelves(data)]
     wanted = [(path, seeds) for path, seeds in shelves if not path.with_suffix(".jsonl").exists()]
     if not wanted:
         return
@@ -87,7 +88,8 @@ def stock(data: Data, folder: Path, *, renderers: int, report: Report) -> None:
 
 def open_library(data: Data, folder: Path, catalog: Catalog) -> Library:
     """Open what `stock` made."""
-    shelves = [(_phantoms_name(seeds, data.side), 1) for seeds in _shelves(data)]
+    program = _program()
+    shelves = [(_phantoms_name(program, seeds, data.side), 1) for seeds in _shelves(data)]
     shelves += [(_films_name(films, data.side), films.repeat) for films in data.films]
     return Library([_open(folder / name, repeat=repeat) for name, repeat in shelves], catalog)
 
@@ -121,8 +123,8 @@ def _write(path: Path, films: Iterable[Film]) -> None:
     aside.replace(path.with_suffix(".jsonl"))
 
 
-def _phantoms_name(seeds: range, side: int) -> Path:
-    return Path(f"phantoms-{_program()}-{side}-{seeds.start:07}-{len(seeds)}")
+def _phantoms_name(program: str, seeds: range, side: int) -> Path:
+    return Path(f"phantoms-{program}-{side}-{seeds.start:07}-{len(seeds)}")
 
 
 def _films_name(films: Films, side: int) -> Path:
