@@ -319,7 +319,7 @@ def _lock(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
     connection.execute(sa.select(DELIVERIES.c.id).where(which).order_by(DELIVERIES.c.id).with_for_update())
 
 
-def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> dict[str, object]:
+def _row(delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None) -> dict[str, object]:
     now = _now()
     return {
         "id": delivery.id,
@@ -329,6 +329,7 @@ def _row(delivery: Delivery, state: DeliveryState, *, attempts: int) -> dict[str
         "kind": delivery.kind,
         "state": state,
         "attempts": attempts,
+        "reason": reason,
         "created_at": now,
         "since": now,
     }
@@ -350,7 +351,8 @@ def _change(
     if state is DeliveryState.PARKED:  # whoever wants it tried anew wants all of its tries
         values["commit_failures"] = 0
     is_wanted = DELIVERIES.c.state != DeliveryState.ABANDONED
-    database.upsert(connection, DELIVERIES, _row(delivery, state, attempts=attempts), changed=values, where=is_wanted)
+    row = _row(delivery, state, attempts=attempts, reason=reason)
+    database.upsert(connection, DELIVERIES, row, changed=values, where=is_wanted)
 
 
 def _now() -> float:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -27,10 +27,12 @@ OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
+Guarded: TypeAlias = Literal["place", "plan", "read", "write", "finish"]
+"""The steps that park a study where they fail."""
 FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": ("database",),
     "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
-    **dict.fromkeys(("plan", "read", "write", "finish"), ("foreseen", "unforeseen")),
+    **dict.fromkeys(get_args(Guarded), ("foreseen", "unforeseen")),
     "deliver": ("down", "busy", "rejected", "expired", "removed", "unforeseen"),
     "commit": ("down", "busy", "failed", "rejected", "expired", "refused", "unforeseen"),
 }

@@ -17,7 +17,7 @@ from node.config import DestinationSettings
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import NodeError, is_of_disk, where
 from node.ledger import Ledger, is_away
-from node.metrics import Metrics
+from node.metrics import Guarded, Metrics
 from node.pipeline import Pipeline, Round
 from node.sending import Json
 from node.spool import sop_instance_uid_of
@@ -143,7 +143,7 @@ class Steps:
 
         self._guarded("finish", planned.study_uid, work, otherwise=None)
 
-    def _guarded(self, stage: str, study_uid: str, work: Callable[[], _T], *, otherwise: _T) -> _T:
+    def _guarded(self, stage: Guarded, study_uid: str, work: Callable[[], _T], *, otherwise: _T) -> _T:
         """Run a step's work; whatever it raises parks the study with its class and place, never its text.
 
         A disk or a database that fails is no matter of one study: that is raised, and ends the process.

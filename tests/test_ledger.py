@@ -113,6 +113,12 @@ def test_parked_work_is_listed_with_its_reason(ledger: Ledger) -> None:
     assert ledger.parked_deliveries("1") == [delivery()]
 
 
+def test_a_delivery_that_is_parked_before_it_was_noted_has_its_reason(ledger: Ledger) -> None:
+    ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=1, reason="refused")
+
+    assert ledger.parked() == [Parked(study="1", stage="deliver pacs", reason="refused")]
+
+
 def test_a_destination_is_paused_while_a_delivery_waits_for_another_try(ledger: Ledger) -> None:
     ledger.add_delivery(delivery("down"))
     ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")

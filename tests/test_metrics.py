@@ -95,6 +95,7 @@ def test_counters_start_at_zero_for_every_label_they_can_have() -> None:
     assert samples(registry, "cxr_findings_total") == {
         ("edema", "other", state): 0.0 for state in ("present", "indeterminate", "absent")
     }
+    assert ("unforeseen", "place") in samples(registry, "cxr_failures_total")
     assert samples(registry, "cxr_failures_total") == {
         (reason, stage): 0.0 for stage, reasons in FAILURES.items() for reason in reasons
     }

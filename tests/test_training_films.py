@@ -26,7 +26,6 @@ from models.training.truths import Line, Truth, line_of, truth_of
 
 CATALOG = catalog_of(["chexpert"])
 CLASSES = [one.name for one in CATALOG.classes]
-UPRIGHT = np.array([[1.0, 0, 0], [0, 1.0, 0]])
 RULE = Augmentation(flip=0.5, area=(0.5, 1.0), aspect=1.3, scale=(0.9, 1.1), shift=0.05, rotate=10)
 EFFUSION = CLASSES.index("pleural_effusion")
 
@@ -228,6 +227,16 @@ def test_real_films_are_cut_to_their_square_and_their_boxes_with_them(tmp_path: 
     assert not known.known.any()
     told = truth_of(second.line, CATALOG)
     assert told.present[EFFUSION] and told.known[CLASSES.index("edema")] and not told.located.any()
+
+
+def test_a_box_around_both_lungs_is_of_no_single_region(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 100), dtype=np.uint8))
+    film = {"file": "a.png", "patient": "p", "boxes": [{"label": "Lungs", "xyxy": [10, 10, 90, 90]}]}
+    (tmp_path / "films.jsonl").write_text(f"{json.dumps(film)}\n")
+
+    (only,) = read_films(Films(file=str(tmp_path / "films.jsonl")), side=50)
+
+    assert not truth_of(only.line, CATALOG).seen.any()
 
 
 def test_a_patient_is_on_one_side_of_the_split() -> None:

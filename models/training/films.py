@@ -77,7 +77,7 @@ def read_films(films: Films, *, side: int) -> Iterator[Film]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}); correct data.films.file") from error
-    names = frozenset(region.name for region in region_prompts())
+    names = frozenset(region.name for region in region_prompts() if not region.members)
     for number, text in enumerate(lines, 1):
         try:
             film = cast("_Film", json.loads(text))
