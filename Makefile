@@ -5,7 +5,7 @@
 #   make check    format, lint, types, tests
 #   make setup    only the Python environment
 #   make train    the demonstration model anew, into train-out/; up to two and a half hours on two cores
-#   make clean    removes what these commands made
+#   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
@@ -79,7 +79,7 @@ train: setup
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
 
-# `make test` has the short forms. Each ends with one JSON object; see --help for what can be chosen.
+# `make test` has short forms of chaos (kills, a full disk), soak and fuzz. Each ends with one JSON object; see --help for what can be chosen.
 chaos soak fuzz: setup system-packages
 	$(VENV)/bin/python -m tests.$@
 
