@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
+from tests.certificates import Authority
 from tests.postgres import Postgres
 from tests.reports import FirstInternalError, make_sendable
 
@@ -83,6 +84,12 @@ def half_model(phantom_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
     command = [sys.executable, "-m", "export.build", "--model", str(folder), "--target", "onnx,tensorrt"]
     subprocess.run(command, cwd=REPOSITORY, check=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who issues the certificates of all sides that are to trust each other."""
+    return Authority.found(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="session")

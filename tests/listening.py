@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.config import Caller, ListenerSettings
+from node.durable import TEMPORARY
 from node.listener import Listener
 from node.metrics import Metrics
 from node.spool import Spool
@@ -58,3 +59,8 @@ def listening(
 def connect(port: int) -> socket.socket:
     """Open a connection and say nothing."""
     return socket.create_connection((LOOPBACK, port), timeout=60)
+
+
+def is_clean(node: Node) -> bool:
+    """Whether nothing half-written is left."""
+    return not [*node.spool.directory.rglob(f"{TEMPORARY}*")]

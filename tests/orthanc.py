@@ -132,11 +132,9 @@ class Orthanc:
 
     def study_uids(self) -> list[str]:
         """List the studies by their Study Instance UID."""
-        return self._uids("studies", "StudyInstanceUID")
-
-    def series_uids(self) -> list[str]:
-        """List the series by their Series Instance UID."""
-        return self._uids("series", "SeriesInstanceUID")
+        return sorted(
+            cast(dict[str, str], one["MainDicomTags"])["StudyInstanceUID"] for one in self._expanded("studies")
+        )
 
     def arrivals(self, *, calling_ae: str | None = None) -> list[Arrival]:
         """List what reached Orthanc, in order and each time anew, or only what one AE title sent by C-STORE."""
@@ -213,9 +211,6 @@ class Orthanc:
         except urllib.error.URLError:
             return False
         return True
-
-    def _uids(self, level: str, keyword: str) -> list[str]:
-        return sorted(cast(dict[str, str], item["MainDicomTags"])[keyword] for item in self._expanded(level))
 
     def _expanded(self, level: str) -> list[dict[str, object]]:
         return cast(list[dict[str, object]], json.loads(self._request(f"/{level}?expand")))

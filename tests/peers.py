@@ -20,7 +20,7 @@ from enum import Enum, auto
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import NoReturn, Self, cast
 
 import pytest
 from pydicom import Dataset, dcmread
@@ -42,7 +42,7 @@ def free_port() -> int:
 
 
 def require(program: str) -> str:
-    """Find a program of `make system-packages`. Without it the test skips at home and fails where CI=true.
+    """Find a program of `make system-packages`; without it the test ends as one that is `missing` something.
 
     What lies beside our Python is never meant: pynetdicom installs commands there with the names of dcmtk's.
     """
@@ -51,10 +51,12 @@ def require(program: str) -> str:
     found = shutil.which(program, path=os.pathsep.join(folders))
     if found is not None:
         return found
-    message = f"{program} is not installed: make system-packages"
-    if os.environ.get("CI") == "true":
-        pytest.fail(message)
-    pytest.skip(message)
+    missing(f"{program} is not installed: make system-packages")
+
+
+def missing(message: str) -> NoReturn:
+    """End a test that lacks what this machine may not have: it skips at home and fails where CI=true."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
 
 
 def wait_until(condition: Callable[[], bool], *, what: str, limit_seconds: float = 30.0) -> None:

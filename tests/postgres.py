@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import Self
 
 import psycopg
-import pytest
 
-from tests.peers import LOOPBACK, free_port, wait_until
+from tests.peers import LOOPBACK, free_port, missing, wait_until
 
 _LIMIT_SECONDS = 60.0
 
@@ -139,10 +138,7 @@ def _programs() -> Path:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
     if found:
         return found[-1].parent
-    message = "PostgreSQL is not installed: make system-packages"
-    if os.environ.get("CI") == "true":
-        pytest.fail(message)
-    pytest.skip(message)
+    missing("PostgreSQL is not installed: make system-packages")
 
 
 def _user() -> pwd.struct_passwd | None:

@@ -68,6 +68,18 @@ def settings_with(system: InformationSystem, directory: Path, *, archive_port: i
     )
 
 
+def on_database(settings: Settings, url: str) -> Settings:
+    """The same settings with another database."""
+    return dataclasses.replace(settings, storage=dataclasses.replace(settings.storage, database_url=url))
+
+
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of the node to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+
+
 class Service:
     """One process of the service. `scripted` runs the reader of `tests.fakes`, otherwise the settings' model.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -23,15 +21,9 @@ from node.spool import Spool
 from node.status import abandon, render, status
 from tests import films, peers
 from tests.postgres import Postgres
-from tests.service import REPOSITORY, Service, settings_for
+from tests.service import Service, on_database, run_command, settings_for
 
 STUDY = films.thumbnail().StudyInstanceUID
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
-    )
 
 
 def delivery(destination: str, uid: str) -> Delivery:
@@ -46,7 +38,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     if request.param == "sqlite":
         return settings
     postgres: Postgres = request.getfixturevalue("postgres")
-    return dataclasses.replace(settings, storage=dataclasses.replace(settings.storage, database_url=postgres.url))
+    return on_database(settings, postgres.url)
 
 
 @pytest.fixture
@@ -119,7 +111,7 @@ def test_a_study_whose_last_destination_is_gone_can_age_out_once_a_person_ended_
             peers.send(films.thumbnail(), port=service.dicom_port)
             service.wait_for("delivery.parked", count=2)
             service.wait_for("study.finished")
-            refused = command("abandon", service.settings_path, "old")
+            refused = run_command("abandon", service.settings_path, "old")
             assert service.stop() == 0
         path = tmp_path / "later.toml"
         path.write_text(config.render(settings), encoding="utf-8")
@@ -127,11 +119,11 @@ def test_a_study_whose_last_destination_is_gone_can_age_out_once_a_person_ended_
         with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
             spool, month_later = Spool(settings.storage.directory), datetime.now(UTC) + timedelta(days=31)
             before = removable(spool, ledger, now=month_later, keep=timedelta(days=30))
-            done = command("abandon", path, "old", "--json")
+            done = run_command("abandon", path, "old", "--json")
             after = removable(spool, ledger, now=month_later, keep=timedelta(days=30))
 
     assert (refused.returncode, refused.stdout) == (2, "")
     assert len(refused.stderr.splitlines()) == 1
     assert json.loads(done.stdout) == {"abandoned": {"old": 2}}
     assert (before, after) == ([], [STUDY])
-    assert command("abandon", path, "old").stdout == "old: nothing is open\n"
+    assert run_command("abandon", path, "old").stdout == "old: nothing is open\n"

@@ -6,13 +6,12 @@ How soon each alert has to come, `tests/test_alerts.py` proves on given series; 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from tests import films, peers
 from tests.postgres import Postgres
 from tests.prometheus import run_prometheus
-from tests.service import REPOSITORY, Service, settings_for
+from tests.service import REPOSITORY, Service, on_database, settings_for
 
 SCALER = REPOSITORY / "helm" / "templates" / "scaledobject.yaml"
 
@@ -23,7 +22,7 @@ def test_a_full_disk_and_a_dead_worker_raise_their_alerts_and_no_other_part_is_m
     with Postgres() as postgres, peers.ReceivingArchive() as archive:
         full = settings_for(tmp_path / "full" / "node", archive_port=archive.port, min_free_mib=10**9)
         many = settings_for(tmp_path / "many" / "node", archive_port=archive.port, min_free_mib=0)
-        many = replace(many, storage=replace(many.storage, database_url=postgres.url))
+        many = on_database(many, postgres.url)
         for settings in (full, many):
             settings.storage.directory.parent.mkdir()
         with (

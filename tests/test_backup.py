@@ -13,7 +13,7 @@ from pathlib import Path
 from node.config import Settings, StorageSettings
 from tests import films, peers
 from tests.postgres import Postgres
-from tests.service import REPOSITORY, Service, settings_for
+from tests.service import REPOSITORY, Service, on_database, settings_for
 
 
 def back_up(storage: Path, backup: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -74,8 +74,7 @@ def test_a_restored_node_delivers_what_was_not_delivered_and_nothing_twice(tmp_p
 
 def test_a_node_on_postgresql_is_restored_from_its_dump_and_its_files_into_an_empty_server(tmp_path: Path) -> None:
     with Postgres() as postgres, peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        settings = replace(settings, storage=replace(settings.storage, database_url=postgres.url))
+        settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)
         with Service(settings) as node:
             delivered = send_film(node, study="delivered")
             node.wait_for("delivery.sent", count=2)
@@ -89,9 +88,7 @@ def test_a_node_on_postgresql_is_restored_from_its_dump_and_its_files_into_an_em
         postgres.empty()
         dump = tmp_path / "backup" / "ledger.pg_dump"
         subprocess.run(["pg_restore", "--exit-on-error", f"--dbname={postgres.url}", dump], check=True, timeout=60)
-        elsewhere = restored(settings, tmp_path / "backup")
-        elsewhere = replace(elsewhere, storage=replace(elsewhere.storage, database_url=postgres.url))
-        with Service(elsewhere) as node:
+        with Service(on_database(restored(settings, tmp_path / "backup"), postgres.url)) as node:
             archive.wait_for_kept(4, limit_seconds=60.0)
             later = send_film(node, study="later")
             archive.wait_for_kept(6, limit_seconds=60.0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from node.executor import Client
 from node.status import render, status
 from tests import films, peers
 from tests.postgres import Postgres
-from tests.service import REPOSITORY, Service, settings_for
+from tests.service import Service, on_database, run_command, settings_for
 
 ROLES = ("listener", "worker", "sender")
 
@@ -33,7 +30,7 @@ REFUSE_DELIVERIES = """
 
 def settings_on(postgres: Postgres, directory: Path, *, archive_port: int, quiet_seconds: float = 0.3) -> Settings:
     settings = settings_for(directory, archive_port=archive_port, quiet_seconds=quiet_seconds)
-    return dataclasses.replace(settings, storage=dataclasses.replace(settings.storage, database_url=postgres.url))
+    return on_database(settings, postgres.url)
 
 
 def film(number: int) -> Dataset:
@@ -165,9 +162,8 @@ def test_a_listener_starts_and_acknowledges_while_postgresql_is_away(tmp_path: P
 
 def test_whoever_waits_for_postgresql_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
-    away = dataclasses.replace(settings.storage, database_url=f"postgresql://{peers.LOOPBACK}:1/chex")
 
-    waiting = Service(dataclasses.replace(settings, storage=away), only="sender")
+    waiting = Service(on_database(settings, f"postgresql://{peers.LOOPBACK}:1/chex"), only="sender")
     waiting.wait_for("database.waiting")
     code = waiting.stop()
     waiting.kill()
@@ -244,8 +240,7 @@ def test_several_processes_on_sqlite_are_refused(tmp_path: Path) -> None:
     path.write_text(config.render(settings), encoding="utf-8")
 
     for words, said in ((["--only", "worker"], "storage.database_url"), (["--executor", "a b"], "--executor")):
-        command = [sys.executable, "-m", "node", "serve", str(path), *words]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+        done = run_command("serve", path, *words)
 
         assert done.returncode == 2
         assert said in done.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -14,19 +12,13 @@ import pytest
 
 from node import config
 from tests import films
-from tests.service import REPOSITORY, settings_for
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
-    )
+from tests.service import run_command, settings_for
 
 
 def test_read_writes_the_study_and_answers_with_one_json_document(
     tmp_path: Path, phantom_model: Path, chest_film: Path
 ) -> None:
-    done = run("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json")
+    done = run_command("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json")
 
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)["studies"]
@@ -40,9 +32,9 @@ def test_read_writes_the_study_and_answers_with_one_json_document(
 def test_ask_answers_each_question_and_a_prompt_with_a_box_together(phantom_model: Path, chest_film: Path) -> None:
     common = ("ask", chest_film, "--model", phantom_model)
 
-    apart = run(*common, "--engine", "torch", "--prompt", "Pleural effusion", "--prompt", "Edema")
-    together = run(*common, "--engine", "onnx", "--prompt", "Edema", "--box", "100,200,700,900")
-    too_much = run(*common, "--prompt", "Edema", "--box", "1,2,3,4", "--box", "5,6,7,8")
+    apart = run_command(*common, "--engine", "torch", "--prompt", "Pleural effusion", "--prompt", "Edema")
+    together = run_command(*common, "--engine", "onnx", "--prompt", "Edema", "--box", "100,200,700,900")
+    too_much = run_command(*common, "--prompt", "Edema", "--box", "1,2,3,4", "--box", "5,6,7,8")
 
     assert apart.returncode == 0, apart.stderr
     questions = json.loads(apart.stdout)["questions"]
@@ -61,7 +53,7 @@ def test_a_model_whose_bytes_changed_is_refused(tmp_path: Path, phantom_model: P
     card = model / "MODEL_CARD.md"
     card.write_text(card.read_text(encoding="utf-8") + "\nbetter than ever\n", encoding="utf-8")
 
-    done = run("read", chest_film, "--model", model, "--out", tmp_path / "out")
+    done = run_command("read", chest_film, "--model", model, "--out", tmp_path / "out")
 
     assert done.returncode == 2
     assert "MODEL_CARD.md" in done.stderr
@@ -74,7 +66,7 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("[listener]\nport = -1\ncolor = 3\n[storage]\n", encoding="utf-8")
 
-    shown, refused = run("check", good), run("check", bad)
+    shown, refused = run_command("check", good), run_command("check", bad)
 
     assert shown.returncode == 0
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
@@ -96,7 +88,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> N
         path = tmp_path / "node.toml"
         path.write_text(config.render(settings), encoding="utf-8")
 
-        done = run("serve", path)
+        done = run_command("serve", path)
 
     assert done.returncode == 2
     assert f"listener: 127.0.0.1:{port} cannot be opened" in done.stderr
@@ -119,7 +111,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> N
     ],
 )
 def test_wrong_input_ends_with_2_and_one_clear_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
+    done = run_command(*arguments)
 
     assert done.returncode == 2
     assert done.stdout == ""
@@ -132,7 +124,7 @@ def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) 
     path = tmp_path / "film.dcm"
     path.write_bytes(films.file_bytes(film))
 
-    done = run("read", path, "--model", phantom_model, "--engine", "torch", "--out", tmp_path / "out", "--json")
+    done = run_command("read", path, "--model", phantom_model, "--engine", "torch", "--out", tmp_path / "out", "--json")
 
     assert done.returncode == 0, done.stderr
     for secret in ("Zyxwvu", "PID-7788", "not a date"):

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +6,7 @@ from hypothesis import strategies as st
 
 from node import config, tls
 from node.errors import ConfigError
+from tests.service import run_command
 
 GOOD = """
 [storage]
@@ -171,9 +170,7 @@ def test_tls_files_that_are_not_there_are_named_before_anything_starts(tmp_path:
     text = (GOOD + HL7).replace('"ca.pem"', f'"{tmp_path / "ca.pem"}"').replace('"spool"', f'"{tmp_path / "spool"}"')
     settings.write_text(text, encoding="utf-8")
 
-    said = subprocess.run(
-        [sys.executable, "-m", "node", verb, settings], capture_output=True, text=True, timeout=120, check=False
-    )
+    said = run_command(verb, settings)
 
     assert said.returncode == 2
     names = [line.removeprefix("error: ").split(":")[0] for line in said.stderr.splitlines()]

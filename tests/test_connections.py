@@ -16,9 +16,8 @@ from pynetdicom import AE, build_context
 
 from node.config import Caller, ListenerSettings
 from node.connections import Lobby
-from node.durable import TEMPORARY
 from tests import films, pdus, peers
-from tests.listening import Node, connect, listening
+from tests.listening import Node, connect, is_clean, listening
 from tests.pdus import Recording
 from tests.peers import LOOPBACK, wait_until
 
@@ -55,11 +54,6 @@ def wait_for_abort(node: Node, reason: str) -> None:
 
 def until_the_end(connection: socket.socket) -> list[bytes]:
     return list(iter(lambda: pdus.read_pdu(connection), b""))
-
-
-def is_clean(node: Node) -> bool:
-    """Whether nothing half-written is left."""
-    return not [*node.spool.directory.rglob(f"{TEMPORARY}*")]
 
 
 def test_silent_connections_keep_no_association_out(tmp_path: Path) -> None:

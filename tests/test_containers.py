@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ import yaml
 
 from node import __version__, config
 from node.config import DicomDestination, Settings
-from tests.peers import require
+from tests.peers import missing, require
 
 REPOSITORY = Path(__file__).parents[1]
 DEPLOY = REPOSITORY / "deploy"
@@ -35,9 +34,7 @@ Object = dict[str, typing.Any]
 def tool(name: str) -> str:
     """Find a program that came with a Python package of the extra `test`."""
     found = shutil.which(name, path=str(Path(sys.executable).parent))
-    if found is None and os.environ.get("CI") == "true":
-        pytest.fail(f"{name} is not installed: make setup")
-    return found or pytest.skip(f"{name} has no package for this machine")
+    return found or missing(f"{name} is not installed (make setup), or has no package for this machine")
 
 
 @pytest.fixture(scope="module")

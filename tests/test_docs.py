@@ -16,6 +16,7 @@ from node import log, prompts
 from node.config import Settings
 from node.domain import Reason
 from tests.exported import whole_registry
+from tests.service import run_command
 
 REPOSITORY = Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -104,7 +105,7 @@ def test_every_module_that_the_readme_runs_can_be_run(module: str) -> None:
 
 
 def test_every_command_of_the_node_is_in_the_readme() -> None:
-    done = subprocess.run([sys.executable, "-m", "node", "--help"], cwd=REPOSITORY, capture_output=True, text=True)
+    done = run_command("--help")
     offered = set(re.findall(r"^    (\w+)  ", done.stdout, re.MULTILINE))
 
     assert offered == set(re.findall(r"python -m node (\w+)", README))

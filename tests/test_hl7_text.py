@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from node.hl7 import mllp
 from node.hl7.acknowledgment import Code, Complaint, acknowledge, read_acknowledgment
-from node.hl7.text import escape, read, unescape
+from node.hl7.text import Delimiters, escape, read, unescape
 
 NOW = datetime(2024, 1, 31, 12, tzinfo=UTC)
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -23,7 +23,7 @@ ORDER = rb"MSH|^~\&|RIS|CLINIC|CHEX|XRAY|20240131||ORM^O01|77|P|2.3" + b"\rPID|1
 
 @given(ANY_TEXT)
 def test_what_is_escaped_can_be_read_again(text: str) -> None:
-    assert unescape(escape(text)) == text
+    assert unescape(escape(text), Delimiters()) == text
 
 
 @given(ANY_TEXT)
@@ -46,7 +46,7 @@ def test_an_escaped_text_holds_no_delimiter_and_no_control_character(text: str) 
     ],
 )
 def test_escape_sequences_of_others_are_read(written: str, meant: str) -> None:
-    assert unescape(written) == meant
+    assert unescape(written, Delimiters()) == meant
 
 
 def test_a_message_is_cut_at_the_delimiters_that_its_header_names() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import cast
@@ -16,13 +14,7 @@ from pydicom.uid import JPEG2000Lossless
 from node.config import ModelSettings
 from node.status import status
 from tests import films, peers
-from tests.service import REPOSITORY, Service, settings_for
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
-    )
+from tests.service import Service, run_command, settings_for
 
 
 def tracking_uids(report: Dataset) -> set[str]:
@@ -136,11 +128,11 @@ def test_an_archive_that_was_down_gets_everything_when_it_is_back(tmp_path: Path
             with archive.down():
                 peers.send(films.thumbnail(), port=service.dicom_port)
                 service.wait_for("delivery.delayed")
-                answer = json.loads(command("status", service.settings_path, "--json").stdout)
+                answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
                 assert answer["deliveries"]["archive"]["paused"] is True
             archive.wait_for_kept(2)
             service.wait_for("delivery.sent", count=2)
-            answer = json.loads(command("status", service.settings_path, "--json").stdout)
+            answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
 
     assert answer["ready"] is True
     assert answer["deliveries"]["archive"] == {
@@ -173,16 +165,16 @@ def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
         archive.refuse(0xC000)
         peers.send(film, port=service.dicom_port)
         service.wait_for("delivery.parked", count=2)
-        parked = json.loads(command("status", service.settings_path, "--json").stdout)["parked"]
+        parked = json.loads(run_command("status", service.settings_path, "--json").stdout)["parked"]
         assert [(one["study"], one["stage"]) for one in parked] == [(film.StudyInstanceUID, "deliver archive")] * 2
         archive.accept()
 
-        done = command("retry", service.settings_path, film.StudyInstanceUID, "--json")
+        done = run_command("retry", service.settings_path, film.StudyInstanceUID, "--json")
 
         assert json.loads(done.stdout) == {"queued": {film.StudyInstanceUID: 2}}
         archive.wait_for_kept(2)
         service.wait_for("delivery.sent", count=2)
-        unknown = command("retry", service.settings_path, "1.2.3")
+        unknown = run_command("retry", service.settings_path, "1.2.3")
         assert (unknown.returncode, "holds no such study" in unknown.stderr) == (2, True)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from node.hl7.text import read
 from tests import films, mllp, peers
 from tests.mllp import InformationSystem, Mood
-from tests.service import Service, settings_with
-from tests.test_journey import command
+from tests.service import Service, run_command, settings_with
 
 FILM = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "AccessionNumber": "ACC-9911"})
 ORDER = "\r".join(
@@ -35,7 +34,7 @@ def test_a_result_answers_the_order_that_came_before_its_film(tmp_path: Path) ->
         archive.wait_for_kept(2)
         first, second = system.wait_for_kept(2)
         service.wait_for("delivery.sent", count=3)
-        said = json.loads(command("status", service.settings_path, "--json").stdout)
+        said = json.loads(run_command("status", service.settings_path, "--json").stdout)
         assert service.stop() == 0
 
     assert first == second  # kept and not acknowledged, so it came again: the very same

@@ -25,11 +25,9 @@ from pydicom.tag import Tag
 from pynetdicom import AE, build_context
 
 from tests import films, mllp, peers
-from tests.chaos.night import on_database
 from tests.mllp import InformationSystem, Mood
 from tests.postgres import Postgres
-from tests.service import Service, settings_with
-from tests.test_journey import command
+from tests.service import Service, on_database, run_command, settings_with
 from tests.traces import BIRTH_DATE, MARK, found_in, marked
 
 # The sender's pydicom warns of what this test makes it send.
@@ -126,7 +124,7 @@ def answers_of(service: Service) -> bytes:
                 said.append(answer.read())
         except urllib.error.HTTPError as error:
             said.append(error.read())
-    asked = command("status", service.settings_path, "--json")
+    asked = run_command("status", service.settings_path, "--json")
     return b"\n".join([*said, asked.stdout.encode(), asked.stderr.encode()])
 
 

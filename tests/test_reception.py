@@ -14,9 +14,8 @@ from pydicom.uid import UID, generate_uid
 from pynetdicom import AE, build_context
 from pynetdicom.dsutils import decode, encode
 
-from node.durable import TEMPORARY
 from tests import films, pdus, peers
-from tests.listening import Node, listening
+from tests.listening import Node, is_clean, listening
 from tests.pdus import Recording
 from tests.peers import LOOPBACK, wait_until
 
@@ -69,10 +68,6 @@ def wait_for_protocol_abort(node: Node) -> None:
         limit_seconds=60.0,
     )
     wait_until(lambda: is_clean(node), what="nothing is left of any object", limit_seconds=60.0)
-
-
-def is_clean(node: Node) -> bool:
-    return not [*node.spool.directory.rglob(f"{TEMPORARY}*")]
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,6 @@ from tests.service import settings_for
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.found(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def scanner(authority: Authority) -> Identity:
     return authority.issue("scanner")
 

@@ -20,11 +20,6 @@ from tests.certificates import Authority, Identity
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.found(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority.found(tmp_path_factory.mktemp("stranger"))
 

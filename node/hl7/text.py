@@ -35,11 +35,6 @@ def printable(text: str) -> str:
     return _NOT_PRINTABLE.sub(" ", text).rstrip()
 
 
-def unescape(text: str) -> str:
-    r"""Undo `escape`, and read what others write too: `\.br\` is a line break, highlighting is left out (2.7)."""
-    return _unescape(text, Delimiters())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delimiters:
     """The characters that part a message (2.5.4), as its header names them."""
@@ -84,7 +79,7 @@ class Segment:
         return whole.split(self.delimiters.repetition)[0].split(self.delimiters.component)
 
     def _plain(self, value: str) -> str:
-        return "" if value == '""' else _unescape(value, self.delimiters).strip()
+        return "" if value == '""' else unescape(value, self.delimiters).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +135,8 @@ def _name(character: str) -> str:
     return _LETTERS.get(character) or f"X{character.encode('utf-8').hex().upper()}"
 
 
-def _unescape(text: str, delimiters: Delimiters) -> str:
+def unescape(text: str, delimiters: Delimiters) -> str:
+    r"""Undo `escape`, and read what others write too: `\.br\` is a line break, highlighting is left out (2.7)."""
     letters = {
         "F": delimiters.field,
         "S": delimiters.component,

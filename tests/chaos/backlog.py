@@ -29,7 +29,7 @@ from node.executor import Client
 from node.ledger import Ledger
 from node.spool import Spool
 from tests import films, peers
-from tests.chaos.verdict import changed, sent_twice
+from tests.chaos.verdict import MOST_SENT_TWICE, changed, sent_twice
 from tests.peers import Received, ReceivingArchive
 from tests.service import Service, settings_for
 
@@ -108,7 +108,7 @@ def run(outage: Outage, folder: Path, *, say: Report) -> dict[str, object]:
     slower = p95(meanwhile) / p95(before)
     is_good = slower <= _MOST_SLOWER and wasted <= _CONNECTIONS_A_SECOND * seconds and altered == 0
     return {
-        "passed": is_good and twice <= 0.02 * expected and exit_code == 0,
+        "passed": is_good and twice <= MOST_SENT_TWICE * expected and exit_code == 0,
         "waiting": outage.objects,
         "seconds_away": round(seconds, 1),
         "connections_in_vain": wasted,

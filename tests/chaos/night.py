@@ -19,7 +19,7 @@ from tests.chaos.archives import Flapping
 from tests.chaos.node import Cluster, Supervised
 from tests.chaos.senders import Senders, caller_names
 from tests.orthanc import Orthanc
-from tests.service import Service, settings_for
+from tests.service import Service, on_database, settings_for
 
 SENDERS: Final = 4
 IN_HAND: Final = 2
@@ -103,11 +103,6 @@ def with_second(settings: Settings, orthanc: Orthanc) -> Settings:
     """The same settings with Orthanc as another destination."""
     second = DicomDestination(name="orthanc", ae_title=orthanc.ae_title, host=peers.LOOPBACK, port=orthanc.dicom_port)
     return dataclasses.replace(settings, destinations=(*settings.destinations, second))
-
-
-def on_database(settings: Settings, url: str) -> Settings:
-    """The same settings with another database."""
-    return dataclasses.replace(settings, storage=dataclasses.replace(settings.storage, database_url=url))
 
 
 def wait_until_idle(settings: Settings, *, patience_seconds: float) -> bool:

@@ -18,7 +18,7 @@ from tests.chaos.node import Cluster
 from tests.chaos.senders import Senders, caller_names
 from tests.chaos.small_disk import small_disk
 from tests.postgres import Postgres
-from tests.service import settings_for
+from tests.service import on_database, settings_for
 
 _DISK_MIB: Final = 96
 _LIMIT_SECONDS: Final = 300.0
@@ -53,7 +53,7 @@ def database_away(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, o
             time.sleep(trouble.seconds)
             taken = stage.senders.done - before
             postgres.start()
-            return {"acknowledged_meanwhile": taken, "went_on": taken > 0}
+            return {"acknowledged_meanwhile": taken, "as_meant": taken > 0}
 
         return _play(trouble, folder, happen, database_url=postgres.url)
 
@@ -83,7 +83,7 @@ def disk_full(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, objec
             time.sleep(trouble.seconds)
             free = disk.free_bytes
             disk.relieve()
-            return {"free_bytes_meanwhile": free, "ends_meanwhile": list(stage.node.crashes)}
+            return {"free_bytes_meanwhile": free, "as_meant": free == 0, "ends_meanwhile": list(stage.node.crashes)}
 
         return _play(trouble, folder, happen)
 
@@ -93,12 +93,12 @@ def _play(
 ) -> dict[str, object]:
     """Let a third of the films come, then the trouble, then the rest; count at the end.
 
-    happen: lets the rest of the films come, and returns what it has to say; `went_on` False fails
+    happen: lets the rest of the films come, and returns what it has to say; `as_meant` False fails
     """
     began = time.monotonic()
     with peers.ReceivingArchive() as archive:
         port = peers.free_port()
-        settings = night.on_database(
+        settings = on_database(
             settings_for(
                 folder / "node",
                 archive_port=archive.port,
@@ -118,7 +118,7 @@ def _play(
             ends = node.ends
         verdict = judge_own(archive, senders.acknowledged, excused=night.IN_HAND * ends)
     return {
-        "passed": verdict.passed and is_taken and is_idle and said.get("went_on", True),
+        "passed": verdict.passed and is_taken and is_idle and said.get("as_meant", True),
         "acknowledged": senders.done,
         "idle_at_the_end": is_idle,
         **said,
