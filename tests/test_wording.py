@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from models.answers import FilmReading, PromptReading, Sentence
+from models.answers import FilmReading, PromptReading, Sentence, State
 from models.evaluation.cases import Truth, truth_of_phantom
 from models.evaluation.labeler import RuleLabeler
-from models.evaluation.wording import best_wording, wrongly_removed
+from models.evaluation.wording import best_wording, contradicted, wrongly_removed
 from models.manifest import ReportRule
 from models.phantoms import phantom
 
@@ -41,6 +42,34 @@ def test_the_emphasis_is_that_which_finds_best() -> None:
         return [reading("There is edema." if rule.emphasis >= 0.3 else "No edema.")]
 
     assert best_wording(ReportRule(), read, [film(edema=True)], LABELER).emphasis == 0.3
+
+
+def decided(text: str, state: State) -> FilmReading:
+    """A film of which edema was decided, and put into words."""
+    (prompt,) = reading(text).prompts
+    return replace(reading(text), prompts=(replace(prompt, key="edema", kind="pathology", state=state),))
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "share"),
+    [
+        ("No edema.", "present", 1.0),
+        ("There is edema.", "present", 0.0),
+        ("There is edema.", "absent", 1.0),
+        ("No edema.", "absent", 0.0),
+        ("No edema.", "indeterminate", 0.0),
+        ("The left lung is clear.", "present", 0.0),
+    ],
+)
+def test_a_sentence_contradicts_a_decision_by_its_opposite(text: str, state: State, share: float) -> None:
+    assert contradicted([decided(text, state)], LABELER) == share
+
+
+def test_words_that_contradict_decisions_are_not_chosen_however_right_they_are() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        return [decided("No edema." if rule.emphasis < 0.2 else "There is edema.", "present")]
+
+    assert best_wording(ReportRule(), read, [film(edema=False)], LABELER).emphasis == 0.2
 
 
 def test_where_emphasis_changes_nothing_the_published_way_stays() -> None:

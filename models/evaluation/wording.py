@@ -1,25 +1,28 @@
 """How a manifest puts decisions into words, chosen on films for validation after the decisions themselves.
 
-First the emphasis with which sentences find what is there best. Then the shortest report that loses nothing: the lowest
-likeness from which a sentence may stand for another one, as long as both find and deny the same.
+First the emphasis: of those with which sentences do not contradict what was decided, the one that finds best what is
+there. Then the shortest report that loses nothing: the lowest likeness from which a sentence may stand for another one,
+as long as both find and deny the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from models.answers import FilmReading
 from models.evaluation import reports
-from models.evaluation.cases import Truth
-from models.evaluation.labeler import Labeler
+from models.evaluation.cases import NO_FINDING, Truth
+from models.evaluation.labeler import Labeler, Mark
 from models.manifest import ReportRule
 
 EMPHASES: Final = (0.0, 0.2, 0.3, 0.4)
 LIKENESSES: Final = (0.95, 0.98, 0.99, 0.995)
 _MOST_WRONG: Final = 0.01
-"""Of the sentences that another one stands for, those whose place it should not take."""
+"""Of sentences: those that contradict a decision, and those whose place another one should not take."""
+_OPPOSITE: Final[Mapping[str, Mark]] = {"present": "negative", "absent": "positive"}
+"""By decision: how a sentence that contradicts it is marked."""
 
 Read = Callable[[ReportRule], Sequence[FilmReading]]
 
@@ -31,7 +34,11 @@ def best_wording(start: ReportRule, read: Read, truths: Sequence[Truth], labeler
     """
     whole = replace(start, remove_above=1.0, soft_remove_above=1.0)
     said = {emphasis: read(replace(whole, emphasis=emphasis)) for emphasis in EMPHASES}
-    emphasis = max(EMPHASES, key=lambda one: efficacy(said[one], truths, labeler))
+    wrong = {one: contradicted(said[one], labeler) for one in EMPHASES}
+    allowed = max(_MOST_WRONG, min(wrong.values()))
+    emphasis = max(
+        (one for one in EMPHASES if wrong[one] <= allowed), key=lambda one: efficacy(said[one], truths, labeler)
+    )
     for likeness in LIKENESSES:
         rule = replace(whole, emphasis=emphasis, remove_above=likeness, soft_remove_above=likeness)
         if wrongly_removed(said[emphasis], read(rule), labeler) <= _MOST_WRONG:
@@ -44,6 +51,17 @@ def efficacy(readings: Sequence[FilmReading], truths: Sequence[Truth], labeler: 
     texts = [" ".join(sentence.text for sentence in reading.sentences) for reading in readings]
     labels = reports.labels_of(truths, reports.said_of(labeler, texts), labeler.classes)
     return float(reports.efficacy(labels)["ce_micro_f1"] or 0.0)
+
+
+def contradicted(readings: Sequence[FilmReading], labeler: Labeler) -> float:
+    """Give the share of decided findings whose sentence says the opposite; 0 without any."""
+    contradictions = [
+        labeler.label(text).get(prompt.key) == _OPPOSITE[prompt.state]
+        for reading in readings
+        for prompt, text in zip(reading.prompts, _texts(reading), strict=True)
+        if prompt.key != NO_FINDING and prompt.state is not None and prompt.state in _OPPOSITE
+    ]
+    return sum(contradictions) / len(contradictions) if contradictions else 0.0
 
 
 def wrongly_removed(whole: Sequence[FilmReading], short: Sequence[FilmReading], labeler: Labeler) -> float:
