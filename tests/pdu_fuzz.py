@@ -98,7 +98,7 @@ def fuzz(folder: Path, *, seed: int, seconds: float) -> Figures:
         end = time.monotonic() + seconds
         with ThreadPoolExecutor(STREAMS_OF_A_ROUND) as senders:
             while (time.monotonic() < end or figures.rounds < LEAST_ROUNDS) and not figures.faults:
-                bent = [_bent(chance, recordings, bodies) for _ in range(STREAMS_OF_A_ROUND)]
+                bent = [bent_association(chance, recordings, bodies) for _ in range(STREAMS_OF_A_ROUND)]
                 for stream, answers in zip(bent, senders.map(lambda one: _send(one, node), bent), strict=True):
                     figures.streams += 1
                     figures.faults += _faults(node, stream, answers)
@@ -116,7 +116,7 @@ def _films() -> Iterator[Dataset]:
     yield films.as_another(films.compressed(films.thumbnail(), JPEG2000Lossless), "compressed")
 
 
-def _bent(chance: random.Random, recordings: Sequence[Recording], bodies: Sequence[bytes]) -> Stream:
+def bent_association(chance: random.Random, recordings: Sequence[Recording], bodies: Sequence[bytes]) -> Stream:
     """One association that went wrong somewhere."""
     number = chance.randrange(len(recordings))
     recording = recordings[number]
@@ -132,7 +132,7 @@ def _bent(chance: random.Random, recordings: Sequence[Recording], bodies: Sequen
         ]
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         chance.choice(_BENDERS)(chance, stream)
-    return [one for one in stream if one]
+    return [one for one in stream if one] or [b""]  # where nothing is left, an association that never says anything
 
 
 def _fragments(chance: random.Random, body: bytes) -> Iterator[bytes]:
