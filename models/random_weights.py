@@ -1,10 +1,10 @@
-"""Runnable: a complete model directory with random weights, small for demonstrations or of the published size.
+"""Runnable: a complete model directory with random weights, small for tests or of the published size.
 
-    python -m models.random_weights --size phantom|full DIRECTORY [--seed N]
+    python -m models.random_weights --size small|full DIRECTORY [--seed N]
 
 Drawn and written one piece at a time, so the published size needs little memory. Draws are bit counts of a raw random
 stream, which numpy keeps for ever: equal seeds give equal files everywhere. They are small multiples of a power of two,
-exact in two bytes, and few, so that a small directory stays small under version control.
+exact in two bytes.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from models.manifest import (
 )
 from models.tokenizers import SENTENCE_END, SENTENCE_MERGES, SENTENCE_VOCABULARY, VOCABULARIES, SentenceTokenizer
 
-Size = Literal["phantom", "full"]
+Size = Literal["small", "full"]
 FloatArray = NDArray[np.float32]
 
-PHANTOM_SEED = 36
+DEFAULT_SEED = 36
 
-PHANTOM_SIZES = NetworkSizes(
+SMALL_SIZES = NetworkSizes(
     image_encoder=ImageEncoderSizes(patch_size=32, image_size=224, width=96, layers=3, heads=3, output=64),
     prompt_encoder=PromptEncoderSizes(vocabulary=49408, context=77, width=64, layers=2, heads=1, output=64),
     detector=DetectorSizes(dim=64, heads=4, layers=3, boxes_per_prompt=3, feedforward=256, beta=2.0),
@@ -106,8 +106,8 @@ def main(arguments: list[str]) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m models.random_weights", description="Make an untrained model.")
     parser.add_argument("directory", type=Path, help="the model directory to write")
-    parser.add_argument("--size", choices=get_args(Size), required=True, help="phantom is small, full as published")
-    parser.add_argument("--seed", type=int, default=PHANTOM_SEED, help="default: %(default)s")
+    parser.add_argument("--size", choices=get_args(Size), required=True, help="full is as published")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="default: %(default)s")
     options = parser.parse_args(arguments)
     try:
         parameters = write_directory(options.directory, size=options.size, seed=options.seed)
@@ -120,7 +120,7 @@ def main(arguments: list[str]) -> int:
 
 def write_directory(directory: Path, *, size: Size, seed: int) -> int:
     """Write a model directory with random weights, its manifest last. Returns the number of parameters."""
-    sizes = PHANTOM_SIZES if size == "phantom" else PUBLISHED_SIZES
+    sizes = SMALL_SIZES if size == "small" else PUBLISHED_SIZES
     (directory / "vocab").mkdir(parents=True, exist_ok=True)
     for source in sorted(VOCABULARIES.iterdir()):
         target = directory / "vocab" / source.name
@@ -129,7 +129,7 @@ def write_directory(directory: Path, *, size: Size, seed: int) -> int:
     shapes = shapes_of(sizes)
     parameters = sum(math.prod(shape) for shape in shapes.values())
     numbers = (values for name, shape in shapes.items() for values in draw(name, shape, seed=seed))
-    weights_sha256 = write_stream(directory / WEIGHTS, shapes, numbers, half=size == "phantom")
+    weights_sha256 = write_stream(directory / WEIGHTS, shapes, numbers, half=size == "small")
     (directory / CARD).write_text(_card(size=size, seed=seed, parameters=parameters), encoding="utf-8")
     others = [CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
     files = {WEIGHTS: weights_sha256} | {name: file_sha256(directory / name) for name in others}
@@ -143,7 +143,7 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int, files: dict[str, st
         version=f"1.{seed}",
         licence="Apache-2.0",
         trained_on="nothing: random weights",
-        intended_use="demonstration and tests of the program; never any clinical use",
+        intended_use="tests of the program; never any clinical use",
         gray="voi",
         input=InputRule(size=sizes.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="direct"),
         sizes=sizes,
@@ -158,14 +158,12 @@ def _card(*, size: Size, seed: int, parameters: int) -> str:
     return f"""# chex-{size}-untrained
 
 **Random weights. This model has learned nothing.** Its boxes, scores, probabilities and sentences say nothing about
-any film. It exists to show and to test the program around it. It must never be used for a patient, not even as a hint.
+any film. It exists to test the program around it. It must never be used for a patient, not even as a hint.
 
-- Architecture: ChEX, {"small" if size == "phantom" else "published"} sizes, {parameters:,} parameters.
+- Architecture: ChEX, {"small" if size == "small" else "published"} sizes, {parameters:,} parameters.
 - Trained on: nothing. `python -m models.random_weights --size {size} --seed {seed} DIRECTORY` writes the same bytes.
 - Sentences: made of a short list of everyday words (amber, river, maple, ...), so that none can be taken for a report.
-- Thresholds: with them and the command's own seed, the small model shows present, indeterminate and absent findings on
-  the demonstration film (RG1 of `pydicom-data`). They were chosen for that picture; they measure nothing.
-- Performance: none.
+- Thresholds and performance: none that mean anything.
 - Licence: Apache-2.0; the vocabularies in `vocab/` have their own.
 """
 

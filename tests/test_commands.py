@@ -23,7 +23,7 @@ def test_read_writes_the_study_and_answers_with_one_json_document(
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)["studies"]
     states = [finding["state"] for finding in report["films"][0]["findings"]]
-    assert states.count("present") >= 3
+    assert {"present", "absent"} <= set(states)
     assert len(states) == 13
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()

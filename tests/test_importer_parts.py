@@ -17,13 +17,9 @@ from models.checkpoint.assembly import assemble
 from models.checkpoint.contents import Contents, recognize
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
-from models.random_weights import shapes_of
-from models.tokenizers import VOCABULARIES
+from models.random_weights import DEFAULT_SEED, shapes_of, write_directory
 from tests import official
 from tests.official import HEADS, State
-
-PHANTOM = VOCABULARIES.parent
-"""Untrained, and by its sizes a place for the recorded parts."""
 
 GPT2_CONFIG = {"model_type": "gpt2", "n_head": HEADS, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
 
@@ -38,6 +34,14 @@ def chexzero(tmp_path_factory: pytest.TempPathFactory, state: State) -> Path:
     return official.save(tmp_path_factory.mktemp("chexzero") / "best_64.pt", official.chexzero(state))
 
 
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model directory; by its sizes a place for the recorded parts."""
+    directory = tmp_path_factory.mktemp("rest") / "model"
+    write_directory(directory, size="small", seed=DEFAULT_SEED)
+    return directory
+
+
 @pytest.fixture
 def gpt2(tmp_path: Path, state: State) -> Path:
     """A folder as Hugging Face has it."""
@@ -48,40 +52,40 @@ def gpt2(tmp_path: Path, state: State) -> Path:
 
 
 def test_chexzero_and_then_gpt2_are_put_into_a_network(
-    chexzero: Path, gpt2: Path, tmp_path: Path, state: State
+    chexzero: Path, gpt2: Path, tmp_path: Path, state: State, rest: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
 
-    assert main([str(chexzero), str(first), "--rest", str(PHANTOM)]) == 0
+    assert main([str(chexzero), str(first), "--rest", str(rest)]) == 0
     assert main([str(gpt2), str(second), "--rest", str(first)]) == 0
 
     manifest = read_manifest(second)
     verify(second, manifest)
     load_network(second)
-    theirs, phantom = published.rename(state), load_weights(PHANTOM / WEIGHTS)
+    theirs, untouched = published.rename(state), load_weights(rest / WEIGHTS)
     for name, tensor in load_weights(second / WEIGHTS).items():
         untrained = name.startswith(("detector.", "post_decoder.", "generator.prefix."))
-        assert torch.equal(tensor, (phantom if untrained else theirs)[name]), name
+        assert torch.equal(tensor, (untouched if untrained else theirs)[name]), name
     assert manifest.origins["image_encoder"] == "best_64.pt"
     assert manifest.origins["generator"] == "gpt2/pytorch_model.bin"
     assert "random weights" in manifest.origins["detector"]
-    assert manifest.gray == read_manifest(PHANTOM).gray
-    assert manifest.decisions == read_manifest(PHANTOM).decisions
+    assert manifest.gray == read_manifest(rest).gray
+    assert manifest.decisions == read_manifest(rest).decisions
     assert (manifest.sizes.generator.positions, manifest.sizes.generator.heads) == (256, HEADS)
     card = (second / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "Not a trained model: detector, post_decoder, generator.prefix have learned nothing" in card
     assert "never any clinical use" in manifest.intended_use
 
 
-def test_the_numbers_that_clip_keeps_beside_its_weights_are_left_out(tmp_path: Path, state: State) -> None:
+def test_the_numbers_that_clip_keeps_beside_its_weights_are_left_out(tmp_path: Path, state: State, rest: Path) -> None:
     told = {"input_resolution": 224, "context_length": 77, "vocab_size": 49408}
     clip = official.chexzero(state) | {key: torch.tensor(number) for key, number in told.items()}
     source = official.save(tmp_path / "clip.pt", clip)
 
-    assert main([str(source), str(tmp_path / "model"), "--rest", str(PHANTOM)]) == 0
+    assert main([str(source), str(tmp_path / "model"), "--rest", str(rest)]) == 0
 
 
-def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State) -> None:
+def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State, rest: Path) -> None:
     bare = official.gpt2(state, below="txt_decoder.language_model.transformer.")
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
@@ -92,7 +96,7 @@ def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State) ->
     hashes = set()
     for number, source in enumerate((gpt2, gpt2 / "pytorch_model.bin", old, new, new / "model.safetensors")):
         model = tmp_path / f"model{number}"
-        assert main([str(source), str(model), "--rest", str(PHANTOM), "--gpt2-heads", str(HEADS)]) == 0
+        assert main([str(source), str(model), "--rest", str(rest), "--gpt2-heads", str(HEADS)]) == 0
         hashes.add(read_manifest(model).files[WEIGHTS])
 
     assert len(hashes) == 1
@@ -114,13 +118,13 @@ def test_what_lacks_is_drawn_at_random_at_the_published_sizes(chexzero: Path, st
 
 
 def test_a_rest_that_does_not_fit_is_refused_with_the_key(
-    chexzero: Path, gpt2: Path, tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str]
+    chexzero: Path, gpt2: Path, tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str], rest: Path
 ) -> None:
     shallow = {key: value for key, value in official.gpt2(state).items() if ".h.1." not in key}
     (gpt2 / "pytorch_model.bin").unlink()
     official.save(gpt2 / "pytorch_model.bin", shallow)
 
-    assert main([str(gpt2), str(tmp_path / "model"), "--rest", str(PHANTOM)]) == 2
+    assert main([str(gpt2), str(tmp_path / "model"), "--rest", str(rest)]) == 2
 
     assert "does not fit: txt_decoder.prefix_proj.layers.3.weight is [1280, 128], expected [640, 128]" in (
         capsys.readouterr().err
@@ -129,32 +133,34 @@ def test_a_rest_that_does_not_fit_is_refused_with_the_key(
 
 
 def test_a_part_with_a_missing_or_unknown_key_is_refused(
-    tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str], rest: Path
 ) -> None:
     clip = official.chexzero(state)
     del clip["visual.ln_post.bias"]
 
-    assert main([str(official.save(tmp_path / "a.pt", clip)), str(tmp_path / "model"), "--rest", str(PHANTOM)]) == 2
+    assert main([str(official.save(tmp_path / "a.pt", clip)), str(tmp_path / "model"), "--rest", str(rest)]) == 2
     assert "img_encoder.backbone.ln_post.bias is missing; expected the" in capsys.readouterr().err
 
     model = official.gpt2(state) | {"score.weight": torch.ones(2)}
     source = official.save(tmp_path / "b.bin", model)
-    assert main([str(source), str(tmp_path / "model"), "--rest", str(PHANTOM), "--gpt2-heads", "4"]) == 2
+    assert main([str(source), str(tmp_path / "model"), "--rest", str(rest), "--gpt2-heads", "4"]) == 2
     assert "score.weight" in capsys.readouterr().err
 
 
-def test_a_gpt2_that_computes_otherwise_is_refused(gpt2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpt2_that_computes_otherwise_is_refused(gpt2: Path, capsys: pytest.CaptureFixture[str], rest: Path) -> None:
     (gpt2 / "config.json").write_text(json.dumps(GPT2_CONFIG | {"activation_function": "relu"}))
 
-    assert main([str(gpt2), str(gpt2.parent / "model"), "--rest", str(PHANTOM)]) == 2
+    assert main([str(gpt2), str(gpt2.parent / "model"), "--rest", str(rest)]) == 2
 
     assert "config.json: activation_function is 'relu', expected 'gelu_new'" in capsys.readouterr().err
 
 
-def test_a_whole_network_takes_no_rest(tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_network_takes_no_rest(
+    tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str], rest: Path
+) -> None:
     source = official.save(tmp_path / "whole.pth", official.checkpoint(state))
 
-    assert main([str(source), str(tmp_path / "model"), "--rest", str(PHANTOM), "--gpt2-heads", "4"]) == 2
+    assert main([str(source), str(tmp_path / "model"), "--rest", str(rest), "--gpt2-heads", "4"]) == 2
 
     assert "leave --rest out" in capsys.readouterr().err
 

@@ -1,0 +1,87 @@
+"""The model that the repository ships: small, calibrated, and on unseen films about what its card says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from models.checkpoint import CARD, verify
+from models.evaluation.command import evaluate
+from models.evaluation.request import Request
+from models.manifest import Manifest, read_manifest
+from models.phantoms import FINDINGS
+from models.progress import quiet
+from models.tokenizers import VOCABULARIES
+
+MODEL = VOCABULARIES.parent
+MIB = 1 << 20
+
+Figures = Mapping[str, Mapping[str, float]]
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Manifest:
+    return read_manifest(MODEL)
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    """Of phantoms that neither training nor tuning nor the card has seen; few, so bounds are wider than its figures."""
+    return measured("phantoms:2900000:40")
+
+
+def measured(data: str, *, held_out: float | None = None) -> Figures:
+    request = Request(
+        model=MODEL, data=data, engine="torch", held_out=held_out, resamples=2, training_films=3, pictures=0
+    )
+    return cast("Figures", evaluate(request, quiet)["tasks"])
+
+
+def test_it_is_whole_and_small_enough_for_version_control(manifest: Manifest) -> None:
+    verify(MODEL, manifest)
+
+    assert sum((MODEL / name).stat().st_size for name in manifest.files) < 40 * MIB
+
+
+def test_its_card_says_what_it_is_for_and_what_was_measured(manifest: Manifest) -> None:
+    card = (MODEL / CARD).read_text(encoding="utf-8")
+
+    assert "must never be used for a patient" in card
+    assert "never any clinical use" in manifest.intended_use
+    for heading in ("### `phantoms:", "### `boxes:", "### Ablations", "### Failures"):
+        assert heading in card
+    shown = [line.split("](")[1].rstrip(")") for line in card.splitlines() if line.startswith("![")]
+    assert shown
+    assert all((MODEL / name).is_file() for name in shown)
+
+
+def test_its_decisions_were_tuned(manifest: Manifest) -> None:
+    assert set(FINDINGS) <= manifest.decisions.thresholds.keys()
+    assert "not calibrated" not in (MODEL / CARD).read_text(encoding="utf-8")
+
+
+def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> None:
+    assert figures["anatomy"]["lungs_and_heart"] > 0.87
+
+
+def test_large_findings_are_found(figures: Figures) -> None:
+    assert figures["detection"]["large_four"] > 0.75
+    assert figures["region_classification"]["auroc_pooled"] > 0.93
+
+
+def test_reports_find_what_is_there(figures: Figures) -> None:
+    assert figures["report"]["ce_micro_f1"] > 0.65
+    assert figures["report"]["large_four_f1"] > 0.8
+
+
+def test_a_hint_of_a_side_is_followed(figures: Figures) -> None:
+    assert figures["hints"]["accuracy"] > 0.85
+
+
+def test_lungs_of_patients_that_training_never_saw_are_where_they_are(shared: Path) -> None:
+    anatomy = measured(f"boxes:{shared / 'data' / 'lungs_640.jsonl'}", held_out=0.34)["anatomy"]
+
+    assert anatomy["lungs"] > 0.8
