@@ -4,7 +4,7 @@
 #   make test     sets everything up, Debian packages included, and runs `make check`
 #   make check    format, lint, types, tests
 #   make setup    only the Python environment
-#   make train    the demonstration model anew, into train-out/; up to two and a half hours on two cores
+#   make train    the demonstration model anew, into train-out/; about two and a half hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
