@@ -160,10 +160,12 @@ def _card(*, size: Size, seed: int, parameters: int) -> str:
 **Random weights. This model has learned nothing.** Its boxes, scores, probabilities and sentences say nothing about
 any film. It exists to test the program around it. It must never be used for a patient, not even as a hint.
 
-- Architecture: ChEX, {"small" if size == "small" else "published"} sizes, {parameters:,} parameters.
+- Architecture: ChEX, {"published" if size == "full" else size} sizes, {parameters:,} parameters.
 - Trained on: nothing. `python -m models.random_weights --size {size} --seed {seed} DIRECTORY` writes the same bytes.
 - Sentences: made of a short list of everyday words (amber, river, maple, ...), so that none can be taken for a report.
-- Thresholds and performance: none that mean anything.
+- Thresholds: with them and the command's own seed, the small model shows present, indeterminate and absent findings on
+  the demonstration film (RG1 of `pydicom-data`). They were chosen for that picture; they measure nothing.
+- Performance: none.
 - Licence: Apache-2.0; the vocabularies in `vocab/` have their own.
 """
 

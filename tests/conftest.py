@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
+from models.random_weights import DEFAULT_SEED, write_directory
 from tests.certificates import Authority
 from tests.postgres import Postgres
 from tests.reports import FirstInternalError, make_sendable
@@ -71,19 +72,48 @@ def chest_film_jpeg2000() -> Path:
 def phantom_model() -> Path:
     """The model directory that the repository ships, its graphs exported and proven."""
     folder = REPOSITORY / "models" / "weights" / "phantom"
-    subprocess.run([sys.executable, "-m", "export.build", "--model", str(folder)], cwd=REPOSITORY, check=True)
+    _build(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def half_model(phantom_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of it with float16 graphs, written and compared anew."""
-    folder = Path(shutil.copytree(phantom_model, tmp_path_factory.mktemp("half") / "model"))
+    return _with_half(phantom_model, tmp_path_factory.mktemp("half") / "model")
+
+
+@pytest.fixture(scope="session")
+def untrained_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model directory that has learned nothing: none of its numbers counts more than another."""
+    folder = tmp_path_factory.mktemp("untrained") / "model"
+    write_directory(folder, size="small", seed=DEFAULT_SEED)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def untrained_model(untrained_weights: Path) -> Path:
+    """The same with its graphs exported and proven."""
+    _build(untrained_weights)
+    return untrained_weights
+
+
+@pytest.fixture(scope="session")
+def untrained_half_model(untrained_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of it with float16 graphs."""
+    return _with_half(untrained_model, tmp_path_factory.mktemp("untrained-half") / "model")
+
+
+def _with_half(model: Path, folder: Path) -> Path:
+    shutil.copytree(model, folder)
     for graph in folder.glob("onnx/*.float16.onnx"):
         graph.unlink()
-    command = [sys.executable, "-m", "export.build", "--model", str(folder), "--target", "onnx,tensorrt"]
-    subprocess.run(command, cwd=REPOSITORY, check=True)
+    _build(folder, "--target", "onnx,tensorrt")
     return folder
+
+
+def _build(folder: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "export.build", "--model", str(folder), *words]
+    subprocess.run(command, cwd=REPOSITORY, check=True)
 
 
 @pytest.fixture(scope="module")

@@ -75,9 +75,8 @@ def on_database(settings: Settings, url: str) -> Settings:
 
 def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a command of the node to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "node", *map(str, arguments)], cwd=REPOSITORY, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "node", *map(str, arguments)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
 class Service:

@@ -16,14 +16,14 @@ from tests.service import run_command, settings_for
 
 
 def test_read_writes_the_study_and_answers_with_one_json_document(
-    tmp_path: Path, phantom_model: Path, chest_film: Path
+    tmp_path: Path, untrained_model: Path, chest_film: Path
 ) -> None:
-    done = run_command("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json")
+    done = run_command("read", chest_film, "--model", untrained_model, "--out", tmp_path, "--json")
 
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)["studies"]
     states = [finding["state"] for finding in report["films"][0]["findings"]]
-    assert {"present", "absent"} <= set(states)
+    assert states.count("present") >= 3
     assert len(states) == 13
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()

@@ -95,13 +95,13 @@ def test_what_parity_needs_stays_float32(half_model: Path, stage: str) -> None:
     assert [n.name for n in model.graph.node if n.op_type in kept and kinds[n.output[0]] != FLOAT32] == []
 
 
-def test_what_takes_the_time_is_float16(half_model: Path) -> None:
+def test_what_takes_the_time_is_float16(untrained_half_model: Path) -> None:
     for stage in ("encode_image", "find", "describe"):
-        model = onnx.load(graph_path(half_model, stage, "float16"))
+        model = onnx.load(graph_path(untrained_half_model, stage, "float16"))
         kinds = element_types(model)
         multiplied = [kinds[node.output[0]] for node in model.graph.node if node.op_type == "MatMul"]
 
-        assert multiplied.count(FLOAT16) > 0.85 * len(multiplied)
+        assert multiplied.count(FLOAT16) > 0.9 * len(multiplied)
 
 
 def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: Path) -> None:
@@ -109,14 +109,15 @@ def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: P
         assert str(repository).encode() not in graph_path(half_model, stage, "float16").read_bytes()
 
 
-def test_an_error_in_one_weight_is_caught(half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = Path(shutil.copytree(half_model, tmp_path / "model"))
+def test_an_error_in_one_weight_is_caught(
+    untrained_half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(untrained_half_model, tmp_path / "model"))
     path = graph_path(folder, "find", "float16")
     model = onnx.load(path)
-    weights = [one for one in model.graph.initializer if one.data_type == FLOAT16 and len(one.dims) == 2]
-    weight = weights[len(weights) // 2]
+    weight = next(one for one in model.graph.initializer if one.data_type == FLOAT16 and len(one.dims) == 2)
     values = numpy_helper.to_array(weight).copy()
-    values[3, 4] += 8.0
+    values[3, 4] += 0.5
     weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     onnx.save(model, path)
 

@@ -17,7 +17,7 @@ from models.checkpoint.assembly import assemble
 from models.checkpoint.contents import Contents, recognize
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
-from models.random_weights import DEFAULT_SEED, shapes_of, write_directory
+from models.random_weights import shapes_of
 from tests import official
 from tests.official import HEADS, State
 
@@ -34,12 +34,10 @@ def chexzero(tmp_path_factory: pytest.TempPathFactory, state: State) -> Path:
     return official.save(tmp_path_factory.mktemp("chexzero") / "best_64.pt", official.chexzero(state))
 
 
-@pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained model directory; by its sizes a place for the recorded parts."""
-    directory = tmp_path_factory.mktemp("rest") / "model"
-    write_directory(directory, size="small", seed=DEFAULT_SEED)
-    return directory
+@pytest.fixture
+def rest(untrained_weights: Path) -> Path:
+    """By its sizes a place for the recorded parts."""
+    return untrained_weights
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command that makes untrained models."""
+"""The command that makes untrained models, and what a small one shows on the demonstration film."""
 
 from __future__ import annotations
 
@@ -7,10 +7,30 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.answers import FilmReading, ReaderPrompt
 from models.checkpoint import CARD, file_sha256
 from models.chex import Chex
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import DEFAULT_SEED, main
+from models.reader import ChexReader, open_reader
+from node import imaging, prompts
+from node.domain import PromptKind
+
+
+@pytest.fixture(scope="module")
+def reader(untrained_weights: Path) -> ChexReader:
+    return open_reader(untrained_weights, engine="torch")
+
+
+@pytest.fixture(scope="module")
+def reading(reader: ChexReader, chest_film: Path) -> FilmReading:
+    """The demonstration film, read as the node reads it."""
+    film = imaging.load(imaging.read_file(chest_film), gray=reader.manifest.gray, square=reader.square)
+    asked = [
+        ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
+        for prompt in prompts.load("chexpert14").prompts
+    ]
+    return reader.report(reader.look(film.gray), asked)
 
 
 def test_equal_seeds_give_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,3 +71,35 @@ def test_the_card_says_that_it_has_learned_nothing(tmp_path: Path) -> None:
 
     assert "has learned nothing" in (tmp_path / CARD).read_text(encoding="utf-8")
     assert "never any clinical use" in read_manifest(tmp_path).intended_use
+
+
+def test_the_demonstration_film_shows_findings_of_every_state(reader: ChexReader, reading: FilmReading) -> None:
+    findings = [prompt for prompt in reading.prompts if prompt.kind == PromptKind.PATHOLOGY.value]
+    states = [finding.state for finding in findings]
+    decisions = reader.manifest.decisions
+
+    assert 3 <= states.count("present") <= 6
+    assert states.count("indeterminate") >= 1
+    assert states.count("absent") >= 1
+    for finding in findings:
+        assert finding.probability is not None
+        threshold = decisions.threshold(finding.key)
+        # Far from what another processor's rounding could change.
+        assert abs(finding.probability - threshold) > 5e-3
+        assert abs(finding.probability - threshold + decisions.review_band) > 5e-3
+
+
+def test_every_finding_of_the_demonstration_film_has_a_sentence_and_some_share_one(reading: FilmReading) -> None:
+    said = [prompt.sentence for prompt in reading.prompts if prompt.kind != PromptKind.REGION.value]
+
+    assert None not in said
+    assert len(set(said)) < len(said)
+
+
+def test_prompts_of_the_demonstration_film_lie_in_different_places(reading: FilmReading) -> None:
+    places = {
+        tuple(prompt.boxes[0].round(1)) for prompt in reading.prompts if prompt.kind == PromptKind.PATHOLOGY.value
+    }
+
+    assert len(places) >= 10
+    assert max(len(prompt.boxes) for prompt in reading.prompts) > 1
