@@ -14,6 +14,7 @@ ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 
 # One virtual environment without pip; pip installs into it from outside, so neither it nor its cache comes along.
+# An editable install: the program is not there yet, and chex-node will run it where it is copied to.
 FROM ${BASE_IMAGE} AS environment
 ARG TORCH_INDEX=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -26,10 +27,10 @@ COPY LICENSE constraints.txt pyproject.toml ./
 COPY node/__init__.py node/
 
 FROM environment AS environment-cpu
-RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --constraint constraints.txt '.[cpu]'
+RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --constraint constraints.txt --editable '.[cpu]'
 
 FROM environment AS environment-gpu
-RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --constraint constraints.txt '.[gpu]'
+RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --constraint constraints.txt --editable '.[gpu]'
 
 
 # The program with the graphs of the demonstration model, made and proven by the libraries that will run them.
@@ -58,6 +59,7 @@ RUN groupadd --gid 10001 chex \
     && useradd --uid 10001 --gid chex --home-dir /tmp --no-create-home --shell /usr/sbin/nologin chex \
     && install -d -m 700 -o chex -g chex /var/lib/chex-node
 ENV HOME=/tmp \
+    ORT_DISABLE_TELEMETRY=1 \
     PATH=/opt/venv/bin:${PATH} \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /opt/chex-node

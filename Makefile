@@ -3,14 +3,18 @@
 #   make demo     real chest films through the node, results in demo-out/
 #   make test     sets everything up, Debian packages included, and runs `make check`
 #   make check    format, lint, types, tests
+#   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
+#   make coverage all tests, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
 #   make train    the demonstration model anew, into train-out/; about two and a half hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
+#   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
 #   make bench    films taken beside dcmtk, turnaround, deliveries a second
 #   make fuzz     bent associations and bent files for more than an hour
+#   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
@@ -30,8 +34,14 @@ PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python 
   --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
 PHANTOM := models/weights/phantom
+# One thread for each process: those of so small a network wait for each other longer than they compute.
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 
-.PHONY: setup system-packages model demo test check float16 train full-size chaos soak bench fuzz sbom container-test clean
+# Where this is set, every process of the tests would compile all of the program again.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: setup system-packages model demo test check quick coverage lint types run-tests float16 train full-size chaos
+.PHONY: soak flood bench fuzz pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -42,7 +52,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(PIP) '.[$(EXTRAS)]'
+	$(PIP) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 system-packages:
@@ -50,7 +60,7 @@ system-packages:
 
 # The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
 $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \
-		$(wildcard models/*.py models/checkpoint/*.py models/engines/*.py export/*.py)
+		$(wildcard models/*.py $(foreach part,checkpoint engines network reading,models/$(part)/*.py) export/*.py)
 	$(VENV)/bin/python -m export.build --model $(PHANTOM)
 	@touch $@
 
@@ -59,13 +69,31 @@ model: $(PHANTOM)/parity.json
 demo: setup model
 	$(VENV)/bin/python -m node demo --out demo-out
 
-test: system-packages check
+# The Debian packages and the Python environment have nothing to do with each other.
+test:
+	@$(MAKE) --no-print-directory --jobs=2 system-packages setup
+	@$(MAKE) --no-print-directory check
 
-check: setup model
+check: setup lint
+	@$(MAKE) --no-print-directory --jobs=2 types run-tests
+
+lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+types:
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest -q -n 2 --dist loadfile --durations=15
+
+# The order is that of tests/heavy.py.
+run-tests: model
+	$(PYTEST) -n 3 --no-loadscope-reorder --durations=15
+
+# The files that tests/heavy.py does not name.
+quick: lint
+	$(PYTEST) -n 2 --quick
+
+coverage: system-packages model
+	$(PYTEST) -n 3 --no-loadscope-reorder --cov --cov-report=term
 
 # Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in about a minute.
 float16: setup model
@@ -79,12 +107,15 @@ train: setup
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
 
-# `make test` has short forms of chaos (kills, a full disk), soak and fuzz. Each ends with one JSON object; see --help for what can be chosen.
-chaos soak fuzz: setup system-packages
+# `make test` has short forms of chaos (kills, a full disk), soak, flood and fuzz. Each ends with one JSON object; see --help for what can be chosen.
+chaos soak flood fuzz: setup system-packages
 	$(VENV)/bin/python -m tests.$@
 
 bench: setup system-packages model
 	$(VENV)/bin/python -m tests.bench
+
+pythons: setup
+	$(VENV)/bin/python -m tests.pythons
 
 # The default install alone, in an environment of its own, looked at from outside.
 sbom: setup

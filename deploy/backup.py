@@ -1,12 +1,12 @@
 """Runnable: a backup of `storage.directory` while its node runs or stands.
 
     python -m deploy.backup STORAGE_DIRECTORY BACKUP [--database-url URL]
-                                                            BACKUP must not exist; deploy/backup.md says the rest
+                                                            BACKUP must not exist; docs/operate/backup.md says the rest
 
 Nothing is locked, so the order of the copies is what makes them agree. Marks of finished rounds come first, then the
 ledger, then everything else: a mark in the backup has its deliveries in the ledger's copy, and whatever the ledger
 names lies in the files, which are younger. Work that went on meanwhile is found unfinished and is done again, with the
-same outputs. The durable engine's database stays behind; the node builds it again from ledger and files at its start.
+same outputs. The executor's database stays behind; the node builds it again from ledger and files at its start.
 On PostgreSQL the ledger is the schema `chex`, copied by pg_dump as it is at one moment.
 """
 
@@ -22,9 +22,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from node import VERSION_LINE
+
 LEDGER = "ledger.sqlite"
 DUMP = "ledger.pg_dump"
-VIEW = "chex.queue_depth"  # of the durable engine's tables; the node makes it again
+VIEW = "chex.queue_depth"  # of the executor's tables; the node makes it again
 FOLDERS = ("studies", "orders", "windows")
 TEMPORARY = ".incoming-"  # never acknowledged to anybody
 
@@ -32,6 +34,7 @@ TEMPORARY = ".incoming-"  # never acknowledged to anybody
 def main(arguments: list[str]) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m deploy.backup", description="Back up a node while it runs.")
+    parser.add_argument("--version", action="version", version=VERSION_LINE)
     parser.add_argument("storage", type=Path, metavar="STORAGE_DIRECTORY", help="storage.directory of the node")
     parser.add_argument("backup", type=Path, metavar="BACKUP", help="a new folder")
     parser.add_argument("--database-url", metavar="URL", help="storage.database_url, where the ledger is in PostgreSQL")
@@ -57,6 +60,9 @@ def main(arguments: list[str]) -> int:
             f"failed: {error.stderr.strip()}; the backup is not complete, remove {_unfinished(backup)}", file=sys.stderr
         )
         return 1
+    except KeyboardInterrupt:
+        print(f"stopped; the backup is not complete, remove {_unfinished(backup)}", file=sys.stderr)
+        return 130  # what a shell expects after Ctrl-C
     except (OSError, sqlite3.Error) as error:
         print(f"failed: {error}; the backup is not complete, remove {_unfinished(backup)}", file=sys.stderr)
         return 1

@@ -30,9 +30,9 @@ _FLOAT32_OPERATORS = frozenset(
     "LayerNormalization Softmax Exp Pow Div Max Clip ReduceMax ReduceMean ReduceSum Range ConstantOfShape".split()
 )
 _FLOAT32_SCOPES = ("network.prompt_encoder", "network.detector.box", "network.detector.score")
-# What stands in one of these itself, and not in a module within it. The empty name is the exported function.
+# Nodes directly in one of these modules, not in a module inside it. The empty name is the exported function.
 _FLOAT32_BETWEEN = re.compile(r"|network\.detector|.*\.layers\.\d+")
-# These move numbers and compute nothing: they keep the precision of what they are given.
+# These operators only move numbers: they keep the precision of their inputs.
 _MOVES = frozenset(
     "Concat Expand Gather GatherND Identity Reshape Shape Slice Split Squeeze Transpose Trilu Unsqueeze Where".split()
 )
@@ -55,7 +55,7 @@ def to_float16(model: ModelProto) -> ModelProto:
 
 
 class _Casts:
-    """The nodes of the new graph in their order, and the precision in which each tensor is there so far."""
+    """The nodes of the new graph in order, and the precisions in which each tensor is available."""
 
     def __init__(self, graph: GraphProto) -> None:
         values = [*graph.value_info, *graph.input, *graph.output]
@@ -70,11 +70,11 @@ class _Casts:
     def take(self, node: NodeProto) -> None:
         """Add a node with its precision, behind the casts that it needs."""
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-            raise ModelError(f"{node.op_type} {node.name} has a graph inside, which no float16 form is known for")
+            raise ModelError(f"{node.op_type} {node.name} contains a graph, which cannot be converted to float16")
         precision = self._precision(node)
         taken = NodeProto()
         taken.CopyFrom(node)
-        # Metadata tells where on a disk the network's source lay, and would make the hash of a graph depend on it.
+        # Metadata contains the path of the network's source, and would make the hash of a graph depend on it.
         del taken.metadata_props[:]
         taken.doc_string = ""
         taken.input[:] = [self._in(name, precision) for name in node.input]
@@ -82,7 +82,7 @@ class _Casts:
         self._precisions |= {name: precision for name in node.output if name in self._floats}
 
     def finish(self, outputs: Iterable[ValueInfoProto]) -> None:
-        """Let every output of the graph be float32 under its own name."""
+        """Convert every output of the graph to float32 under its own name."""
         for name in [output.name for output in outputs]:
             if self._precisions.get(name) != FLOAT16:
                 continue
@@ -93,7 +93,7 @@ class _Casts:
             self.nodes.append(_cast(inner, name, FLOAT32))
 
     def initializers(self) -> list[TensorProto]:
-        """The weights that are used, each in the precisions that it is used in."""
+        """The used weights, each in the precisions in which it is used."""
         used = {name for node in self.nodes for name in node.input}
         kept = [weight for name, weight in self._weights.items() if name in used]
         halves = [
@@ -126,7 +126,7 @@ class _Casts:
 
 
 def _scope(node: NodeProto) -> str:
-    """Name the innermost module that a node was traced in; a node that does not tell stands in no module."""
+    """Return the innermost module that a node was traced in; "" if the node does not say."""
     scopes = next((entry.value for entry in node.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"), "[]")
     return str([*[""], *ast.literal_eval(scopes)[:-1]][-1])
 
@@ -136,10 +136,12 @@ def _cast(name: str, new: str, precision: int) -> NodeProto:
 
 
 def _half(weight: TensorProto, name: str) -> TensorProto:
-    """Round a weight. A single number beyond float16 stands for the infinity of a mask and saturates."""
+    """Round a weight. A scalar beyond float16 stands for the infinity of a mask and is saturated."""
     values = numpy_helper.to_array(weight)
     if np.isfinite(values).all() and np.abs(values).max(initial=0) > _LARGEST:
         if values.size > 1:
-            raise ModelError(f"weight {weight.name} holds a number beyond float16; use another engine than tensorrt")
+            raise ModelError(
+                f"weight {weight.name} holds a number that float16 cannot represent; use another engine than tensorrt"
+            )
         values = np.clip(values, -_LARGEST, _LARGEST)
     return numpy_helper.from_array(values.astype(np.float16), name)

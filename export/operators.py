@@ -1,6 +1,6 @@
-"""Does TensorRT take a graph? Asked of a list, `tensorrt_operators.toml`, since its parser needs a GPU.
+"""Checks whether TensorRT supports a graph, by a list, `tensorrt_operators.toml`, because its parser needs a GPU.
 
-The list says which operators, of which opsets, on which types of numbers. What it does not say cannot be known here.
+The list names operators, opsets and types of numbers. What is not on the list is treated as unsupported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIST = Path(__file__).with_name("tensorrt_operators.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
-    """What is taken. types: of the numbers of each operator; constant_inputs, most_outputs: where there is a limit."""
+    """The supported operators. types: of the numbers of each operator; constant_inputs, most_outputs: limits."""
 
     least_opset: int
     most_opset: int
@@ -42,10 +42,10 @@ def read_operators(path: Path = LIST) -> Operators:
 
 
 def check_operators(model: ModelProto, *, name: str, operators: Operators) -> None:
-    """Raise ModelError, with the name of the graph and every operator that is against it."""
+    """Raise ModelError that names the graph and every unsupported operator."""
     complaints = list(dict.fromkeys(_complaints(model, operators)))
     if complaints:
-        raise ModelError(f"TensorRT does not take the graph {name}: {'; '.join(complaints)}; see export/{LIST.name}")
+        raise ModelError(f"TensorRT does not support the graph {name}: {'; '.join(complaints)}; see export/{LIST.name}")
 
 
 def _complaints(model: ModelProto, operators: Operators) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _complaints(model: ModelProto, operators: Operators) -> Iterator[str]:
 
 
 def _kinds(model: ModelProto) -> dict[str, str]:
-    """Name the type of every tensor in a graph, as the list names it."""
+    """Return the type of every tensor in a graph, in the list's words."""
     graph = shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph
     numbers = {
         value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)
@@ -96,6 +96,6 @@ def _used(node: NodeProto, kinds: Mapping[str, str], opset: int) -> set[str]:
     for side, names in ((schema.inputs, node.input), (schema.outputs, node.output)):
         if side and side[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic:
             formal += [(side[-1], name) for name in names[len(side) :]]
-    variables = {one.type_param_str for one in schema.type_constraints}
+    variables = {constraint.type_param_str for constraint in schema.type_constraints}
     wanted = {"T"} if "T" in variables else variables
     return {kinds[name] for parameter, name in formal if parameter.type_str in wanted and name in kinds}

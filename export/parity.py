@@ -1,16 +1,16 @@
-"""Runnable: do two engines of one model agree, stage by stage?
+"""Runnable: compares two engines of one model, stage by stage.
 
     python -m export.parity --model DIR ENGINE ENGINE [--films N] [--engines DIR] [--json]
 
-Both get the first engine's numbers at every stage, so a difference is counted where it arises. Inputs are not those
-that the graphs were traced with: other films, other numbers of films, prompts and boxes, boxes with and without prompt.
-Of a float16 engine the question is another one: how far is its reading of a film from the first engine's? There each
-goes on with its own numbers, film after film, and differences add up as they do in use.
+Both engines get the first engine's outputs as inputs of every stage, so a difference is measured where it arises. The
+inputs are not those that the graphs were traced with: other films, other numbers of films, prompts and boxes, boxes
+with and without prompt.
+For a float16 engine the command compares readings of films instead: each engine continues with its own outputs, so that
+differences add up as they do in use.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -21,19 +21,18 @@ from pathlib import Path
 import numpy as np
 
 from export import samples
-from export.rounded import open_rounded
+from models.command import command_parser, run
 from models.engines import ENGINES, GPU_ENGINES, Engine, FloatArray, Patches, open_unproven
-from models.engines.onnx_engine import open_onnx
-from models.engines.proof import Stage
+from models.engines.proof import StageDifference
 from models.errors import ModelError
 from models.manifest import NetworkSizes, read_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """What two engines may differ by. Boxes and scores lie in 0..1; features do not.
+    """The allowed differences. Boxes and scores lie in 0..1; features do not.
 
-    features: a share of the largest of them, where above 1
+    features: a share of the largest of them, if that is above 1
     """
 
     boxes: float
@@ -55,8 +54,8 @@ Outputs = tuple[str, FloatArray, FloatArray]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m export.parity", description="Compare two engines of one model.")
+    """Run the command. Returns its exit status."""
+    parser = command_parser("export.parity", description="Compare two engines of one model.")
     names = (*ENGINES, *GPU_ENGINES, *_HALF_ENGINES)
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
     parser.add_argument("engines", nargs=2, choices=names, metavar="ENGINE", help=" or ".join(names))
@@ -82,13 +81,13 @@ def main(arguments: list[str]) -> int:
     return 0 if agree(stages) else 1
 
 
-def agree(stages: dict[str, Stage]) -> bool:
+def agree(stages: dict[str, StageDifference]) -> bool:
     """Say whether every stage passed."""
     return all(stage.passed for stage in stages.values())
 
 
-def document(stages: dict[str, Stage]) -> dict[str, object]:
-    """Say each stage's result as JSON has it, which knows no NaN: such a difference is null."""
+def document(stages: dict[str, StageDifference]) -> dict[str, object]:
+    """Return each stage's result for JSON, which has no NaN: such a difference becomes null."""
     results = {
         name: asdict(stage) if math.isfinite(stage.max_abs) else asdict(stage) | {"max_abs": None}
         for name, stage in stages.items()
@@ -96,8 +95,8 @@ def document(stages: dict[str, Stage]) -> dict[str, object]:
     return {"stages": results, "passed": agree(stages)}
 
 
-def lines(stages: dict[str, Stage]) -> list[str]:
-    """Say each stage's result in a line."""
+def lines(stages: dict[str, StageDifference]) -> list[str]:
+    """Return each stage's result as a line of text."""
     return [
         f"{name}: largest difference {stage.max_abs:.1e}, allowed {stage.tolerance:.1e}"
         + ("" if stage.passed else "  DIFFERS")
@@ -105,42 +104,48 @@ def lines(stages: dict[str, Stage]) -> list[str]:
     ]
 
 
-def compare(first: Engine, second: Engine, sizes: NetworkSizes) -> dict[str, Stage]:
+def compare(first: Engine, second: Engine, sizes: NetworkSizes) -> dict[str, StageDifference]:
     """Run both engines on the same inputs, stage by stage; the first is the reference."""
     return _worst(_runs(first, second, sizes), FLOAT32)
 
 
-def compare_readings(first: Engine, second: Engine, sizes: NetworkSizes, *, films: int = FILMS) -> dict[str, Stage]:
-    """Let both engines read the same films, each with its own numbers throughout; the first is the reference."""
+def compare_readings(
+    first: Engine, second: Engine, sizes: NetworkSizes, *, films: int = FILMS
+) -> dict[str, StageDifference]:
+    """Read the same films with both engines, each with its own outputs throughout; the first is the reference."""
     return _worst(_readings(first, second, sizes, films), FLOAT16)
 
 
 def _open(directory: Path, name: str, engines: Path | None) -> Engine:
     if name == "onnx-float16":
+        from models.engines.onnx_engine import open_onnx
+
         return open_onnx(directory, precision="float16")
     if name == "rounded-float16":
+        from export.rounded import open_rounded
+
         return open_rounded(directory)
     return open_unproven(directory, engine=name, engines=engines)
 
 
-def _worst(outputs: Iterable[Outputs], allowed: Tolerance) -> dict[str, Stage]:
-    """Keep of every stage the run that used most of what is allowed."""
-    stages: dict[str, Stage] = {}
+def _worst(outputs: Iterable[Outputs], allowed: Tolerance) -> dict[str, StageDifference]:
+    """Keep for every stage the run that came nearest to the tolerance."""
+    stages: dict[str, StageDifference] = {}
     for name, reference, other in outputs:
         kinds = {"find.boxes": allowed.boxes, "find.scores": allowed.scores}
         tolerance = kinds.get(name) or allowed.features * max(1.0, float(np.abs(reference).max()))
-        stage = Stage(max_abs=float(np.abs(reference - other).max()), tolerance=tolerance)
+        stage = StageDifference(max_abs=float(np.abs(reference - other).max()), tolerance=tolerance)
         stages[name] = max(stage, stages.get(name, stage), key=_share_used)
     return stages
 
 
-def _share_used(stage: Stage) -> float:
-    """Say how much of what is allowed was used; NaN is more than all."""
+def _share_used(stage: StageDifference) -> float:
+    """Return the difference as a share of the tolerance; NaN counts as more than all."""
     return float("inf") if np.isnan(stage.max_abs) else stage.max_abs / stage.tolerance
 
 
 def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[Outputs]:
-    """Give for every output of every run its name, and what both engines made of it."""
+    """Yield for every output of every run its name, and the results of both engines."""
     random = np.random.default_rng(_SEED)
     side = sizes.image_encoder.image_size
     for count in _FILMS:
@@ -156,7 +161,7 @@ def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[Output
 
 
 def _readings(first: Engine, second: Engine, sizes: NetworkSizes, films: int) -> Iterator[Outputs]:
-    """As `_runs`, film after film, for engines that keep their own numbers."""
+    """Yield the same film by film, for engines that continue with their own outputs."""
     random = np.random.default_rng(_SEED)
     tokens = samples.phrases(random, _PROMPTS_OF_A_READING, sizes)
     prompts = first.encode_prompts(tokens), second.encode_prompts(tokens)
@@ -197,4 +202,4 @@ def _queried(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

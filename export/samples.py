@@ -1,4 +1,4 @@
-"""Inputs to compare engines on: soft pictures and token ids, drawn anew from one seed every time."""
+"""Inputs to compare engines with: smooth pictures and token ids, always drawn from the same seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.manifest import NetworkSizes
 
 
 def films(random: np.random.Generator, count: int, *, side: int) -> FloatArray:
-    """Draw normalized pictures [film, side, side]: soft shapes under noise, as films are."""
+    """Draw normalized pictures [film, side, side]: smooth shapes with noise."""
     ramp = np.linspace(-1, 1, side)
     slopes = random.normal(size=(3, count, 1, 1))
     soft = slopes[0] * ramp[:, np.newaxis] + slopes[1] * ramp + np.cos(3 * slopes[2] * ramp * ramp[:, np.newaxis])
@@ -18,7 +18,7 @@ def films(random: np.random.Generator, count: int, *, side: int) -> FloatArray:
 
 
 def phrases(random: np.random.Generator, count: int, sizes: NetworkSizes) -> IntArray:
-    """Draw token ids [phrase, context]: start, words, end, zeros; of every length there may be."""
+    """Draw token ids [phrase, context]: start, words, end, zeros; of every possible length."""
     context, end = sizes.prompt_encoder.context, sizes.prompt_encoder.vocabulary - 1
     tokens = np.zeros((count, context), dtype=np.int64)
     for row, words in zip(tokens, random.integers(0, context - 1, count), strict=True):
@@ -28,7 +28,7 @@ def phrases(random: np.random.Generator, count: int, sizes: NetworkSizes) -> Int
 
 
 def boxes(random: np.random.Generator, count: int, *, each: int) -> FloatArray:
-    """Draw boxes [film, each, 4] of the center form, some of which leave the picture."""
+    """Draw boxes [film, each, 4] in center form, some of which leave the picture."""
     sides = random.uniform(0.05, 0.6, (count, each, 2))
     drawn: FloatArray = np.concatenate([random.uniform(0, 1, (count, each, 2)), sides], axis=-1).astype(np.float32)
     return drawn

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from models.chex import Chex
 from models.engines.proof import graph_path
+from models.network.chex import Chex
 
 OPSET = 18
 _FILMS, _PROMPTS, _BOXES = 2, 5, 4

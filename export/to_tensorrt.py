@@ -1,7 +1,7 @@
-"""What TensorRT builds its engines from: a float16 graph per float32 one, of operators that it is known to take.
+"""Makes TensorRT's inputs: a float16 graph for each float32 one, with supported operators only.
 
-The engines themselves are built on the machine that runs them, by `models.engines.tensorrt_build`, which `serve` needs
-at its first start and may not look for in this folder.
+The engines are built on the machine that runs them, by `models.engines.tensorrt_build`, which the node needs at its
+first start and therefore cannot be in this folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
 """The ChEX network: answers phrases and boxes about one chest film with boxes, scores and sentences.
 
-Imports nothing of `node` or `export`. What needs no torch (manifest, tokenizers, preprocess, boxes) does not import it.
+Imports the program's version from `node`, and nothing else of `node` or `export`. Modules that need no torch (manifest,
+tokenizers, preprocess, boxes) do not import it. `spec §4.5` in a docstring is section 4.5 of
+docs/develop/chex-specification.md; docs/develop/README.md explains the other citations.
+
+Telemetry of libraries is switched off here, before any file of this folder imports a library: ONNX Runtime 1.29 and
+later sends device and host data to its vendor, and `tokenizers` brings huggingface_hub.
 """
+
+import os
+
+os.environ.update(ORT_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_OFFLINE="1")

@@ -1,7 +1,7 @@
-"""Boxes of the network: center-size and corner forms, overlap, suppression. Numpy arrays and torch tensors alike.
+"""Boxes of the network: center-size and corner forms, overlap, suppression. For numpy arrays and torch tensors.
 
-Center-size: center x, center y, width, height in 0..1 of the square the network saw. Corners: left, top, right, bottom
-in the same frame. Only the node's `Framing` maps them to a film.
+Center-size: center x, center y, width, height in 0..1 of the square that the network saw. Corners: left, top, right,
+bottom in the same frame. Only the node's `Framing` maps them to a film.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UnitBoxes = TypeVar("UnitBoxes", NDArray[np.floating], "Tensor")
-"""Boxes [..., 4] or numbers about them, as a numpy array or a torch tensor; what goes in comes out."""
+"""Boxes [..., 4] or numbers about them, as a numpy array or a torch tensor; functions return the type they get."""
 
 
 def to_corners(boxes: UnitBoxes) -> UnitBoxes:
@@ -33,12 +33,12 @@ def to_center_size(corners: UnitBoxes) -> UnitBoxes:
 
 
 def clip(boxes: UnitBoxes) -> UnitBoxes:
-    """Cut center-size boxes [..., 4] off at the edges of the square."""
+    """Clip center-size boxes [..., 4] to the square."""
     return to_center_size(to_corners(boxes).clip(0, 1))
 
 
 def scale(boxes: UnitBoxes, factor: float | UnitBoxes) -> UnitBoxes:
-    """Stretch center-size boxes [..., 4] about their centers; they may leave the square.
+    """Scale center-size boxes [..., 4] about their centers; they may leave the square.
 
     factor: one for all, or [..., 1] for each
     """
@@ -46,7 +46,7 @@ def scale(boxes: UnitBoxes, factor: float | UnitBoxes) -> UnitBoxes:
 
 
 def enclosing(corners: UnitBoxes) -> UnitBoxes:
-    """Give the smallest box around boxes [..., box, 4], as corners [..., 4]."""
+    """Return the smallest box around boxes [..., box, 4], as corners [..., 4]."""
     library = _library(corners)
     low: UnitBoxes = library.amin(corners[..., :2], axis=-2)
     high: UnitBoxes = library.amax(corners[..., 2:], axis=-2)
@@ -54,18 +54,18 @@ def enclosing(corners: UnitBoxes) -> UnitBoxes:
 
 
 def iou(first: UnitBoxes, second: UnitBoxes) -> UnitBoxes:
-    """Give the overlap, 0..1, of every pair of corners [..., N, 4] and [..., M, 4], as [..., N, M]; empty boxes: 0."""
+    """Return the overlap, 0..1, of each pair of corners [..., N, 4] and [..., M, 4], as [..., N, M]; empty boxes: 0."""
     common, union = _areas(first, second)
     overlap: UnitBoxes = _ratio(common, union)
     return overlap
 
 
 def giou(first: UnitBoxes, second: UnitBoxes) -> UnitBoxes:
-    """Give the generalized overlap, -1..1, of every pair: IoU less the empty share of the box around both."""
+    """Return the generalized overlap, -1..1, of every pair: IoU minus the empty share of the box around both."""
     library = _library(first)
     common, union = _areas(first, second)
-    one, other = first[..., :, None, :], second[..., None, :, :]
-    sides = library.maximum(one[..., 2:], other[..., 2:]) - library.minimum(one[..., :2], other[..., :2])
+    rows, columns = first[..., :, None, :], second[..., None, :, :]
+    sides = library.maximum(rows[..., 2:], columns[..., 2:]) - library.minimum(rows[..., :2], columns[..., :2])
     around = sides[..., 0] * sides[..., 1]
     generalized: UnitBoxes = _ratio(common, union) - _ratio(around - union, around)
     return generalized
@@ -85,13 +85,13 @@ def suppress(corners: UnitBoxes, scores: UnitBoxes, *, threshold: float) -> list
 
 
 def _areas(first: UnitBoxes, second: UnitBoxes) -> tuple[UnitBoxes, UnitBoxes]:
-    """Give intersection and union of every pair."""
+    """Return intersection and union of every pair."""
     library = _library(first)
-    one, other = first[..., :, None, :], second[..., None, :, :]
-    sides = library.minimum(one[..., 2:], other[..., 2:]) - library.maximum(one[..., :2], other[..., :2])
+    rows, columns = first[..., :, None, :], second[..., None, :, :]
+    sides = library.minimum(rows[..., 2:], columns[..., 2:]) - library.maximum(rows[..., :2], columns[..., :2])
     sides = sides.clip(0, None)
     common = sides[..., 0] * sides[..., 1]
-    return common, _area(one) + _area(other) - common
+    return common, _area(rows) + _area(columns) - common
 
 
 def _area(corners: UnitBoxes) -> UnitBoxes:
@@ -99,7 +99,7 @@ def _area(corners: UnitBoxes) -> UnitBoxes:
 
 
 def _ratio(part: UnitBoxes, whole: UnitBoxes) -> UnitBoxes:
-    """Divide; nothing of nothing is 0."""
+    """Divide; 0 / 0 is 0."""
     ratio: UnitBoxes = part / (whole + (whole <= 0))
     return ratio
 
@@ -110,5 +110,5 @@ def _join(first: UnitBoxes, second: UnitBoxes) -> UnitBoxes:
 
 
 def _library(array: NDArray[np.floating] | Tensor) -> ModuleType:
-    """Find the library an array belongs to. Whoever has a tensor has imported torch, so this file need not."""
+    """Return the library of an array. A tensor can exist only if torch is imported, so this file does not import it."""
     return sys.modules[type(array).__module__.partition(".")[0]]

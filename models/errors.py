@@ -1,4 +1,4 @@
-"""What is raised when a model directory, its weights or its numbers cannot be used."""
+"""The error of a model directory, its weights or its numbers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Runnable: figures of a model on films with known truth (DESIGN.md 8).
+"""Runnable: measures a model on films with known labels (design §8).
 
-    python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--task NAME,...] [--json]
+    python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--task all|NAME,...] [--json]
     python -m models.evaluate --model DIR --data phantoms:1000000:COUNT --tune [--sensitivity SHARE]
 
-`--out DIR` gets evaluation.json, evaluation.md, and films with boxes. `--tune` chooses the decisions of the manifest on
-seeds for validation, and writes them into the model directory. Exit 0: done; 1: a file could not be written; 2: wrong
-input, with one line that says what to do.
+`--out DIR` gets evaluation.json, evaluation.md, and films with boxes. `--tune` chooses the manifest's decisions on
+validation seeds and writes them into the model directory. Exit 0: done; 1: a file could not be written; 2: wrong input,
+with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from models import progress
-from models.command import exit_status
+from models.command import command_parser, exit_status, run
 from models.engines import ENGINES
-from models.evaluation.cases import TASKS, Task
 from models.evaluation.prompt_set import DEFAULT
-from models.evaluation.request import ABLATIONS, TRAINING_FILMS, Request
+from models.evaluation.request import ABLATIONS, TASKS, TRAINING_FILMS, Request, Task
+
+_ALL_TASKS = "all"
+"""Every task that the labels suffice for; the same as without --task."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
+    """Run the command. Returns its exit status."""
     options = _parser().parse_args(arguments)
     try:
+        from models import progress
         from models.evaluation.command import evaluate
         from models.evaluation.document import markdown
     except ModuleNotFoundError as error:
@@ -59,35 +61,57 @@ def main(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m models.evaluate", description="Measure a model on known films.")
+    parser = command_parser("models.evaluate", description="Measure a model on known films.")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
     parser.add_argument("--data", required=True, help="phantoms:SEED:COUNT or boxes:FILE.jsonl")
-    parser.add_argument("--task", type=_tasks, metavar="NAME,...", help=f"of {', '.join(TASKS)}; default: all possible")
+    parser.add_argument(
+        "--task",
+        type=_tasks,
+        metavar="NAME,...",
+        help=f"of {', '.join(TASKS)}; default: all that the labels of the films suffice for",
+    )
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
     parser.add_argument("--prompts", type=Path, default=DEFAULT, metavar="FILE", help="default: the node's chexpert14")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and films with boxes here")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--tune", action="store_true", help="choose the manifest's decisions, on validation seeds only")
-    parser.add_argument("--sensitivity", type=_share, metavar="SHARE", help="tune thresholds to it, not to the best F1")
-    parser.add_argument("--ablate", choices=ABLATIONS, action="append", default=[], help="leave a part of reports out")
-    parser.add_argument("--held-out", type=_share, metavar="SHARE", help="only patients that a run with it held out")
-    parser.add_argument("--pictures", type=_count, default=12, metavar="N", help="films a sheet; default: %(default)s")
-    parser.add_argument("--resamples", type=_count, default=100, metavar="N", help="of films; default: %(default)s")
+    parser.add_argument("--tune", action="store_true", help="choose the manifest's decisions; on validation seeds only")
+    parser.add_argument(
+        "--sensitivity", type=_share, metavar="SHARE", help="tune thresholds to this sensitivity, not to the best F1"
+    )
+    parser.add_argument(
+        "--ablate", choices=ABLATIONS, action="append", default=[], help="leave out a part of the report generation"
+    )
+    parser.add_argument(
+        "--held-out", type=_share, metavar="SHARE", help="only patients that a run with this share held out"
+    )
+    parser.add_argument(
+        "--pictures", type=_count, default=12, metavar="N", help="films on each sheet; default: %(default)s"
+    )
+    parser.add_argument(
+        "--resamples",
+        type=_count,
+        default=100,
+        metavar="N",
+        help="resampled sets of films for deviations; default: %(default)s",
+    )
     parser.add_argument(
         "--training-films",
         type=_count,
         default=TRAINING_FILMS,
         metavar="N",
-        help="phantoms that references are learned from; default: %(default)s",
+        help="phantoms that the references are computed from; default: %(default)s",
     )
     return parser
 
 
-def _tasks(text: str) -> Sequence[Task]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in TASKS]:
-        raise argparse.ArgumentTypeError(f"there is no task {unknown[0]!r}; name some of {', '.join(TASKS)}")
-    return [task for task in TASKS if task in names]
+def _tasks(text: str) -> Sequence[Task] | None:
+    """Read the names of tasks. Returns None for "all"."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in (_ALL_TASKS, *TASKS)]:
+        raise argparse.ArgumentTypeError(
+            f"there is no task {unknown[0]!r}; choose from {', '.join(TASKS)}, or {_ALL_TASKS}"
+        )
+    return None if _ALL_TASKS in names else [task for task in TASKS if task in names]
 
 
 def _share(text: str) -> float:
@@ -105,4 +129,4 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

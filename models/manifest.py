@@ -1,8 +1,8 @@
-"""`manifest.toml`: everything about a model that is not in its weights (DESIGN.md 4).
+"""`manifest.toml`: everything about a model that is not in its weights (design §4).
 
-Sizes, input rule, decision values and file hashes, as values that refuse to be wrong. Every size of the network is
-read from here, so one program runs the published network and a small one alike. Keys are the field names; a key that
-is unknown or missing is an error, since a silent default would change what the network says.
+Sizes, input rule, decision values and file hashes, in dataclasses that refuse invalid values. Every size of the network
+is read from here, so the same program runs the published network and a small one. Keys are the field names; an unknown
+or missing key is an error, because a silent default would change the network's answers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from models.bounds import require_divisible, require_positive, require_size, require_unit
 from models.errors import ModelError
 
 MANIFEST = "manifest.toml"
@@ -24,29 +25,13 @@ WEIGHTS = "weights.safetensors"
 
 _T = TypeVar("_T")
 
-
-def _require_positive(values: object, *names: str) -> None:
-    """Refuse what is not above 0: of these values, or of all numbers there are."""
-    for name in names or [entry.name for entry in fields(cast("type", values))]:
-        value = getattr(values, name)
-        if not isinstance(value, str) and not 0 < value < math.inf:
-            raise ValueError(f"{name} ({value}) must be above 0 and finite")
-
-
-def _require_divisible(name: str, value: int, part_name: str, part: int) -> None:
-    if value % part:
-        raise ValueError(f"{name} ({value}) must be a multiple of {part_name} ({part})")
-
-
-def _require_unit(values: object, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(values, name) <= 1:
-            raise ValueError(f"{name} ({getattr(values, name)}) must lie in 0..1")
+_LONGEST = 1 << 20
+"""The greatest size of a manifest in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageEncoderSizes:
-    """The vision transformer (SPEC.md 2). `image_size` is the side of its input in pixels, `output` the shared dim.
+    """The vision transformer (spec §2). `image_size` is the side of its input in pixels, `output` the shared dim.
 
     stem: how pixels become patches: "patch" by one linear layer, as published; "conv" by convolutions of stride 2,
     which keep small lesions in sight
@@ -61,13 +46,13 @@ class ImageEncoderSizes:
     output: int
 
     def __post_init__(self) -> None:
-        _require_positive(self)
-        _require_divisible("image_size", self.image_size, "patch_size", self.patch_size)
-        _require_divisible("width", self.width, "heads", self.heads)
+        require_size(self)
+        require_divisible("image_size", self.image_size, "patch_size", self.patch_size)
+        require_divisible("width", self.width, "heads", self.heads)
         if self.stem == "conv":
             if self.patch_size < 2 or self.patch_size.bit_count() != 1:
                 raise ValueError(f"patch_size ({self.patch_size}) must be a power of 2 with stem conv")
-            _require_divisible("width", self.width, "patch_size / 2", self.patch_size // 2)
+            require_divisible("width", self.width, "patch_size / 2", self.patch_size // 2)
 
     @property
     def grid(self) -> int:
@@ -77,7 +62,7 @@ class ImageEncoderSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptEncoderSizes:
-    """The text transformer (SPEC.md 3). `context` is the token count of every prompt, padding included."""
+    """The text transformer (spec §3). `context` is the token count of every prompt, padding included."""
 
     vocabulary: int
     context: int
@@ -87,16 +72,16 @@ class PromptEncoderSizes:
     output: int
 
     def __post_init__(self) -> None:
-        _require_positive(self)
-        _require_divisible("width", self.width, "heads", self.heads)
+        require_size(self)
+        require_divisible("width", self.width, "heads", self.heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorSizes:
-    """The prompt detector (SPEC.md 4). `beta` is the exponent of the soft boxes; 2 is a Gaussian.
+    """The prompt detector (spec §4). `beta` is the exponent of the soft boxes; 2 is a Gaussian.
 
-    pooling: what a box holds: the "sum" of its patches, as published; "scaled_sum" of what would be 49 patches, so that
-    a finer grid gives numbers of the same size
+    pooling: "sum" adds up the patches of a box, as published; "scaled_sum" scales the sum to that of 49 patches, so
+    that a finer grid gives numbers of the same size
     """
 
     dim: int
@@ -108,23 +93,23 @@ class DetectorSizes:
     pooling: Literal["sum", "scaled_sum"] = "sum"
 
     def __post_init__(self) -> None:
-        _require_positive(self)
-        _require_divisible("dim", self.dim, "heads", self.heads)
+        require_size(self)
+        require_divisible("dim", self.dim, "heads", self.heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostDecoderSizes:
-    """The post decoder (SPEC.md 6). Its layers are those of the detector in every other size."""
+    """The post decoder (spec §6). All other sizes of its layers are those of the detector."""
 
     layers: int
 
     def __post_init__(self) -> None:
-        _require_positive(self)
+        require_size(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSizes:
-    """The sentence generator (SPEC.md 7). `max_length` counts tokens of a sentence, the leading BOS included."""
+    """The sentence generator (spec §7). `max_length` counts tokens of a sentence, the leading BOS included."""
 
     vocabulary: int
     positions: int
@@ -136,15 +121,15 @@ class GeneratorSizes:
     max_length: int
 
     def __post_init__(self) -> None:
-        _require_positive(self)
-        _require_divisible("width", self.width, "heads", self.heads)
+        require_size(self)
+        require_divisible("width", self.width, "heads", self.heads)
         if self.max_length > self.positions:
             raise ValueError(f"max_length ({self.max_length}) must not exceed positions ({self.positions})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSizes:
-    """Every size of the network. Image and prompt encoder end in the detector's dim."""
+    """Every size of the network. The outputs of image and prompt encoder have the detector's dim."""
 
     image_encoder: ImageEncoderSizes
     prompt_encoder: PromptEncoderSizes
@@ -159,7 +144,7 @@ class NetworkSizes:
 
     @property
     def dim(self) -> int:
-        """Length of every feature that travels between the parts."""
+        """The length of the features that are passed between the parts."""
         return self.detector.dim
 
 
@@ -180,12 +165,12 @@ PUBLISHED_SIZES = NetworkSizes(
     ),
 )
 PUBLISHED_MEAN, PUBLISHED_STD = 0.505, 0.248
-"""Of the gray values that the published network was trained with (SPEC.md 1)."""
+"""Mean and standard deviation of the gray values that the published network was trained with (spec §1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRule:
-    """How a gray film becomes the network's input (SPEC.md 1).
+    """How a gray film becomes the network's input (spec §1).
 
     size: side of the input in pixels
     mean, std: of gray values 0..1
@@ -198,20 +183,20 @@ class InputRule:
     resize: Literal["direct", "via_256"]
 
     def __post_init__(self) -> None:
-        _require_positive(self, "size", "std")
+        require_positive(self, "size", "std")
         if not math.isfinite(self.mean):
             raise ValueError(f"mean ({self.mean}) must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """How scores become answers (DESIGN.md 5).
+    """How scores become answers (design §5).
 
-    temperature: divides the difference of cosines to the positive and the negative prompt (SPEC.md 8)
+    temperature: divides the difference of cosines to the positive and the negative prompt (spec §8)
     thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key
     review_band: width of the band below the threshold in which a finding is indeterminate
     box_threshold: score from which a box is reported
-    region_threshold: positiveness above which a region's sentence is kept (SPEC.md 9.1.4)
+    region_threshold: positiveness above which a region's sentence is kept (spec §9.1.4)
     """
 
     temperature: float
@@ -222,24 +207,25 @@ class Decisions:
     region_threshold: float
 
     def __post_init__(self) -> None:
-        _require_positive(self, "temperature")
-        _require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold")
+        require_positive(self, "temperature")
+        require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold")
         for key, threshold in self.thresholds.items():
             if not 0 <= threshold <= 1:
                 raise ValueError(f"thresholds.{key} ({threshold}) must lie in 0..1")
 
     def threshold(self, key: str) -> float:
-        """Give the probability from which the finding of a prompt is present."""
+        """Return the probability from which the finding of a prompt is present."""
         return self.thresholds.get(key, self.default_threshold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionRule:
-    """How boxes are scored and merged where detection is measured (SPEC.md 9.2); the node keeps its boxes as found.
+    """How boxes are scored and merged when detection is measured (spec §9.2); the node does not change its boxes.
 
-    scored_by: what a box holds, compared with the prompt; the detector's own score of the box; or the product of both
-    scales: what width and height are multiplied by, by prompt key; 1 for every other key
-    overlap: of two boxes of a finding that overlap by more, the better one stays
+    scored_by: the comparison of a box's content with the prompt; the detector's own score of the box; or the product of
+    both
+    scales: factors for width and height, by prompt key; 1 for every other key
+    overlap: if two boxes of a finding overlap by more, only the better one stays
     """
 
     scored_by: Literal["prompts", "weights", "both"] = "both"
@@ -248,8 +234,8 @@ class DetectionRule:
     overlap: float = 0.25
 
     def __post_init__(self) -> None:
-        _require_positive(self, "temperature")
-        _require_unit(self, "overlap")
+        require_positive(self, "temperature")
+        require_unit(self, "overlap")
         for key, scale in self.scales.items():
             if not 0 < scale < math.inf:
                 raise ValueError(f"scales.{key} ({scale}) must be above 0 and finite")
@@ -257,12 +243,13 @@ class DetectionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRule:
-    """How findings are put into words, and when two sentences say the same (SPEC.md 9.1.6).
+    """How findings are put into words, and when two sentences count as duplicates (spec §9.1.6).
 
-    remove_above: duplicates from here on are always removed; similarities are (cosine + 1) / 2
-    soft_remove_above: and from here on while more than `max_sentences` are left
-    emphasis: how much the generator is told of what was decided: a step of this share of a feature's length, from one
-    prompt of a finding towards the other one. Sentences of different decisions are never the same then. 0 as published
+    remove_above: duplicates at or above this similarity are always removed; similarities are (cosine + 1) / 2
+    soft_remove_above: and at or above this one while more than `max_sentences` are left
+    emphasis: how far a feature is moved toward the decision before its sentence is generated: a share of the feature's
+    length, along the line between the two prompts of a finding. Sentences of different decisions are then never
+    duplicates. 0 as published
     """
 
     remove_above: float = 0.95
@@ -271,16 +258,16 @@ class ReportRule:
     emphasis: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_unit(self, "remove_above", "soft_remove_above", "emphasis")
-        _require_positive(self, "max_sentences")
+        require_unit(self, "remove_above", "soft_remove_above", "emphasis")
+        require_positive(self, "max_sentences")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What a model directory says about itself.
 
-    gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (SPEC.md 15)
-    origins: where the weights of each part came from, by what their names begin with, if not all from one place
+    gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (spec §15)
+    origins: where the weights of each part came from, by the beginning of their names, if not all from one place
     files: sha256 of every other file, by its path inside the directory with forward slashes
     """
 
@@ -313,6 +300,10 @@ def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a model directory. Raises ModelError that names the key and what it must be."""
     path = directory / MANIFEST
     try:
+        if path.exists() and not path.is_file():  # opening a named pipe waits for a writer
+            raise ModelError(f"{path} is not a regular file; restore the model directory")
+        if path.stat().st_size > _LONGEST:
+            raise ModelError(f"{path} has more than {_LONGEST} bytes; restore the model directory")
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}); name a model directory") from error
@@ -325,7 +316,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest of a model directory, whole or not at all."""
+    """Write the manifest of a model directory atomically."""
     table = asdict(manifest)
     if not manifest.origins:
         del table["origins"]
@@ -337,12 +328,12 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def _lines(table: Mapping[str, object], *, name: str = "") -> Iterator[str]:
-    """Write a table as TOML, its own values before the tables in it."""
+    """Yield a table as TOML, its values before its subtables."""
     if name:
         yield f"\n[{name}]"
     for key, value in table.items():
         if not isinstance(value, Mapping):
-            # What JSON writes for texts, numbers and truth values is TOML too, but for one control character.
+            # JSON's form of strings, numbers and booleans is valid TOML too, except for one control character.
             yield f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -354,7 +345,7 @@ def _key(key: str) -> str:
 
 
 def _from_table(kind: type[_T], table: object, *, prefix: str) -> _T:
-    """Make a dataclass of a TOML table. Raises ModelError that starts with the key."""
+    """Make a dataclass from a TOML table. Raises ModelError that starts with the key."""
     if not isinstance(table, dict):
         raise ModelError(f"{prefix.rstrip('.')} must be a table")
     known = {entry.name: entry for entry in fields(cast("type", kind))}
@@ -372,7 +363,7 @@ def _from_table(kind: type[_T], table: object, *, prefix: str) -> _T:
 
 
 def _checked(hint: object, value: object, *, key: str) -> object:
-    """Give a TOML value the type its field asks for. Raises ModelError that starts with the key."""
+    """Convert a TOML value to the type of its field. Raises ModelError that starts with the key."""
     if isinstance(hint, type) and is_dataclass(hint):
         return _from_table(hint, value, prefix=f"{key}.")
     if get_origin(hint) is Literal:

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a long command: a bar on a terminal, lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 _SECONDS_BETWEEN_LINES = 2.0
 
 
-class Report(Protocol):
-    """What a long function calls as it goes on."""
+class ProgressReport(Protocol):
+    """What a long function calls to report its progress."""
 
     def __call__(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Say how far a stage is, in any unit. A stage without a total is something to know, not work."""
+        """Report how far a stage is, in any unit. A stage without a total is a message, not a measure of work."""
 
 
 def quiet(stage: str, done: int = 0, total: int = 0) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 @contextlib.contextmanager
-def on(stream: TextIO) -> Iterator[Report]:
-    """Show progress on a stream: bars where it is a terminal, else a line now and then and at the end of a stage."""
+def on(stream: TextIO) -> Iterator[ProgressReport]:
+    """Show progress on a stream: bars on a terminal; elsewhere a line now and then, and one at each stage's end."""
     if stream.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
         with Progress(*columns, TimeElapsedColumn(), console=Console(file=stream)) as progress:
             yield _Bars(progress)
     else:
-        yield _Lines(stream)
+        yield _ProgressLines(stream)
 
 
 class _Bars:
@@ -49,7 +49,7 @@ class _Bars:
         self._progress.update(self._tasks[stage], completed=done, total=total)
 
 
-class _Lines:
+class _ProgressLines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._stage, self._at = "", monotonic()

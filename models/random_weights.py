@@ -1,15 +1,14 @@
-"""Runnable: a complete model directory with random weights, small for tests or of the published size.
+"""Runnable: makes a complete model directory with random weights, small for tests or of the published size.
 
     python -m models.random_weights --size small|full DIRECTORY [--seed N]
 
-Drawn and written one piece at a time, so the published size needs little memory. Draws are bit counts of a raw random
-stream, which numpy keeps for ever: equal seeds give equal files everywhere. They are small multiples of a power of two,
-exact in two bytes.
+Weights are drawn and written in pieces, so the published size needs little memory. The numbers are bit counts of a raw
+random stream, which numpy guarantees not to change: equal seeds give equal files everywhere. They are small multiples
+of a power of two, exact in float16.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import shutil
@@ -21,11 +20,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from models.checkpoint import CARD, file_sha256, write_stream
-from models.chex import Chex
+from models.checkpoint.files import CARD, file_sha256
+from models.checkpoint.stream import write_stream
+from models.command import command_parser, run
 from models.manifest import (
     PUBLISHED_MEAN,
     PUBLISHED_SIZES,
@@ -42,7 +41,13 @@ from models.manifest import (
     PromptEncoderSizes,
     write_manifest,
 )
-from models.tokenizers import SENTENCE_END, SENTENCE_MERGES, SENTENCE_VOCABULARY, VOCABULARIES, SentenceTokenizer
+from models.reading.tokenizers import (
+    SENTENCE_END,
+    SENTENCE_MERGES,
+    SENTENCE_VOCABULARY,
+    VOCABULARIES,
+    SentenceTokenizer,
+)
 
 Size = Literal["small", "full"]
 FloatArray = NDArray[np.float32]
@@ -59,7 +64,7 @@ SMALL_SIZES = NetworkSizes(
     ),
 )
 
-# The only words untrained weights say: each one token, and none of them could be taken for a finding.
+# The only words that untrained weights produce: each is one token, and none could be mistaken for a finding.
 _WORDS = (
     "amber river maple cloud harbor violet copper silver garden winter lantern canvas marble thunder forest sunset "
     "breeze island candle mountain village bridge window ribbon basket pencil paper velvet ocean desert valley autumn "
@@ -69,11 +74,11 @@ _PIECE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
-    """How the weights whose name fits are drawn.
+class _WeightRule:
+    """How the weights with matching names are drawn.
 
-    gain: standard deviation, times the root of the number of inputs where `scaled`
-    constant: instead of a draw; repeated along the tensor
+    gain: standard deviation, divided by the root of the number of inputs if `scaled`
+    constant: used instead of random numbers; repeated along the tensor
     """
 
     name: str
@@ -85,26 +90,26 @@ class _Rule:
 # The first rule that fits. The gains were tried out: with them prompts, films and boxes differ visibly, scores cover
 # most of 0..1, and sentences differ in words and length. Equal gains would give one answer to everything.
 _RULES = (
-    _Rule(name=r".*norm_\w+\.weight", constant=(1.0,)),
-    _Rule(name=r".*\.(scale_\w+|gate)", constant=(0.5,)),
-    _Rule(name=r"detector\.box\.contract\.bias", constant=(0.0, 0.0, -0.5, -0.5)),
-    _Rule(name=r".*\.bias", constant=(0.0,)),
-    _Rule(name=r"generator\.positions\.weight", gain=0.25, scaled=False),
-    _Rule(name=r".*\.(tokens|positions)\.weight|.*\.(positions|class_token)", gain=1 / 32, scaled=False),
-    _Rule(name=r"generator\.prefix\.contract\.weight", gain=8.0),
-    _Rule(name=r"(generator|prompt_encoder)\.layers\..*(out|contract)\.weight", gain=2.0),
-    _Rule(name=r"prompt_encoder\.layers\..*packed\.weight", gain=2.0),
-    _Rule(name=r"detector\.box_tokens", gain=0.7, scaled=False),
-    _Rule(name=r"detector\.patch\.weight", gain=0.08),
-    _Rule(name=r"detector\.box\.contract\.weight", gain=3.0),
-    _Rule(name=r"detector\.score\.contract\.weight", gain=6.0),
-    _Rule(name=r".*"),
+    _WeightRule(name=r".*norm_\w+\.weight", constant=(1.0,)),
+    _WeightRule(name=r".*\.(scale_\w+|gate)", constant=(0.5,)),
+    _WeightRule(name=r"detector\.box\.contract\.bias", constant=(0.0, 0.0, -0.5, -0.5)),
+    _WeightRule(name=r".*\.bias", constant=(0.0,)),
+    _WeightRule(name=r"generator\.positions\.weight", gain=0.25, scaled=False),
+    _WeightRule(name=r".*\.(tokens|positions)\.weight|.*\.(positions|class_token)", gain=1 / 32, scaled=False),
+    _WeightRule(name=r"generator\.prefix\.contract\.weight", gain=8.0),
+    _WeightRule(name=r"(generator|prompt_encoder)\.layers\..*(out|contract)\.weight", gain=2.0),
+    _WeightRule(name=r"prompt_encoder\.layers\..*packed\.weight", gain=2.0),
+    _WeightRule(name=r"detector\.box_tokens", gain=0.7, scaled=False),
+    _WeightRule(name=r"detector\.patch\.weight", gain=0.08),
+    _WeightRule(name=r"detector\.box\.contract\.weight", gain=3.0),
+    _WeightRule(name=r"detector\.score\.contract\.weight", gain=6.0),
+    _WeightRule(name=r".*"),
 )
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m models.random_weights", description="Make an untrained model.")
+    """Run the command. Returns its exit status."""
+    parser = command_parser("models.random_weights", description="Make an untrained model.")
     parser.add_argument("directory", type=Path, help="the model directory to write")
     parser.add_argument("--size", choices=get_args(Size), required=True, help="full is as published")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="default: %(default)s")
@@ -172,14 +177,18 @@ any film. It exists to test the program around it. It must never be used for a p
 
 def shapes_of(sizes: NetworkSizes) -> dict[str, tuple[int, ...]]:
     """List the weights of a network and their shapes, in the order in which they are written."""
-    with torch.device("meta"):
+    # Imported here because torch takes seconds.
+    from models.network.chex import Chex
+    from models.network.outline import without_numbers
+
+    with without_numbers():
         return {name: tuple(tensor.shape) for name, tensor in Chex(sizes).state_dict().items()}
 
 
 def draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArray]:
-    """Draw one weight, flat, in pieces of whole rows. Each has its own stream, whatever else is drawn.
+    """Draw one weight, flat, in pieces of whole rows. Each weight has its own random stream, independent of the others.
 
-    The generator's tokens are drawn so that it says nothing but a few everyday words.
+    The generator's token embeddings are drawn so that it produces only a few everyday words.
     """
     pieces = _draw(name, shape, seed=seed)
     if name != "generator.tokens.weight":
@@ -200,7 +209,7 @@ def _draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArra
         return
     inputs = math.prod(shape[1:]) if name.endswith(".weight") else shape[0]
     deviation = rule.gain / math.sqrt(inputs) if rule.scaled else rule.gain
-    # Eight random bits: a bell of nine values with deviation root 2, here in steps of the nearest power of two.
+    # The sum of eight random bits has nine values and deviation root 2, scaled by the nearest power of two.
     step = np.float32(2.0 ** round(math.log2(deviation / math.sqrt(2))))
     stream = np.random.PCG64([seed, zlib.crc32(name.encode())])
     row = shape[-1]
@@ -212,13 +221,13 @@ def _draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArra
 
 
 def _said_tokens() -> NDArray[np.int64]:
-    """List the tokens that an untrained generator may say: the words, and the end of a sentence."""
+    """List the tokens that an untrained generator may produce: the words, and the end of a sentence."""
     tokenizer = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
     return np.array([*(tokenizer.encode(f" {word}")[0] for word in _WORDS.split()), SENTENCE_END])
 
 
 def _speak_only(values: FloatArray, said: NDArray[np.int64], *, first: int, width: int) -> None:
-    """Make the rows of some tokens so much longer that one of them always is the likeliest; changes `values`."""
+    """Lengthen the rows of some tokens so that one of them is always the most likely; changes `values` in place."""
     rows = values.reshape(-1, width)
     mine = said[(said >= first) & (said < first + len(rows))] - first
     rows[mine] *= 4
@@ -226,4 +235,4 @@ def _speak_only(values: FloatArray, said: NDArray[np.int64], *, first: int, widt
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

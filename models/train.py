@@ -1,67 +1,46 @@
-"""Runnable: a run file in, a model directory out (SPEC.md 10).
+"""Runnable: trains a model by a run file and writes a model directory (spec §10).
 
     python -m models.train RUN.toml
 
-Run again after a stop or a kill it goes on from its last checkpoint. Exit 0: done; 1: stopped, or the disk failed; 2:
-wrong input, with a line for every mistake.
+If it is run again after a stop or a kill, it makes the missing films and continues from the last checkpoint. Exit 0:
+done; 1: a file could not be written; 2: wrong input, with a line for every mistake; 130: stopped, also by SIGTERM.
 """
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from pathlib import Path
 from threading import Event
 
-from models import progress
-from models.command import exit_status
-from models.errors import ModelError
-from models.training.finish import MODEL, write_model
-from models.training.loop import train
-from models.training.runfile import Run, read_run
-from models.training.store import stock
-from models.training.team import Team, team_of
+from models.command import INTERRUPTED, command_parser, exit_status, run
+from node import command_for
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m models.train", description="Train a model by a run file.")
+    """Run the command. Returns its exit status."""
+    parser = command_parser("models.train", description="Train a model as a run file says.")
     parser.add_argument("run", type=Path, metavar="RUN.toml", help="the run file")
     options = parser.parse_args(arguments)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
+
     return exit_status(lambda: _train(options.run, stop))
 
 
 def _train(path: Path, stop: Event) -> int:
+    from models.training.command import train_by
+    from models.training.runfile import read_run
+
     run = read_run(path)
-    directory = _run(run, stop)
+    directory = train_by(run, stop)
     if directory is None:
-        print(f"stopped; python -m models.train {path} goes on from here", file=sys.stderr)
-        return 1
+        print(f"stopped; run {command_for('models.train')} {path} to continue from here", file=sys.stderr)
+        return INTERRUPTED
     print(f"{directory}: {run.model.name} {run.model.version}")
     return 0
 
 
-def _run(run: Run, stop: Event) -> Path | None:
-    """Make the films, train, and write the model; None where it was stopped."""
-    output = Path(run.output)
-    if (output / MODEL).exists():
-        raise ModelError(f"{output / MODEL} is there already; name another output folder, or remove this one")
-    output.mkdir(parents=True, exist_ok=True)
-    with progress.on(sys.stderr) as report:
-        stock(run.data, run.store, renderers=run.machine.renderers, report=report)
-        with team_of(run, _follow) as team:
-            pupil = train(run, team, stopped=stop.is_set, report=report)
-    return write_model(run, pupil) if pupil is not None else None
-
-
-def _follow(run: Run, team: Team) -> None:
-    """Train in another process than the first."""
-    train(run, team)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -1,6 +1,6 @@
-"""The commands: parses arguments, prints answers, turns errors into exit codes, and nothing else.
+"""The commands: parse arguments, print answers, turn errors into exit codes.
 
-Exit 0: done; 1: failed; 2: wrong input or settings, with one clear line that says what to do.
+Exit codes: 0 done; 1 failed; 2 wrong input or settings, with one line that says what to do; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from node import config, log
+from node import VERSION_LINE, command_for, config, log
 from node.config import ENGINES, ModelSettings
 from node.domain import Box
-from node.errors import ConfigError, InputError, NodeError, where
-from node.roles import Role
+from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
+from node.jobs.processes import Role
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,13 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NodeError as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as stop:
+        print(f"stopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:  # the last boundary: no text of a foreign error, which may hold patient data
         print(f"failed: {where(error)}; this is a fault of the program, please report it", file=sys.stderr)
         return 1
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from node import app, tls
+    from node.net import tls
+    from node.service import app
 
     settings = config.load(options.settings)
     tls.check_files(settings)
@@ -51,54 +57,72 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from node import prompts, tls
+    from node.net import tls
+    from node.read import prompts
+    from node.read.model import check_files
 
     settings = config.load(options.settings)
     tls.check_files(settings)
     prompts.load(settings.model.prompts)
-    if not (settings.model.directory / "manifest.toml").is_file():
-        raise ConfigError([f"model.directory: {settings.model.directory} is no model directory; correct the path"])
+    check_files(settings.model.directory, engine=settings.model.engine)
     print(config.render(settings), end="")
     return 0
 
 
 def _read(options: argparse.Namespace) -> int:
-    from node import local, prompts
-    from node.inference import open_reader
+    from models import progress
+    from node.commands import read_files
+    from node.read import prompts
+    from node.read.model import open_reader
 
-    prompt_set = prompts.load(options.prompts)
-    reader = open_reader(options.model, prompts=prompt_set, engine=options.engine, threads=options.threads)
-    reports = local.read(
-        options.paths,
-        options.out,
-        reader=reader,
-        prompts=prompt_set,
-        zone=_zone(options.timezone),
-        on_film=lambda path, outcome: print(f"{path}: {outcome}", file=sys.stderr),
-    )
+    zone, prompt_set = _zone(options.timezone), prompts.load(options.prompts)
+    outcomes: Counter[str] = Counter()
+    reports = []
+    with progress.on(sys.stderr) as show:
+
+        def tell(path: Path, outcome: str) -> None:
+            outcomes[outcome] += 1
+            show(f"{path}: {outcome}")
+
+        studies = read_files.collect(options.paths, on_file=tell)
+        read_files.check_folder(options.out)
+        reader = open_reader(options.model, prompts=prompt_set, engine=options.engine, threads=options.threads)
+        try:
+            for report in read_files.read(
+                studies, options.out, reader=reader, prompts=prompt_set, zone=zone, on_file=tell
+            ):
+                reports.append(report)
+                show("studies", len(reports), len(studies))
+        except KeyboardInterrupt as stop:
+            done = f"{len(reports)} of {len(studies)} studies are in {options.out}; run the same command again to go on"
+            raise KeyboardInterrupt(done) from stop
     if options.json:
         print(json.dumps({"studies": reports}, ensure_ascii=False, indent=2))
     else:
         for report in reports:
             print(options.out / str(report["study"]))
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    print(f"{len(reports)} studies in {options.out}: {counts}", file=sys.stderr)
     return 0
 
 
 def _ask(options: argparse.Namespace) -> int:
-    from node import local, prompts
-    from node.inference import open_reader
+    from node.commands import read_files
+    from node.read import prompts
+    from node.read.model import open_reader
 
-    questions = local.questions_of(options.prompt, options.box)
+    questions = read_files.questions_of(options.prompt, options.box)
+    read_files.check_film(options.film)
     prompt_set = prompts.load(options.prompts)
     reader = open_reader(options.model, prompts=prompt_set, engine=options.engine, threads=options.threads)
-    answers = local.ask(options.film, questions, reader=reader, prompts=prompt_set)
-    content = {"film": str(options.film), "questions": [local.answer_to_json(answer) for answer in answers]}
+    answers = read_files.ask(options.film, questions, reader=reader, prompts=prompt_set)
+    content = {"film": str(options.film), "questions": [read_files.answer_to_json(answer) for answer in answers]}
     print(json.dumps(content, ensure_ascii=False, indent=2))
     return 0
 
 
 def _status(options: argparse.Namespace) -> int:
-    from node.status import render, status
+    from node.commands.operate import render, status
 
     content = status(config.load(options.settings))
     print(json.dumps(content, indent=2) if options.json else render(content))
@@ -106,19 +130,66 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    from node.status import retry
+    from node.commands import operate
 
-    pieces = retry(config.load(options.settings), options.study)
+    if bool(options.study) + options.all + bool(options.destination) != 1:
+        raise InputError("name studies, or --all, or --destination NAME; one of the three")
+    settings = config.load(options.settings)
+    if options.study:
+        pieces = operate.retry(settings, options.study)
+    else:
+        pieces = (
+            operate.retry_destination(settings, options.destination)
+            if options.destination
+            else operate.retry_all(settings)
+        )
     if options.json:
         print(json.dumps({"queued": pieces}))
-    else:
-        for study_uid, count in pieces.items():
-            print(f"{study_uid}: {f'{count} queued again' if count else 'nothing is parked'}")
+        return 0
+    for study_uid, count in pieces.items():
+        print(f"{study_uid}: {f'{count} queued again' if count else 'nothing is parked'}")
+    if not pieces:
+        print("nothing is parked")
     return 0
 
 
+def _explain(options: argparse.Namespace) -> int:
+    if options.what.is_file():
+        _explain_file(options)
+        return 0
+    if options.settings is None:
+        raise InputError(f"{options.what}: is not a file; for a UID name the settings too: explain UID node.toml")
+    from node.commands.explain import report, study
+
+    settings = config.load(options.settings)
+    explanation = study.explain_uid(str(options.what), settings)
+    if options.json:
+        print(json.dumps(report.to_json(explanation, settings, options.settings), indent=2))
+    else:
+        print(report.render(explanation, settings, options.settings))
+    return 0
+
+
+def _explain_file(options: argparse.Namespace) -> None:
+    from node.commands.explain import film
+
+    model = ModelSettings() if options.settings is None else config.load(options.settings).model
+    explanation = film.explain_file(options.what, model=model.directory)
+    print(json.dumps(asdict(explanation), indent=2) if options.json else film.render(explanation))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    settings = config.load(options.settings)
+    from node.commands.doctor import report
+    from node.commands.doctor.examination import examine
+
+    checks = examine(settings)
+    print(json.dumps(report.to_json(checks), indent=2) if options.json else report.render(checks))
+    return 0 if report.passed(checks) else 1
+
+
 def _abandon(options: argparse.Namespace) -> int:
-    from node.status import abandon
+    from node.commands.operate import abandon
 
     count = abandon(config.load(options.settings), options.destination, force=options.force)
     if options.json:
@@ -129,8 +200,11 @@ def _abandon(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from node import demo
+    from node.commands import demo
 
+    if not options.model.exists():
+        made = f"{command_for('models.demonstration')} {options.model}"
+        raise InputError(f"{options.model} does not exist; name a model directory by --model, or run {made}")
     log.configure(level="warning")
     model = ModelSettings(
         directory=options.model, engine=options.engine, threads=options.threads, prompts=options.prompts
@@ -140,29 +214,40 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="python -m node", description="Chest X-rays in, SR and GSPS out.")
+    parser = _Parser(prog=command_for("node"), description="Chest X-rays in, SR and GSPS out.")
+    parser.add_argument("--version", action="version", version=VERSION_LINE)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     for name, run, text in (
         ("serve", _serve, "run the service"),
         ("check", _check, "print the effective settings, or every mistake in them"),
-        ("status", _status, "what is waiting, parked, failed, and why"),
+        ("doctor", _doctor, "check disk, database, model, ports, certificates, clock and destinations"),
+        ("status", _status, "show what waits, is parked or failed, and why"),
         ("retry", _retry, "run parked work of studies again"),
-        ("abandon", _abandon, "end for good what was to go to a destination that is gone"),
+        ("abandon", _abandon, "end all deliveries to a removed destination permanently"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("settings", type=Path, metavar="node.toml")
         command.set_defaults(run=run)
         if name == "serve":
             command.add_argument("--only", choices=[str(role) for role in Role], help="do one part; needs PostgreSQL")
-            command.add_argument("--executor", metavar="NAME", help="the same name after every start")
-        if name in ("status", "retry", "abandon"):
+            command.add_argument("--executor", metavar="NAME", help="name of this process; keep it across restarts")
+        if name in ("doctor", "status", "retry", "abandon"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":
-            command.add_argument("study", nargs="+", metavar="STUDY_UID")
+            command.add_argument("study", nargs="*", metavar="STUDY_UID")
+            command.add_argument("--all", action="store_true", help="all parked work")
+            command.add_argument("--destination", metavar="NAME", help="every parked delivery to one destination")
         if name == "abandon":
             command.add_argument("destination", metavar="DESTINATION")
-            command.add_argument("--force", action="store_true", help="also when it is still in the settings")
+            command.add_argument("--force", action="store_true", help="even if it is still in the settings")
+
+    text = "say why a file is read or not, or show the course of a study or film by its UID"
+    explain = commands.add_parser("explain", help=text, description=text)
+    explain.add_argument("what", type=Path, metavar="FILE_OR_UID")
+    explain.add_argument("settings", type=Path, nargs="?", metavar="node.toml", help="needed for a UID")
+    explain.add_argument("--json", action="store_true", help="answer with one JSON document")
+    explain.set_defaults(run=_explain)
 
     read = commands.add_parser("read", help="read files without a network")
     read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
@@ -171,7 +256,7 @@ def _parser() -> _Parser:
     read.add_argument("--json", action="store_true", help="answer with one JSON document")
     _add_model(read, run=_read, required=True)
 
-    ask = commands.add_parser("ask", help="ask about one film: by a prompt, by a box, by both")
+    ask = commands.add_parser("ask", help="ask about one film: by prompt, by box, or both")
     ask.add_argument("film", type=Path, metavar="FILE")
     ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
     ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
@@ -187,7 +272,7 @@ def _parser() -> _Parser:
 def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
     defaults = ModelSettings()
     parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
-    # TensorRT keeps what it builds beside the node's storage, which these commands have not.
+    # TensorRT stores its engines in the node's storage folder, which these commands do not have.
     parser.add_argument("--engine", choices=[name for name in ENGINES if name != "tensorrt"], default=defaults.engine)
     parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
     parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
@@ -203,7 +288,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _threads(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of threads; 0 means all cores")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads; 0 means all cores")
     return int(text)
 
 
@@ -212,18 +297,18 @@ def _box(text: str) -> Box:
         left, top, right, bottom = (float(edge) for edge in text.split(","))
         return Box(left=left, top=top, right=right, bottom=bottom)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no box; write left,top,right,bottom in pixels") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a box; write left,top,right,bottom in pixels") from error
 
 
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise InputError(f"{name!r} is no time zone; use a name such as Europe/Berlin") from error
+        raise InputError(f"{name!r} is not a time zone; use a name such as Europe/Berlin") from error
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of the durable engine may wait for ever; what they wait for is on disk
+    os._exit(code)  # threads of the durable executor may wait forever; their work is on disk

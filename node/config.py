@@ -1,7 +1,7 @@
 """The settings: one TOML file, read once, into frozen dataclasses. Every mistake is listed at once.
 
-A key that is unknown, or whose feature this version does not have, is refused. A default and the rule for a value
-stand on its field and nowhere else. Nothing else in the program reads a settings file or the environment.
+Unknown keys, and keys of features that this version does not have, are errors. A default and the rule for a value stand
+on its field and nowhere else. Nothing else in the program reads a settings file or the environment.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from zoneinfo import ZoneInfo
 from node.domain import MESSAGE_KIND
 from node.errors import ConfigError
 from node.hl7.character_sets import CODECS, DEFAULT
-from node.rules import (
+from node.settings_file import (
     ADDRESS,
     AE_TITLE,
     DATABASE_URL,
     HL7_NAME,
     NOT_BLANK,
     TIME_ZONE,
+    SettingsReader,
     between,
     one_of,
     setting,
+    to_lines,
     without_password,
 )
-from node.tables import Reading, to_lines
 
 OUTPUT_KINDS = ("sr", "gsps")
 ENGINES = ("onnx", "tensorrt", "torch")
 
 _ANY_PORT, _PEER_PORT = between(0, 65535), between(1, 65535)
 _SECONDS = between(0.05, 86400.0)
+_ANSWER_SECONDS = between(0.05, 3600.0)
 _GIVE_UP_HOURS = between(0.001, 8760.0)
 _TYPE = one_of("dicom", "hl7", later=("dicomweb",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTlsSettings:
-    """A port for TLS 1.2 or newer: the node's own certificate, and whose certificates callers must show."""
+    """A port for TLS 1.2 or newer: the node's own certificate, and the authority of the callers' certificates."""
 
     port: int = setting(_ANY_PORT, default=2762)
     certificate: Path
@@ -51,7 +53,7 @@ class ServerTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who may associate: a calling AE title from one of these IP addresses, and how urgent its films are."""
+    """A sender that may associate: its AE title, its IP addresses, and the priority of its films."""
 
     ae_title: str = setting(AE_TITLE)
     hosts: tuple[str, ...] = setting(ADDRESS)
@@ -75,9 +77,9 @@ class ListenerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
-    """Where films, outputs and the embedded database lie; with a `database_url`, processes on PostgreSQL share them.
+    """Where films, outputs and the embedded database are stored; with `database_url`, processes share PostgreSQL.
 
-    The embedded database wants a local disk.
+    The embedded database needs a local disk.
     """
 
     directory: Path
@@ -88,9 +90,9 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
-    """When a study counts as complete: after silence, or at the latest after `max_seconds`; what is read first.
+    """When a study counts as complete: after `quiet_seconds` without a new film, at the latest after `max_seconds`.
 
-    stat_seconds: an urgent study goes before all that arrived up to so many seconds earlier
+    stat_seconds: a STAT study is read before studies that arrived up to so many seconds earlier
     """
 
     quiet_seconds: float = setting(_SECONDS, default=5.0)
@@ -130,7 +132,7 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersTlsSettings:
-    """TLS 1.2 or newer on the port for orders: the node's own certificate, and whose certificates senders must show."""
+    """TLS 1.2 or newer for orders: the node's own certificate, and the authority of the senders' certificates."""
 
     certificate: Path
     key: Path
@@ -139,7 +141,7 @@ class OrdersTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersSettings:
-    """Where orders come in by MLLP, and from which IP addresses. Port 0 takes any free port."""
+    """Where orders are received by MLLP, and from which IP addresses. Port 0 takes any free port."""
 
     host: str = setting(NOT_BLANK, default="127.0.0.1")
     port: int = setting(_ANY_PORT, default=2575)
@@ -149,7 +151,7 @@ class OrdersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """TLS 1.2 or newer: whose certificates are believed, and the node's own where the other side asks for one."""
+    """TLS 1.2 or newer: the trusted authority, and the node's own certificate if the other side requires one."""
 
     ca: Path
     certificate: Path | None = None
@@ -158,7 +160,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DicomDestination:
-    """One archive that gets results by C-STORE."""
+    """An archive that gets results by C-STORE."""
 
     name: str = setting(NOT_BLANK)
     ae_title: str = setting(AE_TITLE)
@@ -167,13 +169,14 @@ class DicomDestination:
     type: str = setting(_TYPE, default="dicom")
     outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS, later=("sr3d", "sc", "text")), default=OUTPUT_KINDS)
     storage_commitment: bool = False
+    answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
     tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hl7Destination:
-    """One information system that gets results as ORU^R01 over MLLP, and how a message is addressed there."""
+    """An information system that gets results as ORU^R01 over MLLP, and the addresses in its messages."""
 
     name: str = setting(NOT_BLANK)
     host: str = setting(NOT_BLANK)
@@ -186,16 +189,16 @@ class Hl7Destination:
     receiving_facility: str = setting(HL7_NAME, default="")
     processing_id: str = setting(one_of("P", "T", "D"), default="P")
     character_set: str = setting(one_of(*CODECS), default=DEFAULT)
-    answer_seconds: float = setting(between(0.05, 600.0), default=30.0)
+    answer_seconds: float = setting(_ANSWER_SECONDS, default=30.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
     tls: TlsSettings | None = None
 
 
 TlsTable: TypeAlias = ServerTlsSettings | OrdersTlsSettings | TlsSettings
-"""What a port or a destination needs for TLS; the last is for the one who calls."""
+"""What a port or a destination needs for TLS; the last form is for a client."""
 
 DestinationSettings: TypeAlias = DicomDestination | Hl7Destination
-"""One of several tables; its `type` says which, and the first one stands where it is left out."""
+"""The forms of a destination table. Its `type` chooses the form; without a `type` it is the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +234,7 @@ def parse(table: Mapping[str, object]) -> Settings:
 
     Raises ConfigError with one line per mistake.
     """
-    reading = Reading()
+    reading = SettingsReader()
     settings = reading.table(Settings, table, where="")
     mistakes = [*_needed(table), *reading.mistakes]
     if settings is not None:
@@ -252,23 +255,8 @@ def tls_tables(settings: Settings) -> Iterator[tuple[str, TlsTable]]:
             yield f"destinations[{number}].tls", destination.tls
 
 
-def render(settings: Settings) -> str:
-    """Write the effective settings as TOML, defaults included; the password of a database is not shown."""
-    storage = replace(settings.storage, database_url=without_password(settings.storage.database_url))
-    return "\n".join(to_lines(replace(settings, storage=storage))).strip() + "\n"
-
-
-def _needed(table: Mapping[str, object]) -> Iterator[str]:
-    """Name what no default can stand for: who may send, and where results go."""
-    listener = table.get("listener")
-    if not (isinstance(listener, Mapping) and listener.get("callers")):
-        yield "listener.callers: nobody may associate; add a [[listener.callers]] table per sender"
-    if not table.get("destinations"):
-        yield "destinations: results would go nowhere; add a [[destinations]] table"
-
-
-def _servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
-    """Return every port that is listened on: the key of its table, host and port."""
+def servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
+    """Return every listening port: the key of its table, host and port."""
     yield "listener", settings.listener.host, settings.listener.port
     if settings.listener.tls is not None:
         yield "listener.tls", settings.listener.host, settings.listener.tls.port
@@ -277,18 +265,33 @@ def _servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
         yield "orders", settings.orders.host, settings.orders.port
 
 
+def render(settings: Settings) -> str:
+    """Write the effective settings as TOML, defaults included, without the password of a database."""
+    storage = replace(settings.storage, database_url=without_password(settings.storage.database_url))
+    return "\n".join(to_lines(replace(settings, storage=storage))).strip() + "\n"
+
+
+def _needed(table: Mapping[str, object]) -> Iterator[str]:
+    """Return a complaint for each missing table that has no default: who may send, and where results go."""
+    listener = table.get("listener")
+    if not (isinstance(listener, Mapping) and listener.get("callers")):
+        yield "listener.callers: no caller may associate; add a [[listener.callers]] table per sender"
+    if not table.get("destinations"):
+        yield "destinations: there is no destination for results; add a [[destinations]] table"
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
-    """Name values that are good each, but not together."""
+    """Return a complaint for values that are valid alone, but not together."""
     if settings.study.max_seconds < settings.study.quiet_seconds:
         yield "study.max_seconds: must not be below study.quiet_seconds"
     taken: dict[tuple[str, int], str] = {}
-    for table, host, port in _servers(settings):
+    for table, host, port in servers(settings):
         other = taken.setdefault((host, port), table) if port else table
         if other != table:
             yield f"{table}.port: must not be {other}.port as well; choose another one"
     for key, tls in tls_tables(settings):
         if (tls.certificate is None) != (tls.key is None):
-            yield f"{key}.key: a certificate and its key go together; name both or neither"
+            yield f"{key}.key: a certificate needs its key and a key its certificate; name both or neither"
     names = [destination.name for destination in settings.destinations]
     if len(set(names)) < len(names):
         yield "destinations.name: every destination needs a name of its own"

@@ -1,8 +1,7 @@
-"""The words of the program, as values that refuse to be wrong.
+"""The values of the program. Each type checks itself when it is made, so nothing downstream checks again.
 
-Frozen, slotted, keyword-only. A type checks itself when it is made, so nothing downstream checks again.
-Boxes are 0-based edges in pixels of the *stored* film, 0..columns and 0..rows (PS3.3 C.18.6.1.1); the network's own
-boxes, center-size in 0..1 of the square it saw, cross over in `framing.Framing` and nowhere else.
+Boxes are 0-based edges in pixels of the *stored* film (PS3.3 C.18.6.1.1). Only `framing.Framing` converts from the
+square that the network sees.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 JsonObject: TypeAlias = dict[str, Json]
 
 MESSAGE_KIND: Final = "oru"
-"""The kind of output that is an HL7 message; all others are DICOM objects."""
+"""The kind of output that is an HL7 message; all other outputs are DICOM objects."""
 
 _UID = re.compile(r"[0-9]+(\.[0-9]+)*")
 _NAMESPACE = uuid.UUID("a3f1f7a6-3f0e-5d0b-9f9b-6c1d4b0c7e55")
 
 
 def is_uid(text: str) -> bool:
-    """Say whether a text is a UID, and hence safe as a file name (PS3.5 9.1): digits and single dots, at most 64."""
+    """Say whether a text is a UID, and so safe as a file name (PS3.5 9.1): digits and single dots, at most 64."""
     return len(text) <= 64 and _UID.fullmatch(text) is not None
 
 
 def derive_uid(*parts: str) -> str:
-    """Derive a UID from texts: equal parts, equal UID (PS3.5 B.2, `2.25.` and the integer of a uuid5)."""
+    """Derive a UID from texts: equal texts give an equal UID (PS3.5 B.2, `2.25.` and the integer of a uuid5)."""
     return f"2.25.{uuid.uuid5(_NAMESPACE, chr(0).join(parts)).int}"
 
 
@@ -49,16 +48,18 @@ class Reason(StrEnum):
     TOO_SMALL = "too_small"
     COLOR = "color"
     OWN_OBJECT = "own_object"
+    DAMAGED = "damaged"
+    INTERRUPTED = "interrupted"
 
 
 class Note(StrEnum):
-    """Something a reader of the result should know about a film that was read."""
+    """What a reader of the result should know about a film that was read."""
 
     VIEW_UNKNOWN = "view_unknown"
 
 
 class Side(StrEnum):
-    """A side of the patient, never of the picture."""
+    """A side of the patient, never of the image."""
 
     RIGHT = "right"
     LEFT = "left"
@@ -66,7 +67,7 @@ class Side(StrEnum):
 
 
 class FindingState(StrEnum):
-    """What the network says of one prompted finding; indeterminate asks for a look."""
+    """The network's answer to one prompted finding; indeterminate means that a person should look."""
 
     PRESENT = "present"
     INDETERMINATE = "indeterminate"
@@ -74,7 +75,7 @@ class FindingState(StrEnum):
 
 
 class PromptKind(StrEnum):
-    """What a prompt is for: only a pathology can become a finding."""
+    """The purpose of a prompt: only a pathology can become a finding."""
 
     PATHOLOGY = "pathology"
     NO_FINDING = "no_finding"
@@ -113,7 +114,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One received object: on disk, byte for byte as received; number counts the versions of one UID from 1."""
+    """One received object, stored byte for byte; number counts the versions of one UID from 1."""
 
     study_uid: str
     sop_instance_uid: str
@@ -130,26 +131,26 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What the spool holds of one study. Never a patient's name."""
+    """The received objects of one study. Never a patient's name."""
 
     uid: str
     instances: tuple[Instance, ...]
 
     @property
     def last_arrival(self) -> datetime:
-        """When the newest object of the study was kept."""
+        """When the newest object of the study was stored."""
         return max(instance.received_at for instance in self.instances)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One thing to ask the network about, and how the answer is coded.
+    """One question for the network, and the codes of its answer.
 
-    phrases: synonyms whose embeddings are averaged (SPEC.md 3)
-    negatives: phrases of the opposite, for pathologies (SPEC.md 8)
+    phrases: synonyms whose embeddings are averaged (spec §3)
+    negatives: phrases of the opposite, for pathologies (spec §8)
     finding: the code of a pathology; None for every other kind
-    site, side: where a region lies, or the organ a pathology belongs to
-    paired: the site exists on both sides, so that a box may say which
+    site, side: the location of a region, or the organ of a pathology
+    paired: the site exists on both sides, so a box may tell the side
     """
 
     key: str
@@ -172,7 +173,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSet:
-    """The questions of one reading; keys are unique."""
+    """The prompts for reading a film; keys are unique."""
 
     name: str
     version: str
@@ -190,7 +191,7 @@ class PromptSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredBox:
-    """A box and how sure the network is of it, 0..1."""
+    """A box and the network's score for it, 0..1."""
 
     box: Box
     score: float
@@ -198,7 +199,7 @@ class ScoredBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingBox:
-    """A box of a finding: the same tracking UID names it in every output (PS3.16 TID 1410, PS3.3 C.10.5)."""
+    """A box of a finding; its tracking UID is the same in every output (PS3.16 TID 1410, PS3.3 C.10.5)."""
 
     box: Box
     score: float
@@ -208,7 +209,7 @@ class FindingBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroundedSentence:
-    """A generated sentence and the boxes it speaks of."""
+    """A generated sentence and the boxes it describes."""
 
     text: str
     prompt: str
@@ -222,10 +223,10 @@ class GroundedSentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is said about one pathology prompt; made from the prompt's key, never from generated text.
+    """The answer to one pathology prompt; made from the prompt's key, never from generated text.
 
-    sentence: index into the film's sentences, or None when none was generated for it
-    side: where all boxes agree on it; None when the film does not say which side is which, nor the prompt itself
+    sentence: index into the film's sentences; None when no sentence was generated for it
+    side: the side on which all boxes are; None when neither the film nor the prompt tells the side
     """
 
     prompt: str
@@ -240,7 +241,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """Which network answered; printed in every output. The manifest holds its thresholds."""
+    """The network that answered; part of every output. The manifest contains its thresholds."""
 
     name: str
     version: str
@@ -254,7 +255,7 @@ class Film:
     """The answer to one received image: read, or not read with a reason.
 
     source: its SOP Instance UID
-    analyzed: the square the network saw, on the stored film; None when it saw none
+    analyzed: the square that the network saw, on the stored film; None when the film was not read
     """
 
     source: str
@@ -272,17 +273,17 @@ class Film:
 
     @property
     def is_read(self) -> bool:
-        """Whether the network looked at it."""
+        """Whether the network read the film."""
         return self.reason is None
 
     def in_state(self, state: FindingState) -> tuple[Finding, ...]:
-        """The findings in one state, in prompt order."""
+        """Return the findings in one state, in prompt order."""
         return tuple(finding for finding in self.findings if finding.state is state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReference:
-    """A DICOM object named by another one."""
+    """A reference to a DICOM object."""
 
     sop_class_uid: str
     sop_instance_uid: str
@@ -291,11 +292,11 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything said about one study in one round; created once, then only read.
+    """The result of one round of a study; never changed once created.
 
     created_at: start of the analysis, aware UTC, fixed once
     predecessors: structured reports of earlier rounds that this one replaces
-    earlier: UIDs of what each earlier round wrote, oldest first
+    earlier: UIDs of the outputs of each earlier round, oldest first
     """
 
     study_uid: str
@@ -310,14 +311,14 @@ class Report:
 
     @property
     def read_films(self) -> tuple[Film, ...]:
-        """The films the network looked at."""
+        """The films that the network read."""
         return tuple(film for film in self.films if film.is_read)
 
     def object_uid(self, said: str) -> str:
-        """Name an object of this round; said: a UID derived from all that it says.
+        """Return the UID of an object of this round; said: a UID derived from its whole content.
 
-        What the newest round says too is the same object. What only an older one said (a name was corrected, and then
-        corrected back) is a new object, so that an archive takes it and a workstation shows it as the newest.
+        Content that the newest round wrote is the same object. Content that only an older round wrote (a name was
+        corrected, and corrected back) becomes a new object, which an archive accepts and a workstation shows as newest.
         """
         if not any(said in written for written in self.earlier):
             return said
@@ -326,7 +327,7 @@ class Report:
 
 
 class Priority(StrEnum):
-    """How soon an ordered study is wanted (HL7 table 0485)."""
+    """The priority of an order (HL7 table 0485)."""
 
     STAT = "stat"
     ASAP = "asap"
@@ -335,9 +336,9 @@ class Priority(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the information system said of a study before its films came. Never a patient's name or number.
+    """What the information system announced about a study. Never a patient's name or number.
 
-    placer_number, filler_number: the components of an HL7 entity identifier (EI); empty when not known
+    placer_number, filler_number: the components of an HL7 entity identifier (EI); empty when unknown
     """
 
     accession: str = ""
@@ -353,7 +354,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputObject:
-    """What leaves the node: a DICOM object, or a message, which has no class and no series.
+    """An output of the node: a DICOM object, or an HL7 message, which has no SOP class and no series.
 
     One UID never carries two contents.
     """
@@ -366,9 +367,9 @@ class OutputObject:
 
 
 class DeliveryState(StrEnum):
-    """Committed: the destination said that it keeps it (PS3.4 J). Parked: a person must look; nothing is lost.
+    """Committed: the destination confirmed that it keeps the object (PS3.4 J). Abandoned: a person ended it unsent.
 
-    Abandoned: a person ended it before it was sent.
+    Parked: a person must act; nothing is lost.
     """
 
     WAITING = "waiting"
@@ -381,12 +382,12 @@ class DeliveryState(StrEnum):
 
 STUDY_STATES: Final = ("receiving", "reading", "finished", "parked")
 DELIVERY_STATES: Final = tuple(state for state in DeliveryState if state is not DeliveryState.ABANDONED)
-"""What counts are kept of in any case, be it 0."""
+"""The states that are always counted, even if the count is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One output on its way to one destination; safe to repeat."""
+    """One output for one destination; safe to repeat."""
 
     destination: str
     study_uid: str
@@ -395,5 +396,5 @@ class Delivery:
 
     @property
     def id(self) -> str:
-        """The same output goes to the same destination once."""
+        """Identifies the delivery: the same output goes to the same destination once."""
         return f"{self.destination}:{self.sop_instance_uid}"

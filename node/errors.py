@@ -1,19 +1,28 @@
-"""The exception tree: the class of an error, never its text, tells the caller what to do next."""
+"""The exception tree. The class of an error, never its text, tells the caller what to do next."""
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+INTERRUPTED: Final = 130
+"""The exit code that a shell expects after Ctrl-C: 128 and the number of SIGINT."""
+
+_UNREADABLE: Final = frozenset((errno.EIO, errno.EBADMSG, errno.EUCLEAN))
 
 
 class NodeError(Exception):
-    """Everything this program raises on purpose. Messages say what, which and what now; never patient data."""
+    """Every error that this program raises on purpose. Its message says what is wrong, where and what to do.
+
+    No message contains patient data.
+    """
 
 
 class ConfigError(NodeError):
-    """The settings cannot be used. Holds every mistake found, one line each."""
+    """The settings cannot be used. Holds every mistake, one line each."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         super().__init__("\n".join(mistakes))
@@ -21,29 +30,29 @@ class ConfigError(NodeError):
 
 
 class InputError(NodeError):
-    """What a person gave on the command line cannot be used (exit 2)."""
+    """An argument on the command line cannot be used (exit code 2)."""
 
 
 class Stopped(NodeError):
-    """Asked to stop while it waited for something; there is nothing to clean up."""
+    """The node was asked to stop while it waited; nothing needs cleaning up."""
 
 
 class Refused(NodeError):
-    """A C-STORE that is not acknowledged; the status goes back to the sender (PS3.4 B.2.3)."""
+    """A C-STORE that is not acknowledged; the sender gets the status (PS3.4 B.2.3)."""
 
     status: ClassVar[int] = 0xC000
     reason: ClassVar[str] = "cannot_understand"
 
 
 class SpoolFull(Refused):
-    """The disk is below its reserve: the sender keeps the film and tries again (PS3.4 B.2.3, A7xx)."""
+    """Free space is below the reserve: the sender keeps the film and tries again (PS3.4 B.2.3, A7xx)."""
 
     status = 0xA700
     reason = "out_of_resources"
 
 
 class Undecodable(NodeError):
-    """The pixels of a film cannot become gray values; `reason` is one of `domain.Reason`."""
+    """The pixels of a film cannot be decoded to gray values; `reason` is one of `domain.Reason`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -51,33 +60,38 @@ class Undecodable(NodeError):
 
 
 class Failed(Refused):
-    """Something of ours went wrong while an object was received; the same object may be taken later (PS3.7 C)."""
+    """The node failed while it received an object; the same object may be accepted later (PS3.7 C)."""
 
     status = 0x0110
     reason = "processing_failure"
 
 
 class RetryLater(NodeError):
-    """Busy peer, busy disk: the same work will succeed later."""
+    """The peer or the disk is busy: the same work may succeed later."""
 
 
 class DestinationDown(RetryLater):
-    """Nothing can be sent there now, whatever it is: everything else for it waits as well."""
+    """The destination accepts nothing now: all its deliveries wait."""
 
 
 class GiveUp(NodeError):
-    """Will fail every time: park it for a person."""
+    """The work will fail every time: park it for a person."""
 
 
 def is_of_disk(error: BaseException) -> bool:
-    """Say whether an error is the disk's, which no other study would be spared.
+    """Say whether an error comes from the disk, which affects every study.
 
-    Libraries raise an OSError without a number for what is wrong with a file, pydicom where one ends too early.
+    Libraries raise an OSError without a number for faults of a file; pydicom does for one that ends too early.
     """
     return isinstance(error, OSError) and error.errno is not None
 
 
+def is_of_file(error: BaseException) -> bool:
+    """Say whether a disk has lost part of one file, for example to a bad sector; the rest of the disk may be good."""
+    return isinstance(error, OSError) and error.errno in _UNREADABLE
+
+
 def where(error: BaseException) -> str:
-    """Name an unforeseen error by its class and place; its text may hold patient data."""
+    """Name an unforeseen error by its class and place. Its text is not used: it may contain patient data."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"

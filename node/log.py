@@ -1,7 +1,7 @@
-"""What the node says: JSON lines on standard output, with a closed list of events and of fields.
+"""The node's log: JSON lines on standard output, with a closed list of events and of fields.
 
-A field leaves only if FIELDS lists it: UIDs, counts, seconds and names of our own things. Patient name, id, dates,
-accession numbers and generated text are not on the list, so no call can let them out by mistake.
+A field is written only if FIELDS lists it: UIDs, counts, seconds and names of the node's own things. Patient name, id,
+dates, accession numbers and generated text are not on the list, so no call can log them by mistake.
 """
 
 from __future__ import annotations
@@ -19,58 +19,67 @@ import structlog
 from node.errors import where
 
 EVENTS: Final = {
-    "service.started": "settings are read, parts are being built",
-    "service.ready": "listener, HTTP and worker are up; carries the real ports",
+    "service.started": "the settings are read, the parts are being built",
+    "service.listening": "the ports are open and films are stored; carries the real ports",
+    "service.ready": "the model is open and films are read; carries the real ports",
     "service.stopped": "everything is closed",
-    "model.opened": "weights, graphs and their hashes are good",
-    "engine.fell_back": "a wanted engine does not run here, the next is tried; `reason` says why, `message` what to do",
-    "association.refused": "a caller was not let in; `reason` says why, `times` how often again within a minute",
-    "association.aborted": "an association was ended by the node; `reason` says why",
-    "certificate.reloaded": "certificate files have changed on disk and are in use",
+    "model.opened": "the model is open; the hashes of its weights and graphs are right",
+    "runtime.fell_back": "a runtime cannot run here, the next one is tried; `reason` says why, `message` what to do",
+    "association.refused": "a caller was not admitted; `reason` says why, `calling_aet` and `called_aet` are its "
+    "titles, `times` counts repetitions within a minute",
+    "association.aborted": "the node ended an association; `reason` says why",
+    "connection.closed": "the node closed an HTTP connection; `reason` says why, `times` counts repetitions",
+    "page.failed": "an HTTP page failed or took too long; `reason` says which and why",
+    "certificate.reloaded": "changed certificate files were read and are in use",
     "certificate.refused": "changed certificate files cannot be used; the old ones stay in use",
     "instance.kept": "a received object is synced on disk; the sender got Success",
-    "instance.repeated": "the same object was kept before; the sender got Success",
-    "instance.conflict": "an object came with other pixels under a known UID; kept beside it, not read",
-    "instance.refused": "a received object was not kept; `reason` says why, the sender knows",
+    "instance.repeated": "an object was received again; the sender got Success",
+    "instance.repaired": "a received object replaced its own file, which was damaged",
+    "instance.conflict": "an object has other pixels than the stored one with its UID; stored beside it, not read",
+    "instance.refused": "a received object was not stored; `reason` says why; the sender got an error status",
     "spool.swept": "files that were never acknowledged were removed at start",
-    "study.delayed": "the durable engine did not take a study; it is handed on again",
-    "study.submitted": "something new of a study will be looked at after its quiet time",
+    "study.delayed": "the durable executor did not accept a study; the node tries again",
+    "study.submitted": "new files of a study will be processed after its quiet time",
     "study.ready": "a study is complete; a round begins",
-    "film.decided": "one image is read, answered or left alone; `reason` says why",
-    "study.finished": "all outputs of a round are stored and handed to delivery",
-    "study.parked": "a round failed; a person must look (`node retry`)",
-    "study.removed": "a delivered study left the disk after keep_days",
-    "janitor.failed": "old studies could not be removed; tried again in an hour",
-    "study.restored": "deliveries of a study that the database knew nothing of were queued again",
-    "database.waiting": "PostgreSQL does not answer; the start waits for it, `message` says what it said",
-    "executor.waiting": "another process with this executor's name is still there; the start waits for its end",
-    "executor.recovered": "what a dead executor had in hand went back into its queues",
-    "engine.cleaned": "what the durable engine kept of old work was removed",
-    "engine.broken": "a step met a full disk or a lost database; the process ends and starts again",
-    "delivery.sent": "one output reached one destination",
-    "delivery.delayed": "a destination did not take an output; it is tried again",
-    "delivery.committed": "a destination said that it keeps an output (storage commitment)",
-    "commitment.delayed": "a destination could not be asked to commit to what it was sent; it is asked again",
-    "commitment.refused": "an answer to no request of ours, or one that could not be kept; its sender knows",
-    "destination.down": "a destination does not answer; its queue waits, one probe looks for its return",
-    "destination.back": "it answers again; what waited goes out",
-    "order.kept": "an order is synced on disk, or removed when it was cancelled; its sender got AA",
-    "order.refused": "a connection or a message with orders was not taken; `reason` says why, the sender knows",
-    "delivery.parked": "a destination will not take an output; a person must look (`node retry`)",
+    "film.decided": "one image was read or skipped; `reason` says why",
+    "film.damaged": "a stored film differs from what was received; it is read when its sender sends it again",
+    "output.damaged": "a stored output is missing or damaged; the node writes it again",
+    "output.rewritten": "a damaged output was restored byte for byte; it is sent",
+    "study.finished": "all outputs of a round are stored and their deliveries queued",
+    "study.parked": "a round failed; a person must act (`node retry`)",
+    "study.removed": "a delivered study was removed from disk after keep_days",
+    "janitor.failed": "old studies could not be removed; the node tries again in an hour",
+    "study.restored": "deliveries of a study that a lost database did not know were queued again",
+    "database.damaged": "an SQLite file was damaged and moved aside under `name`; a new one is built from the spool",
+    "database.waiting": "PostgreSQL does not answer; the start waits for it, `message` is the error",
+    "executor.waiting": "another process with this executor's name still runs; the start waits for its end",
+    "executor.recovered": "unfinished workflows of a dead executor were queued again",
+    "executor.cleaned": "the executor's records of old workflows were removed",
+    "executor.broken": "a step met a full disk or a lost database; the process ends and must be started again",
+    "delivery.sent": "a destination accepted an output",
+    "delivery.delayed": "a destination did not accept an output; the node tries again",
+    "delivery.committed": "a destination confirmed that it keeps an output (storage commitment)",
+    "commitment.delayed": "a destination could not be asked for storage commitment; the node asks again",
+    "commitment.refused": "a commitment report fits no request or could not be stored; its sender got an error status",
+    "destination.down": "a destination does not answer; its queue waits, and one probe checks whether it is back",
+    "destination.back": "a destination answers again; waiting outputs are sent",
+    "order.kept": "an order is synced on disk, or was removed because it was cancelled; its sender got AA",
+    "order.refused": "a connection or message with orders was refused; `reason` says why; the sender got an error",
+    "delivery.parked": "a destination refuses an output permanently; a person must act (`node retry`)",
     "library.warned": "a library logged a warning or an error",
 }
 
 FIELDS: Final = frozenset(
     """
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
-    name host reason study sop_instance_uid kind round stage instances bytes files read not_processed outputs
-    seconds times destination attempts priority cancelled library message where executor workflows
+    name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
+    not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
     """.split()
 )
 
 
 def configure(*, level: str = "info") -> None:
-    """Send JSON lines to standard output, libraries included; call once, at start."""
+    """Write JSON lines to standard output, also those of libraries; call once, at start."""
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
     mute()
     threading.excepthook = _on_lost_thread
@@ -89,13 +98,13 @@ def configure(*, level: str = "info") -> None:
 
 
 def adopt(library: str) -> None:
-    """Take a library's own log handlers away, so that what it says comes as our lines."""
+    """Remove a library's own log handlers, so that its messages become lines of this log."""
     logging.getLogger(library).handlers.clear()
     logging.getLogger(library).propagate = True
 
 
 def mute() -> None:
-    """Silence the libraries that quote what objects and peers say: pydicom in warnings too, pynetdicom in its log."""
+    """Silence libraries that quote objects and peers: pydicom, its warnings included, and pynetdicom."""
     warnings.simplefilter("ignore")
     for library in ("pydicom", "pynetdicom"):
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
@@ -113,13 +122,13 @@ def _keep_listed(_logger: object, _method: str, event_dict: MutableMapping[str, 
 
 
 def _on_lost_thread(lost: threading.ExceptHookArgs) -> None:
-    """Say where a library's thread ended, without the text of its error."""
+    """Log where a library's thread ended, without the text of its error."""
     place = where(lost.exc_value) if lost.exc_value is not None else lost.exc_type.__name__
     get().error("library.warned", library=lost.thread.name if lost.thread else "thread", where=place)
 
 
 class _Steadfast:
-    """A stream that never fails its writer: a log that cannot be written must not decide what happens to a film."""
+    """A stream that never raises: a failure to write the log must not affect a film."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -135,7 +144,7 @@ class _Steadfast:
 
 
 class _LibraryHandler(logging.Handler):
-    """Turns library warnings into our lines; only the durable engine's text is known to be free of patient data."""
+    """Turns library warnings into log lines. Only the text of the durable executor has no patient data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = {"library": record.name, "where": f"{record.module}:{record.lineno}"}

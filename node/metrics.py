@@ -1,39 +1,39 @@
 """Every metric of the node, by name.
 
-Labels come from closed lists, which stand here, in the settings or in the prompt set: never a UID, an AE title or a
-text from outside. A counter starts at 0 for every label it can have, so that the first event is seen as one. Names are
-part of the outer contract.
+Label values come from closed lists, which are defined here, in the settings or in the prompt set: never a UID, an AE
+title or a text from outside. A counter starts at 0 for every label it can have, so that its first increment is visible.
+Names are part of the outer contract.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import make_wsgi_app
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from node.domain import DELIVERY_STATES, STUDY_STATES, FindingState, Reason
-
-Wsgi = Callable[[dict[str, object], Callable[..., object]], Iterable[bytes]]
+from node.net.http_limits import CLOSE_REASONS
 
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
+DAMAGES: Final = ("film", "output", "database")
 Guarded: TypeAlias = Literal["place", "plan", "read", "write", "finish"]
-"""The steps that park a study where they fail."""
+"""The steps that park a study when they fail."""
 FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": ("database",),
     "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
     **dict.fromkeys(get_args(Guarded), ("foreseen", "unforeseen")),
-    "deliver": ("down", "busy", "rejected", "expired", "removed", "unforeseen"),
+    "deliver": ("down", "busy", "rejected", "expired", "removed", "damaged", "unforeseen"),
     "commit": ("down", "busy", "failed", "rejected", "expired", "refused", "unforeseen"),
 }
 STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish", "deliver", "commit")
@@ -59,7 +59,7 @@ class Metrics:
             "cxr_build_info", "Versions of program, model and prompt set.", "version", "model", "prompts"
         )
         self.engine_info = self._gauge(
-            "cxr_engine_info", "The engine in use, and why it is not the wanted one: none if it is.",
+            "cxr_engine_info", "The runtime in use, and why it is not the wanted runtime: none if it is.",
             "engine", "fallback",
         )  # fmt: skip
         self.parity_difference = self._gauge(
@@ -85,14 +85,18 @@ class Metrics:
             "cxr_instances", "Received objects: kept, repeated, conflict, refused.", "outcome"
         )
         self.received_bytes = self._counter("cxr_received_bytes", "Bytes of objects that were acknowledged.")
+        self.http_closed = self._counter(
+            "cxr_http_connections_closed", "HTTP connections that the node closed, by reason.", "reason"
+        )
         _start_at_zero(self.associations_refused, REFUSALS)
+        _start_at_zero(self.http_closed, CLOSE_REASONS)
         _start_at_zero(self.associations_aborted, ABORTS)
         _start_at_zero(self.instances, ("kept", "repeated", "conflict", "refused"))
 
     def _orders(self) -> None:
         self.orders = self._counter("cxr_orders", "Orders kept or cancelled, and messages refused.", "outcome")
         self.orders_refused = self._counter(
-            "cxr_orders_refused", "Connections and messages with orders that were not taken, by reason.", "reason"
+            "cxr_orders_refused", "Refused connections and messages with orders, by reason.", "reason"
         )
         self.order_connections_open = self._gauge(
             "cxr_order_connections_open", "Connections for orders that are open now."
@@ -103,17 +107,19 @@ class Metrics:
     def _work(self) -> None:
         self.films = self._counter("cxr_films", "Films by outcome: read, or the reason why not.", "outcome")
         self.step_seconds = self._histogram(
-            "cxr_step_duration_seconds", "Time of one step; no step lies within another.", _STEP_BUCKETS, "step"
+            "cxr_step_duration_seconds", "Duration of one step; steps do not contain each other.", _STEP_BUCKETS, "step"
         )
         self.turnaround_seconds = self._histogram(
             "cxr_turnaround_seconds", "From the last arrival of a round to its last delivery.", _TURNAROUND_BUCKETS
         )
+        self.damaged = self._counter("cxr_damaged", "Stored files found damaged, by what they hold.", "what")
         self.failures = self._counter("cxr_failures", "Failures by stage and class of reason.", "stage", "reason")
         self.deliveries = self._counter(
             "cxr_deliveries", "Delivery attempts by destination and outcome: sent, committed, delayed, parked.",
             "destination", "outcome",
         )  # fmt: skip
         _start_at_zero(self.films, ("read", *Reason))
+        _start_at_zero(self.damaged, DAMAGES)
         for step in STEPS:
             self.step_seconds.labels(step)
         for stage, reasons in FAILURES.items():
@@ -136,7 +142,7 @@ class Metrics:
         )
 
     def expect(self, *, destinations: Iterable[str], prompts: Iterable[str]) -> None:
-        """Start the counters at 0 whose labels come from the settings and the prompt set."""
+        """Start counters at 0 for the labels that come from the settings and the prompt set."""
         _start_at_zero(self.deliveries, destinations, ("sent", "committed", "delayed", "parked"))
         for prompt in prompts:
             _start_at_zero(self.findings, (prompt,), FindingState, (OTHER_SCANNER,))
@@ -144,19 +150,20 @@ class Metrics:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Time one step; one that fails is counted as a failure, not here."""
+        """Measure one step; a step that fails is not recorded here, but as a failure."""
         began = time.monotonic()
         yield
         self.step_seconds.labels(step).observe(time.monotonic() - began)
 
     def on_written(self, tokens: int, seconds: float) -> None:
-        """Count what the sentence generator wrote, and how long it took."""
+        """Count the tokens that the sentence generator wrote, and its time."""
         self.tokens.inc(tokens)
         self.generation_seconds.inc(seconds)
 
-    def application(self) -> Wsgi:
-        """The page of all metrics."""
-        return make_wsgi_app(self.registry)
+    def page(self, *, accept: str, names: Sequence[str]) -> tuple[bytes, str]:
+        """Return the metrics with these names, or all, in the format of an Accept header, and the media type."""
+        encode, media_type = choose_encoder(accept)
+        return encode(self.registry.restricted_registry(names) if names else self.registry), media_type
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(name, meaning, labels, registry=self.registry)
@@ -170,10 +177,10 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the ledger counts, of the whole node; ages in seconds.
+    """The ledger's counts for the whole node; ages in seconds.
 
-    deliveries: number by destination and state; paused: whether a destination's deliveries were tried in vain
-    uncommitted: how much a destination was sent that it is still to commit to, and the age of the oldest
+    deliveries: number by destination and state; paused: whether the last attempts to deliver failed
+    uncommitted: the number of outputs that await storage commitment, and the age of the oldest
     """
 
     studies: Mapping[str, int]
@@ -186,10 +193,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What is looked up at the moment somebody asks, not when it happens.
+    """Values that are looked up when the metrics are requested.
 
-    counts: where the process has a ledger open
-    ready: each part that must be good before work is sent here, and whether it is
+    counts: None in a process without a ledger
+    ready: whether each part is good that the process needs for its work
     """
 
     counts: Counts | None
@@ -200,7 +207,7 @@ class Snapshot:
 
 
 class SnapshotCollector(Collector):
-    """Gauges whose values lie in the ledger and on the disk."""
+    """Gauges whose values come from the ledger and the disk."""
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self._take = take
@@ -219,7 +226,7 @@ class SnapshotCollector(Collector):
 
 
 def _counted(now: Counts) -> Iterator[GaugeMetricFamily]:
-    """The gauges of studies and deliveries; a state that no work is in counts 0."""
+    """Return the gauges of studies and deliveries; states without work count 0."""
     studies = {state: now.studies.get(state, 0) for state in (*STUDY_STATES, *now.studies)}
     pairs = (*itertools.product(now.paused, DELIVERY_STATES), *now.deliveries)
     deliveries = {pair: now.deliveries.get(pair, 0) for pair in pairs}
@@ -242,15 +249,15 @@ def _counted(now: Counts) -> Iterator[GaugeMetricFamily]:
         ("destination",), oldest,
     )  # fmt: skip
     yield _family(
-        "cxr_destination_paused", "1 while a destination takes nothing: tried in vain, nothing sent since.",
+        "cxr_destination_paused", "1 while a destination accepts nothing: attempts fail.",
         ("destination",), now.paused,
     )  # fmt: skip
     yield _family(
-        "cxr_destination_uncommitted", "Outputs that were sent, and that their destination has yet to commit to.",
+        "cxr_destination_uncommitted", "Outputs that were sent and await storage commitment.",
         ("destination",), {name: number for name, (number, _) in now.uncommitted.items()},
     )  # fmt: skip
     yield _family(
-        "cxr_destination_oldest_uncommitted_seconds", "How long ago the oldest of them was sent.",
+        "cxr_destination_oldest_uncommitted_seconds", "How long ago the oldest of these outputs was sent.",
         ("destination",), {name: age for name, (_, age) in now.uncommitted.items()},
     )  # fmt: skip
 
@@ -263,7 +270,7 @@ def _start_at_zero(counter: Counter, *lists: Iterable[str]) -> None:
 def _family(
     name: str, meaning: str, labels: tuple[str, ...], values: Mapping[str, float] | Mapping[tuple[str, str], float]
 ) -> GaugeMetricFamily:
-    """One gauge with a value per label, or per tuple of labels."""
+    """Return one gauge with a value per label, or per tuple of labels."""
     family = GaugeMetricFamily(name, meaning, labels=labels)
     for label, value in values.items():
         family.add_metric([label] if isinstance(label, str) else label, value)

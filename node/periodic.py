@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again until it is closed."""
+"""A thread that repeats one action until it is closed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class Periodic:
-    """Acts, and acts again after a pause; `act` must not raise.
+    """Calls `act` again and again with a pause in between; `act` must not raise.
 
-    at_once: begin without a pause
+    at_once: start without a pause
     """
 
     def __init__(self, act: Callable[[], None], *, name: str, pause_seconds: float, at_once: bool = False) -> None:
@@ -20,11 +20,11 @@ class Periodic:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still acts."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop, when what it does now is done."""
+        """Stop after the current call."""
         self._closing.set()
         self._thread.join(timeout=10)
 

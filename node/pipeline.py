@@ -1,31 +1,30 @@
-"""One study from files to stored outputs, in plain calls that are safe to repeat; the table of writers.
+"""Process one study from received files to stored outputs; every call may be repeated.
 
-`answer_film` and `write_objects` know nothing of spool or network; `Pipeline` puts them on the spool, so that the
-workflow hands on UIDs, file names and small numbers only. A film that was read before is not read again: its reading
-is kept under a key that changes with its bytes, the model, the prompt set and the program.
+`node.read.film` answers one file. `Pipeline` takes the files from the spool and stores the answers there, so that
+workflows pass only UIDs, file names and small numbers. A film that has been read is not read again: its reading is
+stored under a key that changes with the film's bytes, the model, the prompt set and the program version.
+
+A film is answered with a reason and parked if its stored bytes are damaged, or if the process ended several times while
+reading it. No round covers a parked film, so it is read after it was received again or after `retry`.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-import numpy as np
-from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_file_meta_info
 
-from node import attributes, findings, imaging, routing
+from node.dicom.identity import VERSION
 from node.domain import (
     MESSAGE_KIND,
     Film,
-    ModelIdentity,
+    JsonObject,
     ObjectReference,
     OutputObject,
     Priority,
@@ -34,106 +33,54 @@ from node.domain import (
     Report,
     derive_uid,
 )
-from node.errors import Undecodable
-from node.identity import VERSION
-from node.inference import Reader
-from node.order_store import OrderStore
-from node.outputs import document, gsps, oru, record, sr
-from node.rounds import RoundMark
-from node.spool import Spool, sop_instance_uid_of
-from node.urgency import Waiting
+from node.errors import Undecodable, is_of_file
+from node.orders.store import OrderStore
+from node.outputs import document, oru, report_json, writers
+from node.read import decoding
+from node.read.film import Timed, answer_film, untimed
+from node.read.model import Reader
+from node.store import received
+from node.store.received import sop_instance_uid_of
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
 
-_ATTEMPTS: Final = 4
+_PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED)
 
-Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
+# Priorities of the executor's queue: 1 to 2^31 - 1, lowest first. Counting seconds from 2025, they last until 2093.
+_FIRST, _LAST = 1, 2**31 - 1
+_EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
-Timed = Callable[[str], AbstractContextManager[None]]
+MOST_INTERRUPTIONS: Final = 4
+"""How often the process may end while it reads one film; then the film is parked."""
 
-WRITERS: Final[Mapping[str, Writer]] = {"sr": sr.write, "gsps": gsps.write}
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A study that waits to be read.
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answered:
-    """What became of one object: a film with its answer, or nothing when it is left alone.
-
-    picture: [row, column] uint8 as displayed, in stored orientation; only for a film that was read
+    arrived_at: when its oldest unread film was received
+    is_stat: whether a sender, a caller's setting or an order gives it priority
     """
 
-    header: Dataset
-    film: Film | None
-    reason: Reason | None
-    picture: NDArray[np.uint8] | None = None
+    arrived_at: datetime
+    is_stat: bool
 
 
-def _untimed(_step: str) -> AbstractContextManager[None]:
-    return nullcontext()
+def queue_place(study: Waiting, *, stat_seconds: float) -> int:
+    """Return a study's place in the queue, 1 to 2^31 - 1; the lowest place is read first.
 
-
-def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed = _untimed) -> Answered:
-    """Decide on one object and read it if it is a frontal chest film.
-
-    timed: times the steps route, decode and read
-    Raises Undecodable only when the file is no DICOM object at all.
+    The place is the second in which the study's oldest unread film arrived, so it stays the same when more films come.
+    A stat study is placed as if it had arrived `stat_seconds` earlier: so no later study overtakes a study that has
+    waited that long. Among stat studies, and among the others, the study that arrived first is read first.
     """
-    with timed("route"):
-        header = imaging.read_header(path)
-        decision = routing.choose(header)
-    if decision.action is routing.Action.LEAVE:
-        return Answered(header=header, film=None, reason=decision.reason)
-    source = str(header.SOPInstanceUID)
-    if decision.action is routing.Action.ANSWER:
-        film = Film(source=source, reason=decision.reason, notes=decision.notes)
-        return Answered(header=header, film=film, reason=decision.reason)
-    try:
-        with timed("decode"):
-            image = imaging.load(imaging.read_file(path), gray=reader.gray, square=reader.square)
-    except Undecodable as error:
-        reason = Reason(error.reason)
-        return Answered(header=header, film=Film(source=source, reason=reason, notes=decision.notes), reason=reason)
-    with timed("read"):
-        reading = reader.read(image, prompts)
-    film = Film(
-        source=source,
-        notes=decision.notes,
-        columns=image.framing.columns,
-        rows=image.framing.rows,
-        analyzed=image.framing.analyzed,
-        sentences=reading.sentences,
-        findings=findings.find(
-            reading,
-            prompts,
-            source=source,
-            framing=image.framing,
-            model=reader.identity,
-            sides_known=imaging.sides_known(header),
-        ),
-    )
-    return Answered(header=header, film=film, reason=None, picture=image.picture)
-
-
-def write_objects(
-    report: Report, sources: Mapping[str, Dataset], *, zone: ZoneInfo, kinds: Iterable[str]
-) -> list[tuple[str, Dataset]]:
-    """Write every object of the wanted kinds for one report."""
-    if not report.films:
-        return []
-    named = {uid: _with_series(header) for uid, header in sources.items()}
-    return [(kind, dataset) for kind in kinds for dataset in WRITERS[kind](report, named, zone)]
-
-
-def _with_series(header: Dataset) -> Dataset:
-    """A film that names no series cannot be referred to without one (PS3.3 10.8): derive it from the film."""
-    if attributes.text(header, "SeriesInstanceUID"):
-        return header
-    named = copy.copy(header)
-    # Put in as a new element, since the old one may have a value that cannot even be looked at.
-    named.add_new("SeriesInstanceUID", "UI", derive_uid("series of", str(header.SOPInstanceUID)))
-    return named
+    head_start = math.floor(stat_seconds) if study.is_stat else 0
+    seconds = math.floor((study.arrived_at - _EPOCH).total_seconds()) - head_start
+    return min(max(seconds, _FIRST), _LAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One look at a study: which of its files, and when it began. Fixed once, in a checkpointed step."""
+    """One round over a study: the files it covers, and when it began. Fixed once, in a checkpointed step."""
 
     study_uid: str
     number: int
@@ -142,10 +89,32 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """The calls of one round, on the spool. Each may be repeated after a crash.
+class Answers:
+    """The answers of a round.
 
-    on_read: hears every film that the network has read, with its header
+    sources: header of every film of the report, by SOP Instance UID
+    parked: file names of the parked films, with the reason
+    """
+
+    report: Report
+    sources: Mapping[str, Dataset]
+    parked: Mapping[str, Reason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The outputs that a round wrote; parked: as in `Answers`."""
+
+    outputs: tuple[OutputObject, ...]
+    parked: Mapping[str, Reason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """The steps of a round, on the spool. Each may be repeated after a crash.
+
+    kinds: the kinds of outputs to write
+    on_read: called with every film that the network has read, and its header
     """
 
     spool: Spool
@@ -154,20 +123,20 @@ class Pipeline:
     prompts: PromptSet
     zone: ZoneInfo
     kinds: tuple[str, ...]
-    timed: Timed = _untimed
+    timed: Timed = untimed
     on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
 
     def waiting(self, study_uid: str) -> Waiting:
-        """Since when a study has a film that no finished round covers, and whether anybody called it urgent."""
+        """Return since when a study has a film that no finished round covers, and whether the study is stat."""
         unread = self.spool.unread(study_uid)
         return Waiting(
-            arrived_at=min((one.received_at for one in unread), default=datetime.now(UTC)),
-            is_urgent=self.spool.is_urgent(study_uid)
-            or any(self._is_ordered_urgently(study_uid, one.path.name) for one in unread),
+            arrived_at=min((instance.received_at for instance in unread), default=datetime.now(UTC)),
+            is_stat=self.spool.is_stat(study_uid)
+            or any(self._is_ordered_stat(study_uid, instance.path.name) for instance in unread),
         )
 
     def plan(self, study_uid: str) -> Round | None:
-        """Fix what a round covers; None when nothing came since the last one."""
+        """Fix the files of the next round; None when no file is unread."""
         if not self.spool.has_unread(study_uid):
             return None
         instances = self.spool.study(study_uid).instances
@@ -179,126 +148,176 @@ class Pipeline:
         )
 
     def read(self, study_uid: str, file: str) -> str:
-        """Answer one file and keep the answer.
+        """Answer one file and store the answer.
 
-        Returns `read`, the reason why not, or `left:` and the reason for an object that gets no answer.
+        Returns `read`, the reason why the film was not read, or `left:` and the reason for an object without an answer.
         """
         film, left = self._film(study_uid, file)
         if film is None:
             return f"left:{left}"
         return "read" if film.reason is None else str(film.reason)
 
-    def report(self, plan: Round) -> tuple[Report, dict[str, Dataset]]:
-        """Put the answers of a round together, with the header of each film.
+    def answers(self, plan: Round) -> Answers:
+        """Collect the answers of a round, and the header of each film.
 
-        A film whose answer was given by another model or program, before an upgrade, is read again here.
+        Reads a film again if its answer came from another model or program version, as after an upgrade. A damaged film
+        is in the report if the study has an undamaged film, whose header tells the patient.
         """
-        films, sources = [], {}
-        for file in plan.files:
-            film, _ = self._film(plan.study_uid, file)
-            if film is not None:
-                films.append(film)
-                sources[film.source] = self._header(plan.study_uid, file)
-        rounds = self.spool.rounds(plan.study_uid)
-        report = make_report(
+        films = {file: film for file in plan.files if (film := self._film(plan.study_uid, file)[0]) is not None}
+        headers = {file: self._header(plan.study_uid, file, film) for file, film in films.items()}
+        sources = {film.source: header for film, header in zip(films.values(), headers.values(), strict=True) if header}
+        if all(film.reason is Reason.DAMAGED for film in films.values()):
+            sources = {}
+        rounds = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
+        report = writers.make_report(
             plan.study_uid,
-            films,
+            [film for film in films.values() if film.source in sources],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
             predecessors=_predecessors(rounds),
-            earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds),
+            earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds if mark.outputs),
         )
-        return report, sources
+        parked = {file: film.reason for file, film in films.items() if film.reason in _PARKED}
+        return Answers(report=report, sources=sources, parked=parked)
 
-    def write(self, plan: Round) -> list[OutputObject]:
-        """Write and keep every output of a round; the report names the newest earlier one as predecessor."""
-        report, sources = self.report(plan)
-        kinds = [kind for kind in WRITERS if kind in self.kinds]
-        outputs = [
-            self._keep(_output(kind, dataset), document.save_bytes(dataset), report)
-            for kind, dataset in write_objects(report, sources, zone=self.zone, kinds=kinds)
-        ]
+    def write(self, plan: Round) -> Written:
+        """Write and store every output of a round; the report names the newest earlier report as its predecessor."""
+        answers = self.answers(plan)
+        outputs = []
+        for output, content in self._objects(plan, answers):
+            self._keep(output, content, answers.report)
+            outputs.append(output)
+        return Written(outputs=tuple(outputs), parked=answers.parked)
+
+    def rewrite(self, study_uid: str) -> None:
+        """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs."""
+        for mark in self.spool.rounds(study_uid):
+            lost = {output for output in mark.outputs if self.spool.output(output) is None}
+            if not lost:
+                continue
+            files = (*mark.files, *mark.parked)
+            plan = Round(study_uid=study_uid, number=mark.number, files=files, created_at=mark.created_at)
+            for output, content in self._objects(plan, self.answers(plan)):
+                if output in lost:
+                    self.spool.keep_output(output, content)
+
+    def finish(self, plan: Round, outputs: Sequence[OutputObject], *, parked: Mapping[str, Reason]) -> None:
+        """Mark a round as finished; parked: as in `Answers`; parked films stay unread."""
+        mark = RoundMark(
+            number=plan.number,
+            created_at=plan.created_at,
+            files=tuple(file for file in plan.files if file not in parked),
+            outputs=tuple(outputs),
+            parked={file: str(reason) for file, reason in parked.items()},
+        )
+        self.spool.mark_round(plan.study_uid, mark)
+
+    def _objects(self, plan: Round, answers: Answers) -> Iterator[tuple[OutputObject, bytes]]:
+        """Yield every output of a round with its content."""
+        report, sources = answers.report, answers.sources
+        documents = []
+        kinds = [kind for kind in writers.WRITERS if kind in self.kinds]
+        for kind, dataset in writers.write_objects(report, sources, zone=self.zone, kinds=kinds):
+            documents.append(writers.output_of(kind, dataset))
+            yield documents[-1], document.save_bytes(dataset)
         if MESSAGE_KIND in self.kinds and report.films:
             accession = oru.accession_of(sources.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
-            message, content = oru.write(report, sources, self.zone, order=order, documents=outputs)
-            outputs.append(self._keep(message, content, report))
-        return outputs
+            yield oru.write(report, sources, self.zone, order=order, documents=documents)
 
-    def finish(self, plan: Round, outputs: Sequence[OutputObject]) -> None:
-        """Mark a round as finished."""
-        mark = RoundMark(number=plan.number, created_at=plan.created_at, files=plan.files, outputs=tuple(outputs))
-        self.spool.mark_round(plan.study_uid, mark)
-
-    def _is_ordered_urgently(self, study_uid: str, file: str) -> bool:
-        accession = oru.accession_of([self._header(study_uid, file)])
+    def _is_ordered_stat(self, study_uid: str, file: str) -> bool:
+        accession = ""
+        try:
+            accession = oru.accession_of([decoding.read_header(self.spool.received_path(study_uid, file))])
+        except Undecodable:
+            pass
+        except OSError as error:
+            if not is_of_file(error):
+                raise
         order = self.orders.find(study_uid=study_uid, accession=accession)
         return order is not None and order.priority is not Priority.ROUTINE
 
     def _film(self, study_uid: str, file: str) -> tuple[Film | None, Reason | None]:
-        """The answer to a received object, given once and kept, or the reason why it gets none."""
+        """Return the stored or new answer to a received object, or the reason why it gets no answer."""
+        source = sop_instance_uid_of(file)
+        if not received.is_intact(self.spool.received_path(study_uid, file)):
+            return Film(source=source, reason=Reason.DAMAGED), None
         key = self._key(file)
         kept = self.spool.reading(study_uid, key)
         if kept is not None:
-            return record.film_from_json(kept), None
-        film, left = self._answer(study_uid, file, key)
+            return report_json.film_from_json(kept), None
+        if self.spool.interrupted_readings(study_uid, key) >= MOST_INTERRUPTIONS:
+            return Film(source=source, reason=Reason.INTERRUPTED), None
+        try:
+            with self.spool.reading_film(study_uid, key):
+                film, left = self._answer(study_uid, file)
+        except OSError as error:
+            if is_of_file(error):  # the file was damaged after the check above
+                return Film(source=source, reason=Reason.DAMAGED), None
+            raise
         if film is not None:
-            self.spool.keep_reading(study_uid, key, record.film_to_json(film))
-        self.spool.end_reading(study_uid, key)
+            self.spool.keep_reading(study_uid, key, {**report_json.film_to_json(film), **self._origin(file)})
         return film, left
 
-    def _answer(self, study_uid: str, file: str, key: str) -> tuple[Film | None, Reason | None]:
-        """Read a received object. One that ended the process several times, in a decoder say, is not tried again."""
-        unreadable = Film(source=sop_instance_uid_of(file), reason=Reason.UNDECODABLE)
-        if self.spool.begin_reading(study_uid, key) > _ATTEMPTS:
-            return unreadable, None
+    def _answer(self, study_uid: str, file: str) -> tuple[Film | None, Reason | None]:
+        """Answer a received object, without looking for a stored answer."""
         try:
             path = self.spool.received_path(study_uid, file)
             answered = answer_film(path, self.reader, self.prompts, timed=self.timed)
         except Undecodable:
-            return unreadable, None
+            return Film(source=sop_instance_uid_of(file), reason=Reason.UNDECODABLE), None
         if answered.film is not None and answered.film.is_read:
-            self.on_read(answered.film, answered.header)
+            self.on_read(answered.film, answered.dataset)
         return answered.film, answered.reason
 
-    def _header(self, study_uid: str, file: str) -> Dataset:
-        """The header of a received object; of one that cannot be parsed, what its file meta and its place tell."""
-        path = self.spool.received_path(study_uid, file)
+    def _header(self, study_uid: str, file: str, film: Film) -> Dataset | None:
+        """Return the header of a film for its outputs; None when even the file meta information is damaged."""
+        if film.reason is not Reason.DAMAGED:
+            return self._parsed_header(study_uid, file)
+        is_known = received.has_intact_meta(self.spool.received_path(study_uid, file))
+        return self._bare_header(study_uid, file) if is_known else None
+
+    def _parsed_header(self, study_uid: str, file: str) -> Dataset:
+        """Read the header of a received object; if it cannot be parsed, use file meta information and path."""
         try:
-            return imaging.read_header(path)
+            return decoding.read_header(self.spool.received_path(study_uid, file))
         except Undecodable:
-            header = Dataset()
-            header.SOPClassUID = read_file_meta_info(path).MediaStorageSOPClassUID
-            header.SOPInstanceUID = sop_instance_uid_of(file)
-            header.StudyInstanceUID = study_uid
-            return header
+            return self._bare_header(study_uid, file)
+
+    def _bare_header(self, study_uid: str, file: str) -> Dataset:
+        header = Dataset()
+        path = self.spool.received_path(study_uid, file)
+        header.SOPClassUID = read_file_meta_info(path).MediaStorageSOPClassUID
+        header.SOPInstanceUID = sop_instance_uid_of(file)
+        header.StudyInstanceUID = study_uid
+        return header
 
     def _key(self, file: str) -> str:
-        """Name what was said about a file's bytes by this program with this model and these prompts."""
+        """Return the key of the reading of a file by this program version, model and prompt set."""
         model = self.reader.identity
         weights = (model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine)
         return derive_uid("reading", file, VERSION, *weights, self.prompts.sha256)
 
-    def _keep(self, output: OutputObject, content: bytes, report: Report) -> OutputObject:
-        """Keep an output, but none of an earlier round: that is there, or was removed after its delivery."""
+    def _origin(self, file: str) -> JsonObject:
+        """Describe a reading for people who look it up: its file, model, runtime, prompt set and program version."""
+        model, prompts = self.reader.identity, self.prompts
+        return {
+            "file": file,
+            "model": f"{model.name} {model.version}",
+            "engine": model.engine,
+            "prompts": f"{prompts.name} {prompts.version}",
+            "program": VERSION,
+        }
+
+    def _keep(self, output: OutputObject, content: bytes, report: Report) -> None:
+        """Store an output, unless an earlier round wrote it: then it exists, or was removed after its delivery."""
         if not any(output.sop_instance_uid in written for written in report.earlier):
             self.spool.keep_output(output, content)
-        return output
-
-
-def _output(kind: str, dataset: Dataset) -> OutputObject:
-    return OutputObject(
-        kind=kind,
-        study_uid=str(dataset.StudyInstanceUID),
-        sop_class_uid=str(dataset.SOPClassUID),
-        sop_instance_uid=str(dataset.SOPInstanceUID),
-        series_instance_uid=str(dataset.SeriesInstanceUID),
-    )
 
 
 def _predecessors(rounds: Iterable[RoundMark]) -> tuple[ObjectReference, ...]:
-    """The newest structured report of the finished rounds, if they wrote any."""
+    """Return the newest structured report of the finished rounds, if they wrote a report."""
     reports = [
         ObjectReference(
             sop_class_uid=output.sop_class_uid,
@@ -310,27 +329,3 @@ def _predecessors(rounds: Iterable[RoundMark]) -> tuple[ObjectReference, ...]:
         if output.kind == "sr"
     ]
     return tuple(reports[-1:])
-
-
-def make_report(
-    study_uid: str,
-    films: Iterable[Film],
-    *,
-    model: ModelIdentity,
-    prompts: PromptSet,
-    created_at: datetime,
-    predecessors: tuple[ObjectReference, ...] = (),
-    earlier: tuple[tuple[str, ...], ...] = (),
-) -> Report:
-    """Put films, model and prompt set together; the order in which films came does not matter to what is said."""
-    return Report(
-        study_uid=study_uid,
-        films=tuple(sorted(films, key=lambda film: film.source)),
-        model=model,
-        prompts_name=prompts.name,
-        prompts_version=prompts.version,
-        prompts_sha256=prompts.sha256,
-        created_at=created_at,
-        predecessors=predecessors,
-        earlier=earlier,
-    )

@@ -1,4 +1,4 @@
-"""Runnable: how fast this machine takes, reads, answers and delivers films; figures for `deploy/growth.md`.
+"""Runnable: how fast this machine takes, reads, answers and delivers films; figures for `docs/operate/growth.md`.
 
     python -m tests.bench [--films 30]
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 
 from models import progress
-from models.progress import Report
+from models.progress import ProgressReport
 from tests import films, peers, receive_bench
 from tests.service import Service, settings_for
 
@@ -48,7 +48,7 @@ def main() -> int:
     return 0 if figures["passed"] else 1
 
 
-def measure(folder: Path, count: int, *, scripted: bool, say: Report) -> dict[str, object]:
+def measure(folder: Path, count: int, *, scripted: bool, say: ProgressReport) -> dict[str, object]:
     """Send films one by one, then many at once, then let results wait for an archive that is down."""
     stage = "with the scripted reader" if scripted else "with the shipped model"
     folder.mkdir()
@@ -56,7 +56,7 @@ def measure(folder: Path, count: int, *, scripted: bool, say: Report) -> dict[st
         settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
         with Service(settings, scripted=scripted) as node:
             say(f"{stage}: one film after the other")
-            alone = [turnaround(one, node, archive) for one in sources(f"alone {stage}", ALONE)]
+            alone = [turnaround(film, node, archive) for film in sources(f"alone {stage}", ALONE)]
             say(f"{stage}: {count} films at once")
             taken, answered = flood(sources(f"flood {stage}", count), node, archive)
             say(f"{stage}: an archive that was down")

@@ -36,12 +36,12 @@ class Authority:
     certificate: Path
 
     @classmethod
-    def found(cls, folder: Path) -> Self:
+    def found(cls, folder: Path, *, days: int = 2) -> Self:
         """Make an authority that keeps its files in a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         usage = "keyUsage = critical, keyCertSign, cRLSign"
         _openssl(
-            folder, "req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={folder.name}", "-addext", usage,
+            folder, "req", "-x509", *_KEY, "-days", str(days), "-subj", f"/CN={folder.name}", "-addext", usage,
             "-keyout", "authority.key", "-out", "authority.pem",
         )  # fmt: skip
         return cls(folder=folder, certificate=folder / "authority.pem")

@@ -45,12 +45,12 @@ def made_of(name: str) -> list[Object]:
 def rendered(values: Object) -> list[Object]:
     """Every object that the chart makes of values."""
     texts = helm_python.Chart.load(CHART).render(values, name="cxr", namespace="radiology", is_install=True)
-    return [one for text in texts.values() for one in yaml.safe_load_all(text) if one]
+    return [manifest for text in texts.values() for manifest in yaml.safe_load_all(text) if manifest]
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
     """Those of one kind."""
-    return [one for one in objects if one["kind"] == kind]
+    return [manifest for manifest in objects if manifest["kind"] == kind]
 
 
 def the_only(objects: list[Object], kind: str) -> Object:
@@ -61,7 +61,11 @@ def the_only(objects: list[Object], kind: str) -> Object:
 
 def settings_text(objects: list[Object]) -> str:
     """The node.toml that is mounted."""
-    (found,) = (one["data"]["node.toml"] for one in of_kind(objects, "ConfigMap") if "node.toml" in one["data"])
+    (found,) = (
+        config_map["data"]["node.toml"]
+        for config_map in of_kind(objects, "ConfigMap")
+        if "node.toml" in config_map["data"]
+    )
     return str(found)
 
 
@@ -73,7 +77,10 @@ def settings_of(objects: list[Object]) -> Settings:
 def workloads(objects: list[Object]) -> dict[str, Object]:
     """What makes pods, by the part of the work that they do."""
     found = [*of_kind(objects, "StatefulSet"), *of_kind(objects, "Deployment")]
-    return {one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in found}
+    return {
+        workload["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: workload
+        for workload in found
+    }
 
 
 def pod_of(workload: Object) -> Object:

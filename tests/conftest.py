@@ -6,15 +6,21 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
 from models.random_weights import DEFAULT_SEED, write_directory
+from node.store import files
+from tests import heavy
 from tests.certificates import Authority
+from tests.imported import import_recorded
+from tests.material import summary_of
 from tests.postgres import Postgres
 from tests.reports import FirstInternalError, make_sendable
 
@@ -24,12 +30,37 @@ REPOSITORY = Path(__file__).parents[1]
 # In CI the examples are always the same: there a failure must speak of the change, not of luck. At home they are drawn.
 settings.register_profile("node", deadline=None, database=None, print_blob=True, derandomize="CI" in os.environ)
 settings.register_profile("long", settings.get_profile("node"), max_examples=20_000, derandomize=False)
+settings.register_profile("quick", settings.get_profile("node"), max_examples=20)
 settings.load_profile("node")
 
 
+class Once(Protocol):
+    """Makes a folder once for all processes of a test run; returns it."""
+
+    def __call__(self, name: str, make: Callable[[Path], object]) -> Path:
+        """Name the folder and how it is made."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make quick`."""
+    parser.addoption("--quick", action="store_true", help="leave out the files that tests/heavy.py names")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave heavy files out of a quick run, and do not even import them."""
+    return True if config.getoption("quick") and heavy.is_heavy(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slowest files, so that no process of a whole run is busy long after the others."""
+    items.sort(key=lambda item: heavy.rank_of(item.path))
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Let no failure of pytest itself hide its cause."""
+    """Let no failure of pytest itself hide its cause; draw fewer examples in a quick run."""
     config.pluginmanager.register(FirstInternalError())
+    if config.getoption("quick"):
+        settings.load_profile("quick")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,19 +72,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line which tests a clone cannot run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if line := summary_of(report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The folder that everything is run from."""
     return REPOSITORY
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The project's material beside the repository: films, code lists, recorded arrays of the published network."""
-    folder = REPOSITORY.parent / "shared"
-    if not folder.is_dir():
-        pytest.skip("needs ../shared beside the repository")
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -69,46 +98,63 @@ def chest_film_jpeg2000() -> Path:
 
 
 @pytest.fixture(scope="session")
-def phantom_model() -> Path:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Makes a folder once for all processes of a test run."""
+    base = tmp_path_factory.getbasetemp()
+    return partial(_once, base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+
+
+@pytest.fixture(scope="session")
+def phantom_model(once: Once) -> Path:
     """The model directory that the repository ships, its graphs exported and proven."""
     folder = REPOSITORY / "models" / "weights" / "phantom"
-    _build(folder)
+    once("phantom", lambda _place: _build(folder))
     return folder
 
 
 @pytest.fixture(scope="session")
-def half_model(phantom_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def half_model(phantom_model: Path, once: Once) -> Path:
     """A copy of it with float16 graphs, written and compared anew."""
-    return _with_half(phantom_model, tmp_path_factory.mktemp("half") / "model")
+    return once("half", lambda folder: _add_half(shutil.copytree(phantom_model, folder)))
 
 
 @pytest.fixture(scope="session")
-def untrained_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def untrained_weights(once: Once) -> Path:
     """A small model directory that has learned nothing: none of its numbers counts more than another."""
-    folder = tmp_path_factory.mktemp("untrained") / "model"
-    write_directory(folder, size="small", seed=DEFAULT_SEED)
+    return once("untrained-weights", lambda folder: write_directory(folder, size="small", seed=DEFAULT_SEED))
+
+
+@pytest.fixture(scope="session")
+def imported_model(once: Once) -> Path:
+    """The recorded weights, imported and exported by the command for that; beside them what the command said.
+
+    They have learned nothing either, and they are what the published network's numbers were recorded with.
+    """
+    return once("imported", import_recorded) / "model"
+
+
+@pytest.fixture(scope="session")
+def imported_half_model(imported_model: Path, once: Once) -> Path:
+    """A copy of it with float16 graphs, which are not compared: tests change them."""
+    from export.to_tensorrt import write_float16
+
+    return once("imported-half", lambda folder: list(write_float16(shutil.copytree(imported_model, folder))))
+
+
+def _once(base: Path, name: str, make: Callable[[Path], object]) -> Path:
+    """Make a folder, unless another process of this run has made it; whoever comes meanwhile waits."""
+    folder, done = base / name, base / f"{name}.done"
+    with files.lock(base / f"{name}.lock"):
+        if not done.exists():
+            make(folder)
+            done.touch()
     return folder
 
 
-@pytest.fixture(scope="session")
-def untrained_model(untrained_weights: Path) -> Path:
-    """The same with its graphs exported and proven."""
-    _build(untrained_weights)
-    return untrained_weights
-
-
-@pytest.fixture(scope="session")
-def untrained_half_model(untrained_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of it with float16 graphs."""
-    return _with_half(untrained_model, tmp_path_factory.mktemp("untrained-half") / "model")
-
-
-def _with_half(model: Path, folder: Path) -> Path:
-    shutil.copytree(model, folder)
+def _add_half(folder: Path) -> None:
     for graph in folder.glob("onnx/*.float16.onnx"):
         graph.unlink()
     _build(folder, "--target", "onnx,tensorrt")
-    return folder
 
 
 def _build(folder: Path, *words: str) -> None:
@@ -141,3 +187,14 @@ def _film(name: str) -> Path:
     if found is None:
         pytest.fail(f"{name} is not here: install pydicom-data")
     return Path(str(found))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch with one thread: those of so small a network wait for each other longer than they compute."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

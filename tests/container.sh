@@ -18,7 +18,18 @@ PYTHON=${PYTHON:-.venv/bin/python}
 repository=$(cd "$(dirname "$0")/.." && pwd)
 film=$(cd "$repository" && "$PYTHON" -c 'from pydicom.data import get_testdata_file as film; print(film("RG1_UNCR.dcm", download=False))')
 
-work=$(mktemp -d)
+say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
+fail() {
+    echo "$*" >&2
+    exit 1
+}
+
+# shellcheck source=tests/container-clean-up.sh
+. "$repository/tests/container-clean-up.sh"
+work=$(cd "$(mktemp -d)" && pwd -P) # as findmnt names it
+case $work in
+*[!a-zA-Z0-9/._-]*) fail "$work has characters that cannot be looked for among mounts; choose another TMPDIR" ;;
+esac
 store="--root $work/storage --runroot $work/run"
 # shellcheck disable=SC2086  # store is a list of words
 in_store() {
@@ -28,26 +39,24 @@ in_store() {
 }
 pod() { in_store podman --cgroup-manager cgroupfs --runtime runc "$@"; }
 clean_up() {
+    status=$?
     pod rm --all --force --time 0 >/dev/null 2>&1 || true
-    umount "$work/storage/overlay" 2>/dev/null || true
-    rm -rf "$work"
+    remove_tree "$work" || status=1
+    exit "$status"
 }
 trap clean_up EXIT
 trap 'exit 1' INT TERM
-
-say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
-fail() {
-    echo "$*" >&2
-    exit 1
-}
 
 say "making the stand-in for the base image"
 debootstrap --variant=minbase --include=python3,python3-pip,python3-venv,ca-certificates bookworm "$work/base" "$MIRROR" >"$work/log" 2>&1 ||
     fail "$(tail "$work/log")"
 cp /etc/ssl/certs/ca-certificates.crt "$work/base/etc/ssl/certs/ca-certificates.crt"
 [ ! -e /etc/pip.conf ] || cp /etc/pip.conf "$work/base/etc/pip.conf"
-tar -C "$work/base" -c . | pod import - localhost/base:latest >/dev/null
-rm -rf "$work/base"
+unmount_below "$work/base" || exit 1 # debootstrap leaves proc there
+tar --one-file-system -C "$work/base" -cf "$work/base.tar" . || fail "the stand-in cannot be packed"
+remove_tree "$work/base"
+pod import "$work/base.tar" localhost/base:latest >/dev/null
+rm "$work/base.tar"
 
 say "building"
 wheels=

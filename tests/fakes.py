@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node.domain import FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
-from node.imaging import Radiograph
-from node.inference import Answer, Fallback, PathologyAnswer, Question, Reading
+from node.read.decoding import Radiograph
+from node.read.model import Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -56,9 +56,9 @@ class ScriptedReader:
             ),
         )
 
-    def ask(self, image: Radiograph, questions: Sequence[Question], prompts: PromptSet) -> list[Answer]:
+    def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         return [
-            Answer(question=question, sentence="It is seen here.", score=0.7, positive=True, boxes=_boxes(image, i))
+            FilmAnswer(question=question, sentence="It is seen here.", score=0.7, positive=True, boxes=_boxes(image, i))
             for i, question in enumerate(questions)
         ]
 

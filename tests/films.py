@@ -34,11 +34,16 @@ from pydicom.uid import (
     XRayRadiationDoseSRStorage,
 )
 
-from node import attributes, identity
+from node.dicom import attributes, identity
 from node.domain import Reason, derive_uid
+from node.store.received import Kept
+from node.store.spool import Spool
+from tests.material import material
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "dicom"
 THUMBNAIL_STEP = 8
+
+META = bytes(128) + b"DICM\x02\0\0\0UL\x04\0" + bytes(4)
+"""Preamble and file meta information without any element but its length (PS3.10 7.1)."""
 
 NON_IMAGES: dict[str, UID] = {
     "SR": BasicTextSRStorage,
@@ -52,11 +57,8 @@ NON_IMAGES: dict[str, UID] = {
 
 
 def shared(name: str) -> Path:
-    """Return a real file of the data folder beside the repository, such as `chest/RG1_JLSN.dcm`; skip without it."""
-    path = SHARED / name
-    if not path.is_file():
-        pytest.skip(f"needs {name} of the data folder beside the repository")
-    return path
+    """Return a real file of the material beside the repository, such as `chest/RG1_JLSN.dcm`; skip without it."""
+    return material(f"data/dicom/{name}")
 
 
 def rg1_path(encoding: str = "UNCR") -> Path:
@@ -236,6 +238,29 @@ def body_of(content: bytes) -> bytes:
     """Return the dataset of a DICOM file, byte for byte: what stands behind its file meta information (PS3.10 7.1)."""
     (group_length,) = struct.unpack_from("<L", content, 140)
     return content[144 + group_length :]
+
+
+def keep(spool: Spool, film: Dataset, *, study_uid: str | None = None) -> Kept:
+    """Keep a film on a spool as the listener does, of another study if one is named."""
+    content = file_bytes(film)
+    body = body_of(content)
+    return keep_bytes(
+        spool,
+        study_uid=study_uid or film.StudyInstanceUID,
+        sop_instance_uid=film.SOPInstanceUID,
+        meta=content[: -len(body)],
+        body=body,
+    )
+
+
+def keep_bytes(spool: Spool, *, study_uid: str, sop_instance_uid: str, meta: bytes, body: bytes) -> Kept:
+    """Keep the bytes of an object on a spool; like `Spool.settle`."""
+    incoming = spool.receive(meta)
+    try:
+        incoming.write(body)
+        return spool.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
+    finally:
+        incoming.discard()
 
 
 def headerless_bytes(film: Dataset) -> bytes:

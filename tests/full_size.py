@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models import published
+from models.checkpoint import published
 from models.manifest import PUBLISHED_SIZES
 from models.random_weights import draw, shapes_of
 from tests import official

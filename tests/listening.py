@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.config import Caller, ListenerSettings
-from node.durable import TEMPORARY
-from node.listener import Listener
 from node.metrics import Metrics
-from node.spool import Spool
+from node.receive.listener import Listener
+from node.store.files import TEMPORARY
+from node.store.spool import Spool
 from tests.peers import LOOPBACK, wait_until
 
 TESTER = Caller(ae_title="TESTER", hosts=(LOOPBACK,))

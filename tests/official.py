@@ -12,7 +12,7 @@ from torch import Tensor
 
 GOLDEN = Path(__file__).parent / "golden"
 HEADS = 4
-"""Of the recorded GPT-2: no file says so (SPEC.md 12)."""
+"""Of the recorded GPT-2: no file says so (spec §12)."""
 
 RUN = "chex_test/run_2024-01-01_00-00-00"
 STEP = 7

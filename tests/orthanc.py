@@ -133,7 +133,7 @@ class Orthanc:
     def study_uids(self) -> list[str]:
         """List the studies by their Study Instance UID."""
         return sorted(
-            cast(dict[str, str], one["MainDicomTags"])["StudyInstanceUID"] for one in self._expanded("studies")
+            cast(dict[str, str], study["MainDicomTags"])["StudyInstanceUID"] for study in self._expanded("studies")
         )
 
     def arrivals(self, *, calling_ae: str | None = None) -> list[Arrival]:

@@ -32,7 +32,7 @@ from pynetdicom import AE, build_context
 
 from node import log
 from node.config import ListenerSettings
-from node.durable import TEMPORARY
+from node.store.files import TEMPORARY
 from tests import films, pdus
 from tests.listening import Node, connect, listening
 from tests.pdus import Recording
@@ -99,7 +99,7 @@ def fuzz(folder: Path, *, seed: int, seconds: float) -> Figures:
         with ThreadPoolExecutor(STREAMS_OF_A_ROUND) as senders:
             while (time.monotonic() < end or figures.rounds < LEAST_ROUNDS) and not figures.faults:
                 bent = [bent_association(chance, recordings, bodies) for _ in range(STREAMS_OF_A_ROUND)]
-                for stream, answers in zip(bent, senders.map(lambda one: _send(one, node), bent), strict=True):
+                for stream, answers in zip(bent, senders.map(lambda sent: _send(sent, node), bent), strict=True):
                     figures.streams += 1
                     figures.faults += _faults(node, stream, answers)
                     figures.answers.update(_kind(answer) for answer in answers)
@@ -128,11 +128,11 @@ def bent_association(chance: random.Random, recordings: Sequence[Recording], bod
     if chance.random() < 0.2:
         other = chance.choice(recordings)
         stream = [
-            one for pair in zip(stream, [other.request, *other.store, other.release], strict=False) for one in pair
+            pdu for pair in zip(stream, [other.request, *other.store, other.release], strict=False) for pdu in pair
         ]
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         chance.choice(_BENDERS)(chance, stream)
-    return [one for one in stream if one] or [b""]  # where nothing is left, an association that never says anything
+    return [pdu for pdu in stream if pdu] or [b""]  # where nothing is left, an association that never says anything
 
 
 def _fragments(chance: random.Random, body: bytes) -> Iterator[bytes]:
@@ -190,8 +190,8 @@ def _leave_out(chance: random.Random, stream: Stream) -> None:
 
 
 def _exchange(chance: random.Random, stream: Stream) -> None:
-    one, other = chance.randrange(len(stream)), chance.randrange(len(stream))
-    stream[one], stream[other] = stream[other], stream[one]
+    index, other = chance.randrange(len(stream)), chance.randrange(len(stream))
+    stream[index], stream[other] = stream[other], stream[index]
 
 
 def _insert_noise(chance: random.Random, stream: Stream) -> None:
@@ -263,7 +263,7 @@ def _objects(content: bytes) -> set[str]:
             else:
                 since_data, since_command = since_data + fragment, since_command + fragment
                 if control & 2:
-                    found |= {hashlib.sha256(one).hexdigest() for one in (since_data, since_command)}
+                    found |= {hashlib.sha256(joined).hexdigest() for joined in (since_data, since_command)}
                     since_data = since_command = b""
             item = item_end
         at = end

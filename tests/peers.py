@@ -7,6 +7,7 @@ modality; Debian's Orthanc has a file of its own, `orthanc.py`.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import ssl
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from io import BytesIO
@@ -35,10 +36,16 @@ _STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
 
 
 def free_port() -> int:
-    """Name a port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """Name a port of the loopback interface that nobody listens on.
+
+    It is none that the kernel gives to outgoing connections (32768 and higher on Linux, unless set otherwise): one of
+    those could be taken before the caller opens it, or while a peer that is to come back on its port is down.
+    """
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
 
 
 def require(program: str) -> str:
@@ -219,6 +226,10 @@ class ReceivingArchive:
     def verify_nobody(self) -> None:
         """Accept associations after the next start, but not the Verification class."""
         self._entity.remove_supported_context(_VERIFICATION)
+
+    def refuse_class(self, sop_class_uid: str) -> None:
+        """Accept associations after the next start, but not this storage class."""
+        self._entity.remove_supported_context(sop_class_uid)
 
     def hang(self) -> None:
         """Take every C-STORE and never answer, until `accept` or `stop`."""

@@ -77,7 +77,7 @@ def run_prometheus(folder: Path, **ports: Sequence[int]) -> Iterator[Prometheus]
     settings = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
     settings["global"] = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     settings["scrape_configs"][0]["static_configs"] = [
-        {"targets": [f"{LOOPBACK}:{one}" for one in of_service], "labels": {"service": service}}
+        {"targets": [f"{LOOPBACK}:{of_process}" for of_process in of_service], "labels": {"service": service}}
         for service, of_service in ports.items()
     ]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")

@@ -1,9 +1,9 @@
-"""The whole service in a process of its own with a scripted reader; it can be told to die at a step.
+"""The whole service with a scripted reader, for a process of its own; it can be told to die at a step.
 
-python -m tests.scripted_node node.toml DIE_AT VERSION [--only ROLE] [--executor NAME]
-
+Arguments: node.toml DIE_AT VERSION [--only ROLE] [--executor NAME]
 DIE_AT: the number of the checkpointed step after which the process kills itself, counted from 1; 0 never
-VERSION: of the reader, which waits while a file named `hold` lies beside the settings
+VERSION: of the reader, which waits while a file named `hold` lies beside the settings, and is not opened while one
+named `hold-model` does
 """
 
 from __future__ import annotations
@@ -12,39 +12,41 @@ import argparse
 import itertools
 import os
 import signal
-import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from node import app, config, log
-from node.roles import Role
+from node import config, log
+from node.jobs.processes import Role
+from node.service import app
 from tests.fakes import ScriptedReader
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> int:
+    """Run the service; returns its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("settings", type=Path)
     parser.add_argument("die_at", type=int)
     parser.add_argument("version")
     parser.add_argument("--only", type=Role)
     parser.add_argument("--executor")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     numbers = itertools.count(1)
 
     def on_step(_name: str) -> None:
         if next(numbers) == options.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def open_reader() -> ScriptedReader:
+        while options.settings.with_name("hold-model").exists():
+            time.sleep(0.02)
+        return ScriptedReader(options.version, hold=options.settings.with_name("hold"))
+
     log.configure()
-    code = app.serve(
+    return app.serve(
         config.load(options.settings),
         only=options.only,
         executor=options.executor,
-        reader=ScriptedReader(options.version, hold=options.settings.with_name("hold")),
+        reader=open_reader,
         on_step=on_step,
     )
-    sys.stdout.flush()
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

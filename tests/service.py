@@ -26,10 +26,15 @@ from node.config import (
     StorageSettings,
     StudySettings,
 )
+from tests import scripted_node
+from tests.forked import Forked
 from tests.mllp import InformationSystem
 from tests.peers import LOOPBACK
 
 REPOSITORY = Path(__file__).parents[1]
+
+# A run of the tests in the background ignores SIGINT, and hands that on to what it starts.
+INTERRUPTIBLE = ("env", "--default-signal=INT")
 
 Line = dict[str, object]
 
@@ -79,10 +84,16 @@ def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
+def _started(command: Sequence[str], *, descriptors: int | None) -> subprocess.Popen[str]:
+    limited = ["sh", "-c", 'ulimit -Sn "$0" && exec "$@"', str(descriptors)] if descriptors else []
+    return subprocess.Popen([*limited, *command], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+
+
 class Service:
     """One process of the service. `scripted` runs the reader of `tests.fakes`, otherwise the settings' model.
 
     only, executor: as `python -m node serve` takes them; several processes may share one storage folder then
+    descriptors: the soft limit of the process on open files, where it is not the one of this process
     """
 
     def __init__(
@@ -94,16 +105,17 @@ class Service:
         version: str = "1",
         only: str | None = None,
         executor: str | None = None,
+        descriptors: int | None = None,
     ) -> None:
         name = executor or only
         path = settings.storage.directory.parent / (f"node-{name}.toml" if name else "node.toml")
         path.write_text(config.render(settings), encoding="utf-8")
         self.settings_path = path
-        command = ["tests.scripted_node", str(path), str(die_at), version] if scripted else ["node", "serve", str(path)]
-        command += ["--only", only] if only else []
-        command += ["--executor", executor] if executor else []
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *command], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+        role = [*(["--only", only] if only else []), *(["--executor", executor] if executor else [])]
+        self._process = (
+            Forked(scripted_node.main, [str(path), str(die_at), version, *role], descriptors=descriptors)
+            if scripted
+            else _started([sys.executable, "-m", "node", "serve", str(path), *role], descriptors=descriptors)
         )
         self.lines: list[Line] = []
         self._heard = threading.Condition()

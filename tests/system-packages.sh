@@ -20,6 +20,7 @@ want DicomSRValidator pixelmed-apps
 want gcc gcc libc6-dev
 want openssl openssl
 want promtool prometheus
+want strace strace
 want systemd-analyze systemd
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 [ -n "$missing" ] || exit 0

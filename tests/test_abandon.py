@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from node import config, database
+from node import config
+from node.commands.operate import abandon, render, status
 from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.errors import InputError
-from node.janitor import removable
-from node.ledger import Ledger
-from node.spool import Spool
-from node.status import abandon, render, status
+from node.service.retention import removable
+from node.store import database
+from node.store.ledger import Ledger
+from node.store.spool import Spool
 from tests import films, peers
 from tests.postgres import Postgres
 from tests.service import Service, on_database, run_command, settings_for
@@ -47,9 +48,7 @@ def ledger(settings: Settings) -> Iterator[Ledger]:
         yield ledger
 
 
-def test_all_that_is_open_of_a_destination_that_is_gone_is_ended_and_nothing_else(
-    settings: Settings, ledger: Ledger
-) -> None:
+def test_abandon_ends_what_is_open_for_a_removed_destination(settings: Settings, ledger: Ledger) -> None:
     open_states = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
     for number, state in enumerate((*open_states, DeliveryState.SENT, DeliveryState.COMMITTED)):
         ledger.set_delivery(delivery("gone", f"1.{number}"), state, attempts=1)
@@ -65,7 +64,7 @@ def test_all_that_is_open_of_a_destination_that_is_gone_is_ended_and_nothing_els
     assert ledger.open_deliveries() == []
     assert not ledger.is_delivered("1")
     content = status(settings)
-    assert [one.stage for one in ledger.parked()] == ["deliver archive"]
+    assert [parked.stage for parked in ledger.parked()] == ["deliver archive"]
     assert content["abandoned"] == {"gone": 3}
     assert "destination gone: abandoned 3" in render(content)
     assert abandon(settings, "archive", force=True) == 1
@@ -89,20 +88,18 @@ def test_what_was_ended_stays_so_whatever_becomes_of_it(settings: Settings, ledg
     assert ledger.is_delivered("1")
 
 
-def test_a_destination_that_is_still_in_the_settings_is_left_alone_unless_told(
-    settings: Settings, ledger: Ledger
-) -> None:
+def test_abandon_spares_a_configured_destination_unless_forced(settings: Settings, ledger: Ledger) -> None:
     ledger.set_delivery(delivery("archive", "1.1"), DeliveryState.PARKED, attempts=1)
 
     with pytest.raises(InputError, match=r"still in the settings; remove it there .* or add --force"):
         abandon(settings, "archive")
-    with pytest.raises(InputError, match="nothing was ever to be sent there"):
+    with pytest.raises(InputError, match="there are no deliveries to it"):
         abandon(settings, "archvie")
 
     assert not ledger.is_delivered("1")
 
 
-def test_a_study_whose_last_destination_is_gone_can_age_out_once_a_person_ended_its_deliveries(tmp_path: Path) -> None:
+def test_a_study_ages_out_once_its_deliveries_are_abandoned(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=1)
     with peers.ReceivingArchive() as archive:
         first = dataclasses.replace(settings.destinations[0], name="old", port=archive.port)

@@ -3,8 +3,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.access import Call, Refusal, admit
 from node.config import Caller, ListenerSettings
+from node.net.admission import Call, Refusal, admit
 
 SCANNER = Caller(ae_title="SCANNER", hosts=("192.0.2.1", "2001:db8::1"))
 WARD = Caller(ae_title="WARD", hosts=("192.0.2.2",), max_associations=2)
@@ -38,7 +38,7 @@ def test_another_called_title_and_a_full_disk_are_refused() -> None:
     assert reason(CALL, has_room=False) == "disk"
 
 
-def test_a_destination_that_is_no_caller_may_report_also_when_the_disk_is_full() -> None:
+def test_a_destination_may_report_even_when_the_disk_is_full() -> None:
     archive = Call(calling_aet="ARCHIVE", called_aet="CHEX", host="192.0.2.9")
 
     assert reason(archive) == "caller"

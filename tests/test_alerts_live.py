@@ -16,7 +16,7 @@ from tests.service import REPOSITORY, Service, on_database, settings_for
 SCALER = REPOSITORY / "helm" / "templates" / "scaledobject.yaml"
 
 
-def test_a_full_disk_and_a_dead_worker_raise_their_alerts_and_no_other_part_is_missed(tmp_path: Path) -> None:
+def test_a_full_disk_and_a_dead_worker_raise_only_their_alerts(tmp_path: Path) -> None:
     peers.require("prometheus")
     dead, of_others = {"CxrNodeDown", "CxrWorkerDead"}, {"CxrNotReady", "CxrNoFilms", "CxrDatabaseAway", "CxrDiskFull"}
     with Postgres() as postgres, peers.ReceivingArchive() as archive:

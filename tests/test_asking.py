@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.answers import FloatArray, Look, Question, ReaderPrompt
 from models.engines import ENGINES, Engine, IntArray, Patches, Regions, open_engine
 from models.manifest import read_manifest
-from models.reader import ChexReader, open_reader
-from models.tokenizers import (
+from models.reading.answers import FloatArray, Look, Question, ReaderPrompt
+from models.reading.reader import ChexReader, open_reader
+from models.reading.tokenizers import (
     PROMPT_VOCABULARY,
     SENTENCE_MERGES,
     SENTENCE_VOCABULARY,
@@ -83,7 +83,7 @@ class CountingEngine:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_film_is_encoded_once_and_questions_of_a_kind_are_one_call(phantom_model: Path, name: str) -> None:
+def test_a_film_is_encoded_once_and_each_kind_asked_in_one_call(phantom_model: Path, name: str) -> None:
     engine = CountingEngine(open_engine(phantom_model, engine=name, threads=1))
     reader = ChexReader(
         read_manifest(phantom_model),

@@ -42,12 +42,12 @@ def associations(node: Node, film: Dataset) -> Iterator[list[Association]]:
 
 
 def send_at_once(opened: Sequence[Association], sent: Sequence[Dataset]) -> list[int]:
-    store: Callable[[Association, Dataset], int] = lambda one, film: int(one.send_c_store(film).Status)  # noqa: E731
+    store: Callable[[Association, Dataset], int] = lambda association, film: int(association.send_c_store(film).Status)  # noqa: E731
     with ThreadPoolExecutor(SENDERS) as threads:
         return list(threads.map(store, opened, sent))
 
 
-def test_a_full_disk_is_told_to_twenty_senders_at_once_and_all_is_kept_afterwards(tmp_path: Path) -> None:
+def test_twenty_senders_hear_of_a_full_disk_and_succeed_later(tmp_path: Path) -> None:
     sent = films_of_all_senders()
     with listening(tmp_path) as node, associations(node, sent[0]) as opened:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -62,7 +62,7 @@ def test_a_full_disk_is_told_to_twenty_senders_at_once_and_all_is_kept_afterward
         assert len(node.spool.study(sent[0].StudyInstanceUID).instances) == SENDERS
 
 
-def test_a_disk_that_passes_below_its_reserve_refuses_objects_of_open_associations_and_new_ones(
+def test_a_disk_below_its_reserve_refuses_open_and_new_senders(
     tmp_path: Path,
 ) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize // MIB

@@ -36,15 +36,15 @@ def send_film(node: Service, *, study: str) -> str:
 
 
 def results(archive: peers.ReceivingArchive) -> Counter[tuple[str, str]]:
-    found = (one.dataset for one in archive.kept)
-    return Counter((str(one.StudyInstanceUID), str(one.Modality)) for one in found)
+    found = (received.dataset for received in archive.kept)
+    return Counter((str(dataset.StudyInstanceUID), str(dataset.Modality)) for dataset in found)
 
 
 def once(*studies: str) -> dict[tuple[str, str], int]:
     return {(study, kind): 1 for study in studies for kind in ("SR", "PR")}
 
 
-def test_a_restored_node_delivers_what_was_not_delivered_and_nothing_twice(tmp_path: Path) -> None:
+def test_a_restored_node_delivers_the_rest_and_nothing_twice(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
         with Service(settings) as node:
@@ -72,7 +72,7 @@ def test_a_restored_node_delivers_what_was_not_delivered_and_nothing_twice(tmp_p
         assert results(archive) == once(delivered, finished, waiting, later)
 
 
-def test_a_node_on_postgresql_is_restored_from_its_dump_and_its_files_into_an_empty_server(tmp_path: Path) -> None:
+def test_a_postgresql_node_is_restored_from_dump_and_files(tmp_path: Path) -> None:
     with Postgres() as postgres, peers.ReceivingArchive() as archive:
         settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)
         with Service(settings) as node:
@@ -122,12 +122,12 @@ def test_a_backup_of_studies_at_every_stage_loses_no_result(tmp_path: Path) -> N
             assert node.stop() == 0
 
         # A kill between sending and noting it sends the same bytes again; other bytes it never sends.
-        contents = {(one.sop_instance_uid, one.content): one.dataset for one in archive.kept}
-        kinds = Counter((str(one.StudyInstanceUID), str(one.Modality)) for one in contents.values())
+        contents = {(received.sop_instance_uid, received.content): received.dataset for received in archive.kept}
+        kinds = Counter((str(dataset.StudyInstanceUID), str(dataset.Modality)) for dataset in contents.values())
         assert kinds == once(*studies)
 
 
-def test_a_backup_holds_films_as_they_came_and_nothing_that_was_never_acknowledged(tmp_path: Path) -> None:
+def test_a_backup_holds_exactly_the_acknowledged_films(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), quiet_seconds=20.0)
     with Service(settings) as node:
         send_film(node, study="only")

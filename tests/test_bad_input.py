@@ -39,8 +39,11 @@ class Node:
         return next(line["reason"] for line in decided if line["sop_instance_uid"] == film.SOPInstanceUID)
 
     def _of(self, study_uid: str) -> list[Dataset]:
-        answers = [one.dataset for one in list(self.archive.kept)]
-        return sorted((one for one in answers if one.StudyInstanceUID == study_uid), key=lambda one: str(one.Modality))
+        answers = [received.dataset for received in list(self.archive.kept)]
+        return sorted(
+            (answer for answer in answers if answer.StudyInstanceUID == study_uid),
+            key=lambda answer: str(answer.Modality),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +148,9 @@ def test_a_study_of_nothing_but_other_objects_is_left_alone(node: Node) -> None:
         lambda line: line["event"] == "study.finished" and line["study"] == report.StudyInstanceUID
     )
 
-    assert not [one for one in node.archive.kept if one.dataset.StudyInstanceUID == report.StudyInstanceUID]
+    assert not [
+        received for received in node.archive.kept if received.dataset.StudyInstanceUID == report.StudyInstanceUID
+    ]
 
 
 def test_an_unknown_caller_gets_nothing_in(node: Node) -> None:

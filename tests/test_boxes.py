@@ -33,12 +33,12 @@ def test_center_size_and_corners_are_inverse(corners: FloatArray) -> None:
 
 @given(several, several)
 def test_numpy_and_torch_agree(first: FloatArray, second: FloatArray) -> None:
-    one, other = torch.from_numpy(first), torch.from_numpy(second)
+    tensor, other = torch.from_numpy(first), torch.from_numpy(second)
 
-    np.testing.assert_allclose(unit_boxes.iou(first, second), unit_boxes.iou(one, other), atol=1e-6)
-    np.testing.assert_allclose(unit_boxes.giou(first, second), unit_boxes.giou(one, other), atol=1e-6)
-    np.testing.assert_array_equal(unit_boxes.enclosing(first), unit_boxes.enclosing(one))
-    np.testing.assert_array_equal(unit_boxes.clip(first), unit_boxes.clip(one))
+    np.testing.assert_allclose(unit_boxes.iou(first, second), unit_boxes.iou(tensor, other), atol=1e-6)
+    np.testing.assert_allclose(unit_boxes.giou(first, second), unit_boxes.giou(tensor, other), atol=1e-6)
+    np.testing.assert_array_equal(unit_boxes.enclosing(first), unit_boxes.enclosing(tensor))
+    np.testing.assert_array_equal(unit_boxes.clip(first), unit_boxes.clip(tensor))
 
 
 @given(several, several)
@@ -72,7 +72,7 @@ def test_clipped_boxes_lie_in_the_square(numbers: list[float]) -> None:
     assert (clipped >= -1e-6).all() and (clipped <= 1 + 1e-6).all()
 
 
-def test_boxes_are_stretched_about_their_center_by_one_factor_or_each_by_its_own() -> None:
+def test_boxes_stretch_about_their_center_by_one_or_own_factors() -> None:
     boxes = np.array([[0.5, 0.4, 0.2, 0.1], [0.1, 0.9, 0.4, 0.2]])
 
     np.testing.assert_allclose(unit_boxes.scale(boxes, 2.0), [[0.5, 0.4, 0.4, 0.2], [0.1, 0.9, 0.8, 0.4]])

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from models.checkpoint import CARD, verify
+from models.checkpoint.files import CARD, verify
 from models.evaluation.card import HEADING, main
 from models.manifest import WEIGHTS, read_manifest
-from models.tokenizers import VOCABULARIES
+from models.reading.tokenizers import VOCABULARIES
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_card_that_is_filled_again_forgets_the_figures_before(model: Path, tmp
     verify(model, read_manifest(model))
 
 
-def test_what_training_said_of_figures_and_thresholds_is_replaced(model: Path, tmp_path: Path) -> None:
+def test_figures_and_thresholds_of_training_are_replaced(model: Path, tmp_path: Path) -> None:
     (model / CARD).write_text(
         "# m 2\n\n- Thresholds: **not calibrated**,\n  at all.\n- Performance: not measured yet.\n- Other: x\n"
     )
@@ -135,9 +135,9 @@ def test_ablations_are_rows_beside_the_model_itself(model: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"model": {"weights_sha256": "0" * 64}}, "none of the evaluations is of the weights"),
-        ({"ablations": ["no_region_filter"]}, "none of the evaluations is of the weights"),
-        ({"pictures": ["gone.jpg"]}, "gone.jpg is not there"),
+        ({"model": {"weights_sha256": "0" * 64}}, "none of the evaluations measured the weights"),
+        ({"ablations": ["no_region_filter"]}, "none of the evaluations measured the weights"),
+        ({"pictures": ["gone.jpg"]}, "gone.jpg is missing"),
     ],
 )
 def test_wrong_input_is_exit_2_and_leaves_the_card(
@@ -156,4 +156,4 @@ def test_what_is_no_evaluation_is_exit_2(model: Path, tmp_path: Path, capsys: py
     (tmp_path / "other.json").write_text("{}")
 
     assert main(["--model", str(model), str(tmp_path / "other.json")]) == 2
-    assert "is no evaluation" in capsys.readouterr().err
+    assert "is not an evaluation" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from node import config
 from node.config import Hl7Destination
-from node.destinations.hl7 import address
+from node.deliver.hl7 import address
 from node.errors import ConfigError
 from node.hl7 import mllp
 from node.hl7.character_sets import CODECS
@@ -36,7 +36,7 @@ def message(name: str) -> bytes:
 def names(content: bytes, encoding: str) -> list[str]:
     """The repetitions of the patient's name, as another library reads them."""
     parsed = hl7.parse(content, encoding=encoding)
-    return [str(one) for one in parsed.segment("PID")[5]]
+    return [str(repetition) for repetition in parsed.segment("PID")[5]]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_receiver_reads_its_own_set_and_sees_what_that_lacks(
 
 
 @pytest.mark.parametrize("character_set", CODECS)
-def test_a_repeat_has_the_same_bytes_and_the_same_control_id_in_every_set(character_set: str) -> None:
+def test_a_repeat_has_the_same_bytes_and_id_in_every_charset(character_set: str) -> None:
     content, destination = message("Müller^José"), dataclasses.replace(RIS, character_set=character_set)
 
     first, again = address(content, destination), address(content, destination)
@@ -109,7 +109,7 @@ def test_an_order_is_read_in_the_set_that_it_names_or_really_has(said: str, enco
     assert next(found.named("ORC")).text(2) == "Größe"
 
 
-def test_the_set_that_is_named_decides_between_two_that_would_fit() -> None:
+def test_the_named_character_set_decides_where_two_would_fit() -> None:
     content = ORDER.format("8859/2").replace("Größe", "Łódź").encode("iso8859-2")
 
     assert next(read(content).named("ORC")).text(2) == "Łódź"

@@ -57,26 +57,26 @@ OPERATORS = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_object_is_one_of_kubernetes(name: str) -> None:
-    own = [one for one in made_of(name) if one["apiVersion"] not in OPERATORS]
+    own = [manifest for manifest in made_of(name) if manifest["apiVersion"] not in OPERATORS]
 
     assert len(own) >= 6
-    for one in own:
-        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    for manifest in own:
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
 def test_the_objects_of_operators_are_theirs_whole() -> None:
-    found = [one for one in made_of("split") if one["apiVersion"] in OPERATORS]
+    found = [manifest for manifest in made_of("split") if manifest["apiVersion"] in OPERATORS]
 
-    assert {one["kind"] for one in found} == {
+    assert {manifest["kind"] for manifest in found} == {
         "ServiceMonitor",
         "PrometheusRule",
         "ScaledObject",
         "TriggerAuthentication",
     }
-    for one in found:
-        model = getattr(importlib.import_module(OPERATORS[one["apiVersion"]]), one["kind"])
-        kept = model.model_validate(one).model_dump(by_alias=True, exclude_unset=True, mode="json")
-        assert kept == one, "a key that the model does not know is lost in it"
+    for manifest in found:
+        model = getattr(importlib.import_module(OPERATORS[manifest["apiVersion"]]), manifest["kind"])
+        kept = model.model_validate(manifest).model_dump(by_alias=True, exclude_unset=True, mode="json")
+        assert kept == manifest, "a key that the model does not know is lost in it"
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
@@ -84,11 +84,11 @@ def test_helm_finds_nothing_to_complain_about() -> None:
         report = helm_python.lint(CHART, example(name), strict=True)
 
         assert report["errors"] == []
-        assert [one["error"] for one in report["messages"]] == ["icon is recommended"]
+        assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_node_accepts_its_settings_and_they_fit_what_is_around_it(name: str) -> None:
+def test_the_node_accepts_the_settings_and_they_fit_the_chart(name: str) -> None:
     objects = made_of(name)
     settings = settings_of(objects)
 
@@ -98,8 +98,8 @@ def test_the_node_accepts_its_settings_and_they_fit_what_is_around_it(name: str)
     if settings.orders is not None:
         listening["orders"] = settings.orders.port
     for role, workload in workloads(objects).items():
-        ports = {one["name"]: one["containerPort"] for one in container_of(workload)["ports"]}
-        mounts = {one["mountPath"] for one in container_of(workload)["volumeMounts"]}
+        ports = {port["name"]: port["containerPort"] for port in container_of(workload)["ports"]}
+        mounts = {mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
         assert ports == (listening if role in ("node", "listener") else {"http": settings.http.port})
         assert str(settings.storage.directory) in mounts
         assert ("/models" in mounts) is (
@@ -110,8 +110,8 @@ def test_the_node_accepts_its_settings_and_they_fit_what_is_around_it(name: str)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_check_finds_nothing_wrong_with_the_settings_once_the_files_are_there(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_check_accepts_the_settings_once_the_files_exist(
+    name: str, tmp_path: Path, phantom_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = settings_text(made_of(name))
     for secret in example(name).get("tls", {}).get("secrets", ()):
@@ -121,7 +121,7 @@ def test_check_finds_nothing_wrong_with_the_settings_once_the_files_are_there(
         shutil.copy(certificate, folder / "ca.crt")
         shutil.move(certificate, folder / "tls.crt")
         shutil.move(key, folder / "tls.key")
-    text = text.replace("/etc/chex-tls", str(tmp_path)).replace("/models/chex", "models/weights/phantom")
+    text = text.replace("/etc/chex-tls", str(tmp_path)).replace("/models/chex", str(phantom_model))
     path = tmp_path / "node.toml"
     path.write_text(text, encoding="utf-8")
 
@@ -146,12 +146,12 @@ def test_a_pod_has_no_rights_and_writes_only_to_its_volumes(name: str, role: str
 
 
 @pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "worker")])
-def test_only_pods_that_read_films_take_a_gpu_and_keep_engines_of_their_own(name: str, role: str) -> None:
+def test_only_pods_that_read_films_take_a_gpu_and_own_engines(name: str, role: str) -> None:
     found = workloads(made_of(name))
 
     for other, workload in found.items():
         container = container_of(workload)
-        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         assert container["resources"]["limits"].get("nvidia.com/gpu") == (1 if other == role else None)
         assert container["image"].endswith("-gpu" if other == role else "-cpu")
         assert pod_of(workload).get("runtimeClassName") == ("nvidia" if other == role else None)
@@ -160,7 +160,7 @@ def test_only_pods_that_read_films_take_a_gpu_and_keep_engines_of_their_own(name
     assert claim["metadata"]["name"] == "engines"
 
 
-def test_one_machine_has_one_pod_that_does_everything_without_a_database_server() -> None:
+def test_one_machine_has_one_pod_and_no_database_server() -> None:
     objects = made_of("cpu")
 
     ((role, workload),) = workloads(objects).items()
@@ -171,15 +171,15 @@ def test_one_machine_has_one_pod_that_does_everything_without_a_database_server(
 
 
 @pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "listener")])
-def test_only_known_callers_reach_the_listener_and_their_addresses_survive(name: str, role: str) -> None:
+def test_only_known_callers_reach_the_listener_by_own_address(name: str, role: str) -> None:
     objects = made_of(name)
     settings = settings_of(objects)
 
-    policies = [one["spec"] for one in of_kind(objects, "NetworkPolicy")]
-    (policy,) = (one for one in policies if one["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == role)
-    dicom = next(one for one in policy["ingress"] if {"port": "dicom"} in one["ports"])
+    policies = [manifest["spec"] for manifest in of_kind(objects, "NetworkPolicy")]
+    (policy,) = (spec for spec in policies if spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == role)
+    dicom = next(rule for rule in policy["ingress"] if {"port": "dicom"} in rule["ports"])
     allowed = {peer["ipBlock"]["cidr"].split("/")[0] for peer in dicom["from"]}
-    (entrance,) = (one for one in of_kind(objects, "Service") if one["spec"]["type"] == "LoadBalancer")
+    (entrance,) = (manifest for manifest in of_kind(objects, "Service") if manifest["spec"]["type"] == "LoadBalancer")
     assert allowed == {host for caller in settings.listener.callers for host in caller.hosts}
     assert all(
         peer["ipBlock"]["cidr"].endswith("/128" if ":" in peer["ipBlock"]["cidr"] else "/32") for peer in dicom["from"]
@@ -201,27 +201,31 @@ def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
     dashboards = {
         path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "deploy/grafana").glob("*.json")
     }
-    found = [one for one in of_kind(objects, "ConfigMap") if "grafana_dashboard" in one["metadata"]["labels"]]
+    found = [
+        manifest for manifest in of_kind(objects, "ConfigMap") if "grafana_dashboard" in manifest["metadata"]["labels"]
+    ]
     assert dashboards
-    assert {name: json.loads(text) for one in found for name, text in one["data"].items()} == {
+    assert {name: json.loads(text) for manifest in found for name, text in manifest["data"].items()} == {
         name: json.loads(text) for name, text in dashboards.items()
     }
-    assert {Path(one["name"]).name for one in packed.files} >= {*dashboards, "recording.yml", "alerts.yml"}
-    assert all(len(json.dumps(one)) < 1_000_000 for one in found), "a ConfigMap holds 1 MiB"
+    assert {Path(file["name"]).name for file in packed.files} >= {*dashboards, "recording.yml", "alerts.yml"}
+    assert all(len(json.dumps(manifest)) < 1_000_000 for manifest in found), "a ConfigMap holds 1 MiB"
 
 
-def test_the_job_that_the_alerts_ask_for_is_what_the_operator_makes() -> None:
+def test_the_operator_makes_the_job_that_the_alerts_ask_for() -> None:
     objects = made_of("gpu")
 
     monitor = the_only(objects, "ServiceMonitor")
     wanted = monitor["spec"]["selector"]["matchLabels"]
-    (service,) = (one for one in of_kind(objects, "Service") if wanted.items() <= one["metadata"]["labels"].items())
+    (service,) = (
+        manifest for manifest in of_kind(objects, "Service") if wanted.items() <= manifest["metadata"]["labels"].items()
+    )
     job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
     assert f'up{{job="{job}"}}' in json.dumps(the_only(objects, "PrometheusRule")).replace('\\"', '"')
     assert [port["name"] for port in service["spec"]["ports"]] == [monitor["spec"]["endpoints"][0]["port"]]
 
 
-def test_the_schema_knows_exactly_the_settings_that_are_not_the_charts_own() -> None:
+def test_the_schema_knows_exactly_the_settings_of_the_node() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     tables = cast(Object, schema["properties"]["settings"]["properties"])
     destinations = {"dicom": DicomDestination, "hl7": Hl7Destination}

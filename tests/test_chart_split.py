@@ -22,18 +22,21 @@ from tests.chart import (
 )
 
 
-def test_on_many_machines_each_part_is_started_as_itself_under_the_name_of_its_pod() -> None:
+def test_on_many_machines_each_part_runs_under_its_pods_name() -> None:
     objects = made_of("split")
     found = workloads(objects)
 
     assert set(found) == set(ROLES)
     for role, workload in found.items():
         container = container_of(workload)
-        environment = {one["name"]: one["valueFrom"] for one in container["env"]}
+        environment = {
+            variable["name"]: variable.get("valueFrom", variable.get("value")) for variable in container["env"]
+        }
         assert container["args"] == ["serve", "/etc/chex-node/node.toml", "--only", role, "--executor", "$(POD_NAME)"]
+        assert environment["ORT_DISABLE_TELEMETRY"] == "1"
         assert environment["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
         assert environment["PGPASSWORD"] == {"secretKeyRef": {"name": "chex-postgres", "key": "password"}}
-    assert {role: one["kind"] for role, one in found.items()} == {
+    assert {role: workload["kind"] for role, workload in found.items()} == {
         "listener": "Deployment", "worker": "StatefulSet", "sender": "StatefulSet",
     }  # fmt: skip
     assert the_only(objects, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
@@ -46,7 +49,7 @@ def test_the_program_knows_the_arguments_of_every_part(
     arguments = container_of(workloads(made_of("split"))[role])["args"]
     missing = str(tmp_path / "missing.toml")
 
-    assert main([missing if one == "/etc/chex-node/node.toml" else one for one in arguments]) == 2
+    assert main([missing if argument == "/etc/chex-node/node.toml" else argument for argument in arguments]) == 2
     assert "missing.toml: cannot be read" in capsys.readouterr().err  # and no word of an argument
 
 
@@ -61,7 +64,7 @@ def test_no_password_is_in_a_setting() -> None:
     assert sqlalchemy.make_url(url).password is None
 
 
-def test_listeners_grow_with_their_load_and_workers_with_the_queue() -> None:
+def test_listeners_scale_with_load_and_workers_with_the_queue() -> None:
     objects = made_of("split")
     found = workloads(objects)
 
@@ -72,7 +75,9 @@ def test_listeners_grow_with_their_load_and_workers_with_the_queue() -> None:
         "apiVersion": "apps/v1", "kind": "StatefulSet", "name": found["worker"]["metadata"]["name"],
     }  # fmt: skip
     assert (by_queue["minReplicaCount"], by_queue["maxReplicaCount"]) == (2, 14)
-    assert {role for role, one in found.items() if "replicas" in one["spec"]} == {"sender"}, "two would set the number"
+    assert {role for role, workload in found.items() if "replicas" in workload["spec"]} == {"sender"}, (
+        "two would set the number"
+    )
     (trigger,) = by_queue["triggers"]
     secret = the_only(objects, "TriggerAuthentication")
     assert trigger["authenticationRef"]["name"] == secret["metadata"]["name"]
@@ -84,7 +89,7 @@ def test_without_autoscaling_every_number_is_what_the_values_say() -> None:
 
     objects = rendered(values)
 
-    numbers = {role: one["spec"]["replicas"] for role, one in workloads(objects).items()}
+    numbers = {role: workload["spec"]["replicas"] for role, workload in workloads(objects).items()}
     assert numbers == {"listener": 3, "worker": 2, "sender": 2}
     assert not of_kind(objects, "HorizontalPodAutoscaler") + of_kind(objects, "ScaledObject")
 
@@ -103,10 +108,10 @@ def test_every_part_goes_out_only_where_it_has_to() -> None:
     assert entered == {"listener": {"dicom", "dicom-tls", "orders", "http"}, "worker": {"http"}, "sender": {"http"}}
 
 
-def test_a_drained_machine_takes_one_worker_or_sender_and_never_the_last_listener() -> None:
+def test_a_drained_machine_never_takes_the_last_listener() -> None:
     budgets = of_kind(made_of("split"), "PodDisruptionBudget")
 
-    found = {one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"] for one in budgets}
+    found = {budget["metadata"]["labels"]["app.kubernetes.io/component"]: budget["spec"] for budget in budgets}
     assert {role: spec.get("minAvailable") for role, spec in found.items()} == {
         "listener": 1, "worker": None, "sender": None,
     }  # fmt: skip

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from models import published
-from models.checkpoint import CARD, REQUIRED, file_sha256, load_network, load_weights, save_weights, verify
-from models.chex import Chex
+from models.checkpoint import published
+from models.checkpoint.files import CARD, REQUIRED, file_sha256, verify
+from models.checkpoint.weights import load_network, load_weights, save_weights
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
-from models.tokenizers import VOCABULARIES
+from models.network.chex import Chex
+from models.reading.tokenizers import VOCABULARIES
 from tests.test_chex import SIZES
 
 LAYOUT = Path(__file__).parents[2] / "shared" / "chex" / "state_dict_layout.json"
@@ -127,7 +131,7 @@ def test_weights_card_and_vocabularies_must_have_a_hash() -> None:
 
 
 @pytest.mark.parametrize("name", REQUIRED)
-def test_a_manifest_without_the_hash_of_a_file_that_answers_depend_on_is_refused(directory: Path, name: str) -> None:
+def test_a_manifest_that_lacks_a_needed_hash_is_refused(directory: Path, name: str) -> None:
     files = {listed: sha256 for listed, sha256 in manifest(directory).files.items() if listed != name}
 
     with pytest.raises(ModelError, match=f"no hash of {name}"):
@@ -135,11 +139,39 @@ def test_a_manifest_without_the_hash_of_a_file_that_answers_depend_on_is_refused
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../outside", "vocab/../../outside", "C:\\outside", "..\\outside"])
-def test_a_manifest_that_names_a_file_outside_its_directory_is_refused(directory: Path, name: str) -> None:
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(directory: Path, name: str) -> None:
     files = {**manifest(directory).files, name: "0" * 64}
 
     with pytest.raises(ModelError, match="outside the model directory"):
         verify(directory, dataclasses.replace(manifest(directory), files=files))
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (Path.mkdir, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a link"),
+        (lambda path: path.symlink_to(path.parent / WEIGHTS), "is a link"),
+    ],
+)
+def test_a_manifest_that_names_no_plain_file_is_refused_unopened(
+    directory: Path, make: Callable[[Path], None], complaint: str
+) -> None:
+    files = {**manifest(directory).files, "other": "0" * 64}
+    (directory / WEIGHTS).write_bytes(b"damaged, but not looked at")
+    make(directory / "other")
+
+    with pytest.raises(ModelError, match=complaint):
+        verify(directory, dataclasses.replace(manifest(directory), files=files))
+
+
+def test_a_link_on_the_way_to_a_file_is_refused(directory: Path, tmp_path: Path) -> None:
+    shutil.move(directory / "vocab", tmp_path / "elsewhere")
+    (directory / "vocab").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(ModelError, match="vocab is a link"):
+        verify(directory, manifest(directory))
 
 
 def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
@@ -179,7 +211,7 @@ def test_full_size_has_the_published_parameter_counts() -> None:
 
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in network.named_children()}
 
-    # SPEC.md 13
+    # spec §13
     assert counts == {
         "image_encoder": 87_849_216,
         "prompt_encoder": 63_428_096,

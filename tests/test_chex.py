@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.chex import Chex
 from models.manifest import (
     DetectorSizes,
     GeneratorSizes,
@@ -15,6 +14,7 @@ from models.manifest import (
     PostDecoderSizes,
     PromptEncoderSizes,
 )
+from models.network.chex import Chex
 
 DIM, PER_PROMPT = 16, 2
 
@@ -63,15 +63,13 @@ def test_a_film_is_answered_as_if_it_were_alone(network: Chex, picture: Picture,
         torch.testing.assert_close(got, wanted[1:])
 
 
-def test_boxes_and_scores_of_a_prompt_do_not_depend_on_other_prompts(
-    network: Chex, picture: Picture, prompts: Tensor
-) -> None:
+def test_boxes_and_scores_do_not_depend_on_other_prompts(network: Chex, picture: Picture, prompts: Tensor) -> None:
     *located, features = network.find(*picture, prompts)
 
     *alone, feature = network.find(*picture, prompts[:, 3:4])
     for got, wanted in zip(alone, located, strict=True):
         torch.testing.assert_close(got, wanted[:, 3:4])
-    # Features do: in the post decoder every token of a film sees every other (SPEC.md 6, BUG-5).
+    # Features do: in the post decoder every token of a film sees every other (spec §6, BUG-5).
     assert (feature - features[:, 3:4]).abs().max() > 1e-3
 
 
@@ -116,7 +114,7 @@ def test_combined_question_averages_what_prompt_and_box_say(
 
     features = network.describe(*picture, boxes, prompts, torch.ones(2, 5))
 
-    # SPEC.md 5: the mean of the prompt's decoder tokens takes the place that a box's own token has in 4.5.
+    # spec §5: the mean of the prompt's decoder tokens takes the place that a box's own token has in 4.5.
     decoded = network.detector.decode(patches, positions, prompts, group=PER_PROMPT)
     asked = decoded.reshape(2, 5, PER_PROMPT, DIM).mean(dim=2)
     regions = network.detector.gather((asked + network.detector.pool(patches, boxes)) / 2)

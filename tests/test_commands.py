@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from node import config
-from tests import films
-from tests.service import run_command, settings_for
+from tests import films, peers
+from tests.service import INTERRUPTIBLE, REPOSITORY, Service, run_command, settings_for
 
 
-def test_read_writes_the_study_and_answers_with_one_json_document(
-    tmp_path: Path, untrained_model: Path, chest_film: Path
+def test_read_writes_the_study_and_prints_one_json_document(
+    tmp_path: Path, phantom_model: Path, chest_film: Path
 ) -> None:
-    done = run_command("read", chest_film, "--model", untrained_model, "--out", tmp_path, "--json")
+    done = run_command("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json")
 
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)["studies"]
     states = [finding["state"] for finding in report["films"][0]["findings"]]
-    assert states.count("present") >= 3
+    assert {"present", "absent"} <= set(states)
     assert len(states) == 13
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()
 
 
-def test_ask_answers_each_question_and_a_prompt_with_a_box_together(phantom_model: Path, chest_film: Path) -> None:
+def test_ask_answers_each_question_and_a_prompt_with_a_box(phantom_model: Path, chest_film: Path) -> None:
     common = ("ask", chest_film, "--model", phantom_model)
 
     apart = run_command(*common, "--engine", "torch", "--prompt", "Pleural effusion", "--prompt", "Edema")
@@ -38,12 +44,15 @@ def test_ask_answers_each_question_and_a_prompt_with_a_box_together(phantom_mode
 
     assert apart.returncode == 0, apart.stderr
     questions = json.loads(apart.stdout)["questions"]
-    assert [(one["prompt"], one["box"]) for one in questions] == [("Pleural effusion", None), ("Edema", None)]
+    assert [(question["prompt"], question["box"]) for question in questions] == [
+        ("Pleural effusion", None),
+        ("Edema", None),
+    ]
     (combined,) = json.loads(together.stdout)["questions"]
     assert (combined["prompt"], combined["box"]) == ("Edema", [100, 200, 700, 900])
-    for one in (*questions, combined):
-        assert set(one) == {"prompt", "box", "sentence", "score", "positive", "boxes"}
-        assert one["positive"] == (one["score"] > 0.5)
+    for question in (*questions, combined):
+        assert set(question) == {"prompt", "box", "sentence", "score", "positive", "boxes"}
+        assert question["positive"] == (question["score"] > 0.5)
     assert (too_much.returncode, too_much.stdout) == (2, "")
 
 
@@ -60,9 +69,10 @@ def test_a_model_whose_bytes_changed_is_refused(tmp_path: Path, phantom_model: P
     assert not (tmp_path / "out").exists()
 
 
-def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path) -> None:
+def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_model: Path) -> None:
     good = tmp_path / "node.toml"
-    good.write_text(config.render(settings_for(tmp_path / "node", archive_port=4242)), encoding="utf-8")
+    model = config.ModelSettings(directory=phantom_model)
+    good.write_text(config.render(settings_for(tmp_path / "node", archive_port=4242, model=model)), encoding="utf-8")
     bad = tmp_path / "bad.toml"
     bad.write_text("[listener]\nport = -1\ncolor = 3\n[storage]\n", encoding="utf-8")
 
@@ -129,3 +139,60 @@ def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) 
     assert done.returncode == 0, done.stderr
     for secret in ("Zyxwvu", "PID-7788", "not a date"):
         assert secret not in done.stdout + done.stderr
+
+
+def test_ctrl_c_ends_a_reading_with_a_line_and_the_next_goes_on(tmp_path: Path, phantom_model: Path) -> None:
+    folder, out = tmp_path / "films", tmp_path / "out"
+    folder.mkdir()
+    for number in range(8):
+        film = films.as_another(films.thumbnail(), str(number), study=str(number))
+        (folder / f"{number:02d}.dcm").write_bytes(films.file_bytes(film))
+    command = [
+        *INTERRUPTIBLE,
+        sys.executable,
+        "-m",
+        "node",
+        "read",
+        str(folder),
+        "--model",
+        str(phantom_model),
+        "--out",
+        str(out),
+    ]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reading:
+        assert reading.stderr is not None
+        read = (line for line in reading.stderr if line.endswith(": read\n"))
+        seen = list(itertools.islice(read, 3))
+        reading.send_signal(signal.SIGINT)
+        rest = reading.stderr.read().splitlines()
+
+    assert reading.returncode == 130
+    assert not any("Traceback" in line for line in (*seen, *rest))
+    assert re.fullmatch(
+        rf"stopped; \d+ of 8 studies are in {re.escape(str(out))}; run the same command again to go on", rest[-1]
+    )
+    there = len(list(out.rglob("report.json")))
+    done = run_command("read", folder, "--model", phantom_model, "--out", out)
+    assert 0 < there < 8
+    assert f"8 studies in {out}: " in done.stderr.splitlines()[-1]
+    assert f"{there} done before" in done.stderr.splitlines()[-1]
+
+
+def test_ctrl_c_ends_a_command_of_the_models_with_one_line(tmp_path: Path) -> None:
+    command = [*INTERRUPTIBLE, sys.executable, "-m", "models.phantoms", "phantoms:2000000:9000", "--out", str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as making:
+        peers.wait_until(lambda: any(tmp_path.iterdir()), what="the first film")
+        making.send_signal(signal.SIGINT)
+        said, told = making.communicate(timeout=30)
+
+    assert (making.returncode, said, told) == (130, "", "stopped\n")
+
+
+def test_ctrl_c_stops_a_node_in_good_order(tmp_path: Path) -> None:
+    with Service(settings_for(tmp_path / "node", archive_port=104)) as node:
+        os.kill(node.pid, signal.SIGINT)
+
+        assert node.wait_until_dead(limit_seconds=30) == 130
+        assert node.logged("service.stopped")

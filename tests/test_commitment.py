@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom import Dataset
 
-from node.commitment import MOST_FAILURES, Commitments, Next, decide, read_answer
 from node.config import DicomDestination, Hl7Destination
-from node.database import connect
+from node.deliver.commitment import MOST_FAILURES, Commitments, Next, decide, read_report
 from node.domain import Delivery, DeliveryState
-from node.ledger import Ledger, Standing
 from node.metrics import Metrics
+from node.store.database import connect
+from node.store.ledger import DeliveryRecord, Ledger
 
 DESTINATIONS = (
     DicomDestination(name="pacs", ae_title="PACS", host="localhost", port=104, storage_commitment=True),
@@ -48,7 +48,7 @@ class Desk:
         self.ledger.add_transaction("2.25.2", [self.elsewhere])
 
     def states(self) -> list[DeliveryState | None]:
-        return [self.ledger.delivery_state(one) for one in (*self.deliveries, self.elsewhere)]
+        return [self.ledger.delivery_state(delivery) for delivery in (*self.deliveries, self.elsewhere)]
 
     def _sent(self, destination: str, uid: str) -> Delivery:
         delivery = Delivery(destination=destination, study_uid="1", sop_instance_uid=uid, kind="sr")
@@ -86,7 +86,7 @@ def test_an_answer_tells_what_is_kept_from_what_is_not(desk: Desk) -> None:
     assert desk.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
 
     assert desk.states() == [COMMITTED, WAITING, SENT]
-    standing = desk.ledger.standing(desk.deliveries[1])
+    standing = desk.ledger.delivery_record(desk.deliveries[1])
     assert standing is not None
     assert standing.failures == 1
     assert standing.reason == "pacs cannot commit to it: no such object (0112); see its log, then retry"
@@ -97,7 +97,7 @@ def test_an_answer_that_comes_again_changes_nothing(desk: Desk) -> None:
         assert desk.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
 
     assert desk.states() == [COMMITTED, WAITING, SENT]
-    standing = desk.ledger.standing(desk.deliveries[1])
+    standing = desk.ledger.delivery_record(desk.deliveries[1])
     assert standing is not None
     assert standing.failures == 1
 
@@ -121,7 +121,7 @@ def test_an_answer_counts_for_nothing_that_was_not_asked(desk: Desk) -> None:
     assert desk.ledger.delivery_counts() == {("pacs", "sent"): 2, ("pacs", "committed"): 1, ("other", "sent"): 1}
 
 
-def test_what_is_on_its_way_again_is_not_committed_by_an_old_answer(desk: Desk) -> None:
+def test_an_old_answer_does_not_commit_an_object_sent_again(desk: Desk) -> None:
     desk.ledger.set_delivery(desk.deliveries[0], WAITING, attempts=0)
 
     assert desk.commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0000
@@ -153,7 +153,7 @@ def test_without_a_database_the_archive_is_told_to_try_again(desk: Desk) -> None
     assert commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0110
 
 
-def test_only_a_destination_that_commits_may_report_and_only_from_its_host(desk: Desk) -> None:
+def test_only_a_committing_destination_reports_from_its_own_host(desk: Desk) -> None:
     def may(calling_aet: str, host: str, *, is_caller: bool = False) -> bool:
         return desk.commitments.may_report(calling_aet=calling_aet, host=host, is_caller=is_caller)
 
@@ -187,7 +187,7 @@ UIDS = st.sets(st.from_regex(r"[1-9](\.[1-9]){1,5}", fullmatch=True), max_size=5
 
 @given(kept=UIDS, failed=UIDS)
 def test_what_failed_is_never_kept(kept: set[str], failed: set[str]) -> None:
-    found = read_answer(answer(kept=tuple(kept), failed=tuple(failed)))
+    found = read_report(answer(kept=tuple(kept), failed=tuple(failed)))
 
     assert found.kept == kept - failed
     assert set(found.failed) == failed
@@ -195,7 +195,7 @@ def test_what_failed_is_never_kept(kept: set[str], failed: set[str]) -> None:
 
 @given(state=st.sampled_from(DeliveryState), awaits=st.booleans(), failures=st.integers(min_value=0, max_value=9))
 def test_every_delivery_has_one_thing_to_do(state: DeliveryState, awaits: bool, failures: int) -> None:
-    standing = Standing(state=state, awaits_commitment=awaits, failures=failures, reason=None)
+    standing = DeliveryRecord(state=state, awaits_commitment=awaits, failures=failures, reason=None)
     expected = Next.NOTHING
     if awaits and state is SENT:
         expected = Next.ASK

@@ -15,7 +15,7 @@ STUDIES = 4
 AT_ONCE = 2
 
 
-def test_an_archive_that_is_down_is_asked_for_few_commitments_until_it_is_back(tmp_path: Path) -> None:
+def test_an_archive_that_is_down_gets_few_commitment_requests(tmp_path: Path) -> None:
     committing = Committing(Answer.BUSY)
     archive = peers.ReceivingArchive(handlers=committing.handlers)
     settings = settings_for(tmp_path / "node", archive_port=archive.port)

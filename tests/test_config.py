@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node import config, tls
+from node import config
 from node.errors import ConfigError
+from node.net import tls
 from tests.service import run_command
 
 GOOD = """
@@ -157,14 +158,14 @@ def test_tls_for_orders_needs_three_files_and_each_is_looked_for(tmp_path: Path)
     with pytest.raises(ConfigError) as missing:
         tls.check_files(settings)
     names = {mistake.split(":")[0] for mistake in missing.value.mistakes}
-    assert {f"orders.tls.{one}" for one in ("certificate", "key", "ca")} <= names
-    assert {one.split(":")[0] for one in mistakes_in(tmp_path, GOOD + HL7 + table.replace('ca = "ca.pem"\n', ""))} == {
-        "orders.tls.ca"
-    }
+    assert {f"orders.tls.{key}" for key in ("certificate", "key", "ca")} <= names
+    assert {
+        mistake.split(":")[0] for mistake in mistakes_in(tmp_path, GOOD + HL7 + table.replace('ca = "ca.pem"\n', ""))
+    } == {"orders.tls.ca"}
 
 
 @pytest.mark.parametrize("verb", ["check", "serve"])
-def test_tls_files_that_are_not_there_are_named_before_anything_starts(tmp_path: Path, verb: str) -> None:
+def test_missing_tls_files_are_named_before_anything_starts(tmp_path: Path, verb: str) -> None:
     (tmp_path / "ca.pem").touch()
     settings = tmp_path / "node.toml"
     text = (GOOD + HL7).replace('"ca.pem"', f'"{tmp_path / "ca.pem"}"').replace('"spool"', f'"{tmp_path / "spool"}"')
@@ -234,7 +235,7 @@ def test_a_missing_file_and_broken_toml_say_so(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=20))
-def test_only_printable_ascii_of_sixteen_characters_is_an_ae_title(title: str) -> None:
+def test_an_ae_title_is_at_most_sixteen_printable_ascii_letters(title: str) -> None:
     table = {
         "storage": {"directory": "spool"},
         "listener": {"ae_title": title, "callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from pynetdicom import AE, build_context
 
 from node.config import Caller, ListenerSettings
-from node.connections import Lobby
+from node.receive.server import Lobby
 from tests import films, pdus, peers
 from tests.listening import Node, connect, is_clean, listening
 from tests.pdus import Recording
@@ -98,7 +98,7 @@ def test_who_only_looks_whether_somebody_listens_is_not_reported(node: Node, rec
     [b"GET / HTTP/1.1\r\n\r\n", pdus.data(b"film"), b"\1\0\xff\xff\xff\xff" + bytes(68)],
     ids=["HTTP", "data before a request", "a request of 4 GB"],
 )
-def test_what_is_no_request_for_an_association_is_answered_with_an_abort(node: Node, said: bytes) -> None:
+def test_a_first_pdu_other_than_a_request_is_aborted(node: Node, said: bytes) -> None:
     with connect(node.listener.port) as odd:
         odd.sendall(said)
 
@@ -109,9 +109,7 @@ def test_what_is_no_request_for_an_association_is_answered_with_an_abort(node: N
 @pytest.mark.parametrize(
     "title", [b" " * 16, b"\xffTESTER         ", b"TEST\\ER         "], ids=["none", "no text", "two"]
 )
-def test_a_request_that_cannot_be_read_is_answered_with_an_abort_and_reported(
-    node: Node, recording: Recording, title: bytes
-) -> None:
+def test_an_unreadable_request_is_aborted_and_reported(node: Node, recording: Recording, title: bytes) -> None:
     with connect(node.listener.port) as odd:
         odd.sendall(titled(recording.request, title))
 
@@ -131,19 +129,43 @@ def titled(request: bytes, calling: bytes) -> bytes:
     return request[:26] + calling + request[42:]
 
 
-def test_one_host_takes_only_some_places_in_the_lobby_and_strangers_share_theirs() -> None:
-    lobby = Lobby(lambda host: host.startswith("known"))
-    leave = [place for _ in range(1000) if (place := lobby.enter("known-1")) is not None]
+def test_at_the_bound_of_the_lobby_who_waited_longest_makes_room() -> None:
+    lobby, ended = Lobby(lambda host: host.startswith("known")), list[str]()
 
-    assert len(leave) < 100
-    assert lobby.enter("known-2") is not None
-    strangers = [lobby.enter(f"stranger-{number}") for number in range(1000)]
-    assert len(strangers) - strangers.count(None) < 100
+    def enter(host: str, name: str) -> Callable[[], None]:
+        return lobby.enter(host, lambda: ended.append(name))
 
-    leave[0]()
-    leave[0]()
-    assert lobby.enter("known-1") is not None
-    assert lobby.enter("known-1") is None
+    leave = [enter("known-1", str(number)) for number in range(1000)]
+    bound = 1000 - len(ended)
+    assert bound < 100
+    assert ended == [str(number) for number in range(1000 - bound)]
+    for number in range(bound):
+        enter("known-2", "of another host")
+        enter(f"stranger-{number}", "of a stranger")
+    assert len(ended) == 1000 - bound
+    enter("stranger", "of a stranger")
+    assert ended[1000 - bound :] == ["of a stranger"]
+
+    leave[-1]()
+    leave[-1]()
+    enter("known-1", "new")
+    assert len(ended) == 1001 - bound
+    enter("known-1", "newer")
+    assert ended[-1] == str(1000 - bound)
+
+
+def test_films_pass_beside_silent_connections_of_the_same_host(tmp_path: Path, recording: Recording) -> None:
+    with listening(tmp_path, lobby_seconds=30.0) as node, ExitStack() as silent:
+        for number in range(200):
+            half = silent.enter_context(connect(node.listener.port))
+            half.sendall(recording.request[: number % 60])
+        began = time.monotonic()
+
+        assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
+
+        assert time.monotonic() - began < 10
+        node.wait_for_refusal("silent", count=100)
+        assert node.count("cxr_associations_refused_total", reason="limit") == 0
 
 
 def test_a_declared_length_of_4_gb_is_not_believed(node: Node, recording: Recording) -> None:
@@ -166,6 +188,7 @@ def test_who_stops_within_a_pdu_is_cut_off(impatient: Node, recording: Recording
         wait_for_abort(impatient, "stalled")
         until_the_end(stalled)
     wait_until(lambda: is_clean(impatient), what="nothing is left of the object", limit_seconds=60.0)
+    assert is_clean(impatient)
 
 
 def test_who_says_nothing_more_is_cut_off(impatient: Node, recording: Recording) -> None:
@@ -224,7 +247,7 @@ def test_a_caller_has_a_limit_of_its_own(tmp_path: Path) -> None:
             for _ in range(3)
         ]
 
-        assert [one.is_established for one in opened] == [True, True, False]
+        assert [association.is_established for association in opened] == [True, True, False]
         assert opened[2].is_rejected
         assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
         opened[0].release()
@@ -233,7 +256,7 @@ def test_a_caller_has_a_limit_of_its_own(tmp_path: Path) -> None:
         opened[1].release()
 
 
-def test_aborted_and_half_open_associations_leave_no_thread_and_no_descriptor(node: Node, recording: Recording) -> None:
+def test_aborted_and_half_open_associations_leave_nothing_behind(node: Node, recording: Recording) -> None:
     def resources() -> tuple[int, int]:
         return threading.active_count(), len(os.listdir("/proc/self/fd"))
 

@@ -62,9 +62,9 @@ def test_hadolint_finds_nothing(path: str) -> None:
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_every_stage_that_runs_is_not_root_and_takes_nothing_from_the_build_but_program_and_environment() -> None:
+def test_runtime_stages_are_not_root_and_copy_only_the_program() -> None:
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
-    final = {one.partition("\n")[0].partition(" AS ")[2]: one for one in stages}
+    final = {stage.partition("\n")[0].partition(" AS ")[2]: stage for stage in stages}
 
     assert "\nUSER 10001:10001\n" in final["runtime"]
     assert 'CMD ["serve", "/etc/chex-node/node.toml"]' in final["runtime"]
@@ -83,12 +83,21 @@ def test_the_image_installs_what_constraints_pin() -> None:
     installs = re.findall(r"pip .*\binstall\b.*", DOCKERFILE)
 
     assert len(installs) == 2
-    assert all("--constraint constraints.txt" in one and "--no-cache-dir" in one for one in installs)
+    assert all("--constraint constraints.txt" in install and "--no-cache-dir" in install for install in installs)
 
 
 def test_everything_that_the_image_copies_is_let_through() -> None:
     ignored = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    needed = ("LICENSE", "constraints.txt", "pyproject.toml", "export", "models", "node", "deploy/backup.py")
+    needed = (
+        "LICENSE",
+        "constraints.txt",
+        "pyproject.toml",
+        "export",
+        "models",
+        "node",
+        "deploy/backup.py",
+        "deploy/wheel",
+    )
 
     let_through = [line.removeprefix("!") for line in ignored if line.startswith("!")]
     assert set(let_through) == {*needed, "models/weights/phantom"}
@@ -105,11 +114,11 @@ def test_every_service_is_locked_down(services: Object) -> None:
 
 
 def test_everything_that_is_mounted_exists_and_cannot_be_written(services: Object) -> None:
-    bound = [one for service in services.values() for one in service["volumes"] if one["type"] == "bind"]
+    bound = [mount for service in services.values() for mount in service["volumes"] if mount["type"] == "bind"]
 
     assert len(bound) >= 9
-    assert [one["source"] for one in bound if not Path(one["source"]).exists()] == []
-    assert [one["source"] for one in bound if not one.get("read_only")] == []
+    assert [mount["source"] for mount in bound if not Path(mount["source"]).exists()] == []
+    assert [mount["source"] for mount in bound if not mount.get("read_only")] == []
 
 
 def test_nobody_starts_before_what_it_needs_is_healthy(services: Object) -> None:
@@ -142,9 +151,9 @@ def test_node_and_archive_find_and_know_each_other(services: Object, node: Setti
     assert ipaddress.ip_address(address_of(services["node"])) in ipaddress.ip_network("172.30.0.0/25")
 
 
-def test_the_node_in_a_container_uses_the_ports_and_the_folder_of_the_image(services: Object, node: Settings) -> None:
+def test_the_settings_use_the_ports_and_the_folder_of_the_image(services: Object, node: Settings) -> None:
     exposed = re.findall(r"^EXPOSE (\d+) (\d+)$", DOCKERFILE, re.MULTILINE)
-    mounted = {one["target"] for one in services["node"]["volumes"]}
+    mounted = {mount["target"] for mount in services["node"]["volumes"]}
 
     assert exposed == [(str(node.listener.port), str(node.http.port))]
     assert f"http://127.0.0.1:{node.http.port}/ready" in DOCKERFILE
@@ -153,7 +162,7 @@ def test_the_node_in_a_container_uses_the_ports_and_the_folder_of_the_image(serv
     assert f"-o chex -g chex {node.storage.directory}\n" in DOCKERFILE
 
 
-def test_the_archive_of_compose_is_the_one_of_the_orthanc_example_elsewhere() -> None:
+def test_the_archive_of_compose_is_that_of_the_orthanc_example() -> None:
     ours, example = (
         json.loads((DEPLOY / folder / "orthanc.json").read_text(encoding="utf-8")) for folder in ("compose", "orthanc")
     )
@@ -183,7 +192,7 @@ def test_what_watches_in_compose_differs_in_the_address_only(
 
 
 def test_grafana_finds_its_dashboards_and_prometheus_its_rules(services: Object) -> None:
-    targets = {name: {one["target"] for one in services[name]["volumes"]} for name in ("grafana", "prometheus")}
+    targets = {name: {mount["target"] for mount in services[name]["volumes"]} for name in ("grafana", "prometheus")}
     provider = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/chex-node.yaml").read_text(encoding="utf-8"))
     rules = yaml.safe_load((COMPOSE / "prometheus.yml").read_text(encoding="utf-8"))["rule_files"]
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from export.to_onnx import export_graphs
-from models.chex import Chex
 from models.engines.proof import graph_path
-from models.image_encoder import convolutions
+from models.network.chex import Chex
+from models.network.image_encoder import convolutions
 from models.training.runfile import read_run
 from tests.training import write_run
 
@@ -33,13 +33,16 @@ def test_a_stem_keeps_the_picture_in_sight() -> None:
     assert 0.3 < patches.std() < 3
 
 
-def test_the_exported_graph_computes_what_a_network_with_convolutions_computes(tmp_path: Path) -> None:
+def test_the_exported_graph_computes_what_the_network_computes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     torch.manual_seed(0)
     network = Chex(read_run(write_run(tmp_path / "run.toml", store=tmp_path)).network).eval()
     pixels = torch.randn(3, 64, 64)
 
     # The first of the graphs; the others know nothing of a stem, and their export takes most of a minute.
     assert next(export_graphs(network, tmp_path)) == "encode_image"
+    assert capfd.readouterr() == ("", ""), "the exporter says nothing of its own"
 
     session = onnxruntime.InferenceSession(graph_path(tmp_path, "encode_image"))
     with torch.no_grad():

@@ -78,7 +78,7 @@ def test_every_metric_is_watched() -> None:
     assert unseen == set()
 
 
-def test_grafana_is_told_where_the_dashboards_lie_and_whom_they_ask() -> None:
+def test_grafana_knows_its_dashboards_and_their_data_source() -> None:
     provisioning = DEPLOY / "grafana" / "provisioning"
     source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text(encoding="utf-8"))
     provider = yaml.safe_load((provisioning / "dashboards" / "chex-node.yaml").read_text(encoding="utf-8"))

@@ -9,21 +9,21 @@ import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
-from node import database
 from node.config import StorageSettings, parse
 from node.errors import ConfigError, Stopped
-from node.ledger import Ledger
+from node.store import database
+from node.store.ledger import Ledger
 from tests.postgres import Postgres
 
 SECRET = "correct-horse"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+def sql(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
     url = "" if request.param == "sqlite" else request.getfixturevalue("postgres").url
-    engine = database.open_ledger(StorageSettings(directory=tmp_path, database_url=url))
-    yield engine
-    engine.dispose()
+    sql = database.open_ledger(StorageSettings(directory=tmp_path, database_url=url))
+    yield sql
+    sql.dispose()
 
 
 def films(*more: sa.schema.SchemaItem) -> sa.MetaData:
@@ -46,35 +46,35 @@ def test_tables_are_created_by_many_at_once(postgres: Postgres) -> None:
     assert postgres.execute("SELECT uid, state FROM chex.studies") == [("1", "receiving")]
 
 
-def test_an_engine_whose_tables_another_process_is_still_making_knows_no_queue(postgres: Postgres) -> None:
+def test_an_engine_with_unfinished_tables_knows_no_queue(postgres: Postgres) -> None:
     postgres.execute("CREATE SCHEMA dbos")
     postgres.execute("CREATE TABLE dbos.workflow_status (workflow_uuid TEXT)")  # the first table of many
-    engine = database.connect(postgres.url)
+    sql = database.connect(postgres.url)
 
-    assert database.queues(engine) == []
-    assert not database.has_engine(engine)
-    engine.dispose()
+    assert database.queues(sql) == []
+    assert not database.has_executor_tables(sql)
+    sql.dispose()
 
 
-def test_an_older_table_gets_the_columns_it_lacks(engine: sa.Engine) -> None:
+def test_an_older_table_gets_the_columns_it_lacks(sql: sa.Engine) -> None:
     pixels = sa.Column("pixels", sa.Integer, nullable=False, server_default="7")
     old, new = films(), films(pixels, sa.Column("name", sa.Text))
-    database.create(engine, old)
-    with engine.begin() as connection:
+    database.create(sql, old)
+    with sql.begin() as connection:
         database.insert(connection, old.tables["films"], {"uid": "1"})
 
-    database.create(engine, new)
+    database.create(sql, new)
 
-    with engine.connect() as connection:
+    with sql.connect() as connection:
         assert connection.execute(sa.select(new.tables["films"])).all() == [("1", 7, None)]
 
 
-def test_a_row_is_added_once_and_changed_only_where_it_is_wanted(engine: sa.Engine) -> None:
+def test_a_row_is_added_once_and_changed_only_where_it_is_wanted(sql: sa.Engine) -> None:
     tables = films(sa.Column("name", sa.Text))
     table = tables.tables["films"]
-    database.create(engine, tables)
+    database.create(sql, tables)
 
-    with engine.begin() as connection:
+    with sql.begin() as connection:
         database.insert(connection, table, {"uid": "1", "name": "first"})
         database.insert(connection, table, {"uid": "1", "name": "second"})
         kept = connection.execute(sa.select(table.c.name)).scalars().all()
@@ -84,15 +84,15 @@ def test_a_row_is_added_once_and_changed_only_where_it_is_wanted(engine: sa.Engi
     assert (kept, changed) == (["first"], ["third"])
 
 
-def test_a_start_waits_for_a_server_that_is_away_until_it_is_told_to_stop() -> None:
+def test_a_start_waits_for_an_absent_server_until_it_is_stopped() -> None:
     stop = threading.Event()
-    engine = database.connect(f"postgresql://node:{SECRET}@127.0.0.1:1/chex")
+    sql = database.connect(f"postgresql://node:{SECRET}@127.0.0.1:1/chex")
 
     with capture_logs() as said:
         threading.Timer(0.2, stop.set).start()
         began = time.monotonic()
         with pytest.raises(Stopped):
-            database.wait_for(engine, stop=stop)
+            database.wait_for(sql, stop=stop)
 
     assert time.monotonic() - began < 20
     assert [line["event"] for line in said] == ["database.waiting"]
@@ -102,12 +102,12 @@ def test_a_start_waits_for_a_server_that_is_away_until_it_is_told_to_stop() -> N
 def test_a_start_waits_for_a_server_until_it_answers() -> None:
     with Postgres() as server:
         server.stop()
-        engine = database.connect(server.url)
+        sql = database.connect(server.url)
         with capture_logs() as said, ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(database.wait_for, engine, stop=threading.Event())
+            waiting = pool.submit(database.wait_for, sql, stop=threading.Event())
             server.start()
             waiting.result(timeout=60)
-        engine.dispose()
+        sql.dispose()
 
     assert {line["event"] for line in said} <= {"database.waiting"}
 
@@ -122,7 +122,7 @@ def test_a_start_waits_for_a_server_until_it_answers() -> None:
         "chex",
     ],
 )
-def test_a_url_that_is_none_of_postgresql_is_a_mistake_that_repeats_no_password(url: str) -> None:
+def test_a_wrong_database_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"storage": {"directory": "spool", "database_url": url}})
 

@@ -35,13 +35,13 @@ SPARE_MIB = 256
 _READ = f"""
 import json, resource, sys
 from pathlib import Path
-from node import imaging
+from node.read import decoding
 from node.errors import Undecodable
 from tests.test_declared_sizes import taken
 
 def reason(path):
     try:
-        imaging.load(imaging.read_file(path), gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+        decoding.load(decoding.read_file(path), gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
     except Undecodable as error:
         return f"{{error.reason}}: {{error}}"
     except MemoryError:
@@ -124,7 +124,7 @@ def reasons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_size_that_no_film_has_is_refused_without_memory_for_it(reasons: dict[str, str], name: str) -> None:
+def test_an_impossible_size_is_refused_before_memory_is_taken(reasons: dict[str, str], name: str) -> None:
     reason, text = reasons[name].split(": ", 1)
 
     assert reason == "undecodable"

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from models.answers import FloatArray
-from models.deduplicate import deduplicate, similarity_of
 from models.manifest import ReportRule
+from models.reading.answers import FloatArray
+from models.reading.deduplicate import deduplicate, similarity_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 def _one_by_one(
     similarity: FloatArray, preference: Sequence[float], rule: ReportRule
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """SPEC.md 9.1.6, word by word: an independent form to compare with."""
+    """spec §9.1.6, word by word: an independent form to compare with."""
     kept = list(range(len(similarity)))
     follows: dict[int, int] = {}
     while len(kept) > 1:
@@ -58,7 +58,7 @@ def _sentences(draw: st.DrawFn) -> tuple[FloatArray, list[float], ReportRule]:
 
 
 @given(_sentences())
-def test_duplicates_go_in_the_published_order_with_the_published_ties(
+def test_duplicates_go_in_the_published_order_and_break_ties_so(
     drawn: tuple[FloatArray, list[float], ReportRule],
 ) -> None:
     similarity, preference, rule = drawn

@@ -8,13 +8,15 @@ from typing import cast
 
 import pytest
 
-from models.checkpoint import CARD, verify
+from models.checkpoint.files import CARD, verify
 from models.evaluation.command import evaluate
 from models.evaluation.request import Request
 from models.manifest import Manifest, read_manifest
 from models.phantoms import FINDINGS
+from models.phantoms.__main__ import main as phantoms
 from models.progress import quiet
-from models.tokenizers import VOCABULARIES
+from models.reading.tokenizers import VOCABULARIES
+from tests.material import material
 
 MODEL = VOCABULARIES.parent
 MIB = 1 << 20
@@ -81,7 +83,13 @@ def test_a_hint_of_a_side_is_followed(figures: Figures) -> None:
     assert figures["hints"]["accuracy"] > 0.85
 
 
-def test_lungs_of_patients_that_training_never_saw_are_where_they_are(shared: Path) -> None:
-    anatomy = measured(f"boxes:{shared / 'data' / 'lungs_640.jsonl'}", held_out=0.34)["anatomy"]
+def test_lungs_of_patients_unseen_in_training_are_found() -> None:
+    anatomy = measured(f"boxes:{material('data/lungs_640.jsonl')}", held_out=0.34)["anatomy"]
 
     assert anatomy["lungs"] > 0.8
+
+
+def test_lungs_of_films_in_files_are_where_they_are(tmp_path: Path) -> None:
+    assert phantoms(["phantoms:2910000:12", "--out", str(tmp_path), "--truth", "--side", "320"]) == 0
+
+    assert measured(f"boxes:{tmp_path / 'truth.jsonl'}")["anatomy"]["lungs"] > 0.85

@@ -1,5 +1,7 @@
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,9 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID
 from pynetdicom import evt
 
-from node import destinations
 from node.config import DicomDestination
-from node.destinations.dicom import ask_commitment, judge, judge_request
+from node.deliver import destinations
+from node.deliver.dicom import ask_commitment, judge, judge_request
 from node.errors import DestinationDown, GiveUp, RetryLater
 from tests import films, peers
 from tests.committing import Committing
@@ -35,7 +37,7 @@ def to(archive: peers.ReceivingArchive) -> DicomDestination:
 
 
 def deliver(film: Path, archive: peers.ReceivingArchive) -> None:
-    destinations.deliver(film, to(archive), calling_aet="CHEX")
+    destinations.deliver(film.read_bytes(), to(archive), calling_aet="CHEX")
 
 
 def test_an_object_arrives_as_it_lies_on_disk(archive: peers.ReceivingArchive, film: Path) -> None:
@@ -50,6 +52,20 @@ def test_a_compressed_object_arrives_compressed(archive: peers.ReceivingArchive,
     deliver(chest_film_jpeg2000, archive)
 
     assert archive.kept[0].transfer_syntax_uid == films.rg1("J2KR").file_meta.TransferSyntaxUID
+
+
+def test_an_archive_may_take_its_time(archive: peers.ReceivingArchive, film: Path) -> None:
+    archive.hang()
+    patient, impatient = (replace(to(archive), answer_seconds=seconds) for seconds in (30.0, 0.3))
+
+    with pytest.raises(DestinationDown, match=r"raise destinations\.answer_seconds"):
+        destinations.deliver(film.read_bytes(), impatient, calling_aet="CHEX")
+    with ThreadPoolExecutor(1) as pool:
+        delivery = pool.submit(destinations.deliver, film.read_bytes(), patient, calling_aet="CHEX")
+        archive.wait_for_requests(2)
+        assert not delivery.done()
+        archive.accept()
+        delivery.result(timeout=30)
 
 
 @pytest.mark.parametrize("status", [0xA700, 0xA701, 0x0110])
@@ -79,6 +95,8 @@ def test_an_archive_that_has_it_already_counts_as_sent(archive: peers.ReceivingA
 
     deliver(film, archive)
 
+    assert [request.dataset.SOPInstanceUID for request in archive.requests] == [films.thumbnail().SOPInstanceUID]
+
 
 def test_a_dropped_connection_and_a_closed_port_are_tried_again(archive: peers.ReceivingArchive, film: Path) -> None:
     archive.drop()
@@ -89,9 +107,7 @@ def test_a_dropped_connection_and_a_closed_port_are_tried_again(archive: peers.R
         deliver(film, archive)
 
 
-def test_a_rejected_association_is_tried_again_and_says_what_to_check(
-    archive: peers.ReceivingArchive, film: Path
-) -> None:
+def test_a_rejected_association_is_retried_and_says_why(archive: peers.ReceivingArchive, film: Path) -> None:
     archive.reject()
 
     with pytest.raises(DestinationDown, match="check both AE titles"):
@@ -130,7 +146,7 @@ def test_no_answer_is_tried_again() -> None:
         judge(Dataset(), "pacs")
 
 
-def test_an_answer_is_answered_before_the_association_on_which_it_came_ends(film: Path) -> None:
+def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
     committing, came = Committing(), threading.Event()
 
     def on_report(_event_type: int, _information: Dataset) -> int:
@@ -140,7 +156,7 @@ def test_an_answer_is_answered_before_the_association_on_which_it_came_ends(film
 
     with peers.ReceivingArchive(handlers=committing.handlers) as archive:
         ask_commitment(
-            [film],
+            [(films.thumbnail().SOPClassUID, films.thumbnail().SOPInstanceUID)],
             to(archive),
             calling_aet="CHEX",
             transaction_uid="2.25.1",
@@ -149,11 +165,12 @@ def test_an_answer_is_answered_before_the_association_on_which_it_came_ends(film
             is_over=came.is_set,
         )
 
-    peers.wait_until(lambda: committing.reported == [0x0000], what="the archive hears that it was understood")
+    peers.wait_until(lambda: bool(committing.reported), what="the archive hears that it was understood")
+    assert committing.reported == [0x0000]
 
 
 @given(st.integers(0, 0xFFFF))
-def test_every_answer_to_a_request_for_commitment_has_one_outcome(code: int) -> None:
+def test_every_answer_to_a_commitment_request_has_one_outcome(code: int) -> None:
     status = Dataset()
     status.Status = code
     destination = DicomDestination(name="pacs", ae_title="PACS", host=peers.LOOPBACK, port=104)
@@ -165,7 +182,7 @@ def test_every_answer_to_a_request_for_commitment_has_one_outcome(code: int) -> 
             judge_request(status, destination)
 
 
-def test_a_destination_answers_when_it_accepts_an_association_whatever_it_offers(
+def test_a_destination_answers_if_it_accepts_any_association(
     archive: peers.ReceivingArchive,
 ) -> None:
     destinations.probe(to(archive), calling_aet="CHEX")
@@ -177,7 +194,7 @@ def test_a_destination_answers_when_it_accepts_an_association_whatever_it_offers
     assert archive.echoes == 1
 
 
-def test_a_destination_that_rejects_or_is_not_there_does_not_answer(archive: peers.ReceivingArchive) -> None:
+def test_a_destination_that_rejects_or_is_absent_does_not_answer(archive: peers.ReceivingArchive) -> None:
     archive.reject()
     with pytest.raises(DestinationDown, match="check both AE titles"):
         destinations.probe(to(archive), calling_aet="CHEX")

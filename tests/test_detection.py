@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.answers import FloatArray
-from models.chex import Chex
-from models.detector import Detection
+from models.network.chex import Chex
+from models.network.detector import Detection
+from models.reading.answers import FloatArray
 from models.tasks.batch import Picture
-from models.tasks.detection import SHIPPED, DetectionSettings, detect, detections, locate
+from models.tasks.detection import SHIPPED, DetectionSettings, detections, locate
 from models.tasks.prompts import ClassVectors
 from tests.test_chex import DIM, SIZES
 
@@ -46,7 +46,7 @@ def rows_of(proposed: Detection, settings: DetectionSettings) -> FloatArray:
     return rows
 
 
-def test_a_box_that_a_better_one_of_its_class_covers_goes_and_the_best_of_all_classes_come_first() -> None:
+def test_boxes_under_better_ones_of_their_class_are_dropped() -> None:
     proposed = found([[LEFT, NEAR_LEFT, RIGHT], [LEFT, RIGHT, NEAR_LEFT]], [[0.3, 0.5, 0.2], [0.6, 0.4, 0.1]])
 
     rows = rows_of(proposed, BY_WEIGHTS)
@@ -75,7 +75,7 @@ def test_boxes_that_overlap_by_just_the_threshold_both_stay() -> None:
     assert counts == [1, 2]
 
 
-def test_an_enclosing_box_has_the_best_score_and_classes_keep_their_order() -> None:
+def test_an_enclosing_box_has_the_best_score_in_class_order() -> None:
     settings = DetectionSettings(by_prompts=False, by_weights=True, merge="enclose")
 
     rows = rows_of(found([[LEFT, RIGHT], [NEAR_LEFT, NEAR_LEFT]], [[0.1, 0.3], [0.9, 0.2]]), settings)
@@ -83,7 +83,7 @@ def test_an_enclosing_box_has_the_best_score_and_classes_keep_their_order() -> N
     np.testing.assert_allclose(rows, [[0.5, 0.5, 0.8, 0.4, 0, 0.3], [*NEAR_LEFT, 1, 0.9]], atol=1e-6)
 
 
-def test_boxes_are_stretched_by_their_class_about_their_center_and_clipped_again() -> None:
+def test_boxes_are_stretched_by_class_and_clipped_again() -> None:
     settings = DetectionSettings(by_prompts=False, by_weights=True, scales=(0.5, 3.0))
 
     rows = rows_of(found([[LEFT], [LEFT]], [[0.9], [0.8]]), settings)
@@ -161,6 +161,10 @@ def picture(network: Chex) -> Picture:
 @pytest.fixture(scope="module")
 def classes() -> ClassVectors:
     return ClassVectors(*torch.randn(3, 5, DIM, generator=torch.Generator().manual_seed(5)))
+
+
+def detect(network: Chex, picture: Picture, classes: ClassVectors, settings: DetectionSettings) -> list[FloatArray]:
+    return detections(locate(network, picture, classes.located_by), classes, settings)
 
 
 def test_a_film_is_detected_as_if_it_were_alone(network: Chex, picture: Picture, classes: ClassVectors) -> None:

@@ -26,7 +26,10 @@ def test_focal_weighs_the_rare_answer_and_the_doubtful_score() -> None:
 def test_focal_is_finite_for_certain_scores(believed: bool) -> None:
     scores = torch.tensor([0.0, 1e-9, 0.5, 1 - 1e-7, 1.0], requires_grad=True)
 
-    gradients(focal(scores, torch.full((5,), believed)).sum(), scores)
+    loss = focal(scores, torch.full((5,), believed)).sum()
+
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients(loss, scores))
 
 
 def test_likelihood_is_the_softmax_of_dot_products() -> None:
@@ -94,7 +97,7 @@ def anatomy(
     return anatomy_detection(boxes, judged, target=target, present=present, pairs=pairs, pairs_present=pairs_present)
 
 
-def test_anatomy_loss_counts_each_box_of_a_single_region_and_a_pair_once() -> None:
+def test_anatomy_loss_counts_single_boxes_and_a_pair_once() -> None:
     """Two regions with one box, of which one is absent; a pair, of which both, one and none of the boxes are there."""
     boxes = torch.tensor([LEFT, RIGHT]).expand(1, 5, 2, 4)
     target, present = torch.tensor([[LEFT, WHOLE]]), torch.tensor([[True, False]])

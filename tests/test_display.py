@@ -56,7 +56,7 @@ def test_a_real_negative_film_is_inverted_and_keeps_its_window() -> None:
     assert validators.dcmpschk(dataset) == []
 
 
-def test_the_first_of_several_windows_is_carried_with_its_explanation() -> None:
+def test_the_first_of_several_windows_keeps_its_explanation() -> None:
     header = cr()
     header.WindowCenter, header.WindowWidth = [600, 40], [1200.5, 80]
     header.WindowCenterWidthExplanation = ["LUNG", "BONE"]
@@ -160,7 +160,7 @@ def test_a_lookup_table_of_a_big_endian_file_is_turned_round() -> None:
 
 
 @pytest.mark.parametrize("descriptor", [[1024, 0, 12], [2, 0, 40], [4, 0]])
-def test_a_lookup_table_that_contradicts_itself_gives_way_to_the_window(descriptor: list[int]) -> None:
+def test_a_contradictory_lookup_table_gives_way_to_the_window(descriptor: list[int]) -> None:
     header = cr()
     header.VOILUTSequence = [_table(descriptor, struct.pack("<4H", 0, 9, 90, 900), vr="US")]
 

@@ -12,8 +12,8 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.domain import ObjectReference, Report
-from node.outputs import sr
 from node.outputs.document import save_bytes
+from node.outputs.sr import report as sr
 from tests import samples, validators
 from tests.samples import BERLIN, absent, bare, cr, film, finding, report, sources, unread
 
@@ -67,7 +67,7 @@ def test_another_time_zone_is_another_object() -> None:
 
 
 @pytest.mark.parametrize("numbers", [(1, 3), (3, 1)])
-def test_of_equally_described_films_the_order_does_not_decide_whose_patient_is_copied(numbers: tuple[int, int]) -> None:
+def test_the_order_of_equal_films_does_not_decide_the_patient(numbers: tuple[int, int]) -> None:
     headers = sources(bare(2), cr(1), cr(3))
     headers[samples.film_uid(3)].PatientName = "Other^Spelling"
 
@@ -87,7 +87,7 @@ def test_a_document_never_names_itself_as_its_predecessor() -> None:
     assert "PredecessorDocumentsSequence" not in written(replace(ONE, predecessors=(itself,)))
 
 
-def test_what_was_corrected_and_corrected_back_is_another_object_each_time() -> None:
+def test_a_correction_and_its_reversal_are_new_objects() -> None:
     """A, the newest once more in another encoding, B, A, A again, B."""
     corrected = cr(1)
     corrected.PatientName = "Muller^Jorg"

@@ -11,13 +11,24 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from node import prompts
 from node.domain import ModelIdentity
-from node.drift import BINS, CURRENT_FILMS, REFERENCE_FILMS, Window, bin_of, psi, window_from_json
 from node.metrics import Metrics
-from node.scanners import MOST_SCANNERS, Scanners, scanners_from_json, vendor_of
-from node.spool import Spool
-from node.watch import Watch
+from node.read import prompts
+from node.service.drift import (
+    BINS,
+    CURRENT_FILMS,
+    MOST_SCANNERS,
+    REFERENCE_FILMS,
+    DriftWindow,
+    Scanners,
+    Watch,
+    bin_of,
+    psi,
+    scanners_from_json,
+    vendor_of,
+    window_from_json,
+)
+from node.store.spool import Spool
 from tests.answered import film, header
 
 PROMPTS = prompts.load("chexpert14")
@@ -43,7 +54,7 @@ class Bench:
     def fill(self, scanner: str, *, last: str) -> None:
         """Keep windows with one film to go: all answers low at first, then as `last` says, a bin per film."""
         self.watch.note(film(0.05), header())
-        window = Window(reference={"edema": "0" * REFERENCE_FILMS}, current={"edema": last})
+        window = DriftWindow(reference={"edema": "0" * REFERENCE_FILMS}, current={"edema": last})
         (path,) = (self.folder / "windows").glob(f"*-{scanner}.json")
         Spool(self.folder).keep_window(path.stem, window.to_json())
         self.start()
@@ -78,7 +89,7 @@ def test_the_index_of_different_shares_is_above_zero(first: list[int], second: l
     assert psi(first, second) == pytest.approx(psi(second, first))
 
 
-def test_chance_alone_hardly_ever_raises_the_alert_and_a_shift_by_one_bin_always_does() -> None:
+def test_a_shift_by_one_bin_raises_the_alert_and_chance_does_not() -> None:
     chance = np.random.default_rng(7)
     kinds = [np.full(BINS, 1 / BINS), np.array([0.6, 0.2, 0.1, 0.05, 0.01, 0.01, 0.01, 0.01, 0.005, 0.005])]
     for shares in kinds:
@@ -100,8 +111,8 @@ def test_every_probability_has_a_bin(probability: float) -> None:
     assert bin_of(1.0) == BINS - 1
 
 
-def test_the_first_films_are_the_reference_and_the_last_are_compared_with_it() -> None:
-    window = Window()
+def test_the_last_films_are_compared_with_the_first_films() -> None:
+    window = DriftWindow()
     for number in range(REFERENCE_FILMS + CURRENT_FILMS - 1):
         window = window.with_film({"edema": 0.05 if number < REFERENCE_FILMS else 0.95})
     assert window.drift() == {}
@@ -117,7 +128,7 @@ def test_the_first_films_are_the_reference_and_the_last_are_compared_with_it() -
 
 @given(st.lists(st.dictionaries(st.sampled_from(("edema", "fracture")), st.floats(0, 1)), max_size=20))
 def test_a_window_comes_back_as_it_was_kept(films: list[dict[str, float]]) -> None:
-    window = Window()
+    window = DriftWindow()
     for probabilities in films:
         window = window.with_film(probabilities)
 
@@ -144,7 +155,7 @@ def test_a_window_comes_back_as_it_was_kept(films: list[dict[str, float]]) -> No
     ],
 )
 def test_a_damaged_window_is_an_empty_one(content: dict[str, object] | None) -> None:
-    assert window_from_json(content) == Window()  # type: ignore[arg-type]  # whatever a file may hold
+    assert window_from_json(content) == DriftWindow()  # type: ignore[arg-type]  # whatever a file may hold
 
 
 @pytest.mark.parametrize(
@@ -181,7 +192,7 @@ def test_labels_are_few_and_hold_no_text_of_an_image(seen: list[tuple[str, str]]
 
     assert len(scanners.models) <= MOST_SCANNERS
     own = {f"{vendor}-{number}" for vendor in ("agfa", "ge") for number in range(1, MOST_SCANNERS + 1)}
-    assert {scanners.label_of(*one) for one in seen} <= own | {"other"}
+    assert {scanners.label_of(*scanner) for scanner in seen} <= own | {"other"}
 
 
 def test_findings_are_counted_by_prompt_state_and_scanner(bench: Bench) -> None:
@@ -224,7 +235,9 @@ def test_workers_of_one_folder_share_windows_and_scanner_numbers(bench: Bench) -
     for number in range(6):
         (bench if number % 2 else other).watch.note(film(0.5), scanners[number % 3 % 2])
 
-    assert max(one.value("cxr_drift_films", window="reference", scanner="all") or 0 for one in (bench, other)) == 6
+    assert (
+        max(worker.value("cxr_drift_films", window="reference", scanner="all") or 0 for worker in (bench, other)) == 6
+    )
     known = scanners_from_json(Spool(bench.folder).window("scanners"))
     assert len(known.models) == 2
 

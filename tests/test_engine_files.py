@@ -56,7 +56,7 @@ def only_engine(folder: Path) -> Path:
     return path
 
 
-def test_an_engine_is_built_once_and_named_for_graph_gpu_and_version(graph: Path, folder: Path) -> None:
+def test_an_engine_is_built_once_per_graph_gpu_and_version(graph: Path, folder: Path) -> None:
     compiler = FakeCompiler()
 
     opened = [EngineFiles(folder).open(graph, compiler) for _ in range(3)]
@@ -68,9 +68,7 @@ def test_an_engine_is_built_once_and_named_for_graph_gpu_and_version(graph: Path
 
 
 @pytest.mark.parametrize("other", [FakeCompiler(gpu="NVIDIA L4"), FakeCompiler(version="11.5.0.1")])
-def test_another_gpu_or_version_builds_its_own_and_leaves_the_first(
-    graph: Path, folder: Path, other: FakeCompiler
-) -> None:
+def test_another_gpu_or_version_builds_its_own_engine(graph: Path, folder: Path, other: FakeCompiler) -> None:
     files = EngineFiles(folder)
     files.open(graph, FakeCompiler())
 
@@ -129,7 +127,7 @@ def test_an_engine_for_other_ranges_is_built_again(graph: Path, folder: Path) ->
     assert len(compiler.built) == 2
 
 
-def test_an_engine_that_the_runtime_does_not_take_is_built_again_and_only_once(graph: Path, folder: Path) -> None:
+def test_an_engine_the_runtime_refuses_is_built_again_once(graph: Path, folder: Path) -> None:
     files, compiler = EngineFiles(folder), FakeCompiler()
     files.open(graph, compiler)
     compiler.refused = (b"engine of\na graph",)
@@ -158,7 +156,7 @@ def test_a_build_that_fails_leaves_nothing(graph: Path, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_used_leaves_the_way_to_another_engine(graph: Path, folder: Path) -> None:
+def test_an_unusable_folder_lets_another_engine_open(graph: Path, folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_bytes(b"a file")
     compiler = FakeCompiler()
@@ -170,7 +168,7 @@ def test_a_folder_that_cannot_be_used_leaves_the_way_to_another_engine(graph: Pa
     assert compiler.built == [], "minutes of building would have been for nothing"
 
 
-def test_a_folder_that_becomes_unusable_while_an_engine_is_built_is_told_too(graph: Path, folder: Path) -> None:
+def test_a_folder_that_fails_during_a_build_is_told_too(graph: Path, folder: Path) -> None:
     class Vandal(FakeCompiler):
         def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
             folder.rmdir()

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from models.engines import ENGINES, Engine, open_engine
-from models.engines.proof import PROOF, STAGES, Stage, check_proof, read_proof
+from models.engines.proof import PROOF, STAGES, StageDifference, check_proof, read_proof
 from models.errors import ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
+from tests.directories import linked_copy
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -30,10 +31,7 @@ def sizes(phantom_model: Path) -> NetworkSizes:
 
 
 def _copy(model: Path, folder: Path) -> Path:
-    """A copy whose unchanged files are links, so that it takes no space."""
-    return Path(
-        shutil.copytree(model, folder / "model", copy_function=lambda source, target: Path(target).symlink_to(source))
-    )
+    return linked_copy(model, folder / "model")
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -41,7 +39,7 @@ def _replace(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_an_engine_answers_for_any_number_of_films_prompts_and_boxes(engine: Engine, sizes: NetworkSizes) -> None:
+def test_an_engine_takes_any_number_of_films_prompts_and_boxes(engine: Engine, sizes: NetworkSizes) -> None:
     random, dim, count = np.random.default_rng(1), sizes.dim, sizes.image_encoder.grid**2
     for films, prompts in ((1, 1), (2, 14), (3, 29)):
         patches = engine.encode_image(random.normal(size=(films, 224, 224)).astype(np.float32))
@@ -69,9 +67,7 @@ def test_films_are_encoded_independently(engine: Engine) -> None:
     assert together.features[1:2] == pytest.approx(alone.features, abs=1e-4)
 
 
-def test_a_sentence_begins_with_its_mark_and_is_not_longer_than_the_manifest_says(
-    engine: Engine, sizes: NetworkSizes
-) -> None:
+def test_a_sentence_begins_with_its_mark_and_keeps_its_length(engine: Engine, sizes: NetworkSizes) -> None:
     ids = engine.write(np.random.default_rng(3).normal(size=(4, sizes.dim)).astype(np.float32))
 
     assert ids.dtype == np.int64
@@ -86,7 +82,7 @@ def test_an_engine_may_be_called_from_several_threads(engine: Engine) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda film: engine.encode_image(film).cls, pixels))
 
-    assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
+    assert all(np.array_equal(wanted, other) for wanted, other in zip(expected, found, strict=True))
 
 
 def test_both_engines_write_the_same_sentences(phantom_model: Path) -> None:
@@ -126,7 +122,7 @@ def test_a_directory_whose_vocabularies_have_no_hash_is_refused(phantom_model: P
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_negative_number_of_threads_is_refused(phantom_model: Path, name: str) -> None:
-    with pytest.raises(ModelError, match="threads is -1; 0 lets the program choose"):
+    with pytest.raises(ModelError, match="threads is -1; give 0 to let the program choose"):
         open_engine(phantom_model, engine=name, threads=-1)
 
 
@@ -162,7 +158,7 @@ def _with_a_proof_that(**changes: object) -> Callable[[Path], None]:
         _with_a_proof_that(stages=None),
     ],
 )
-def test_graphs_without_their_proof_are_refused_and_the_remedy_is_named(
+def test_graphs_without_proof_are_refused_and_the_remedy_named(
     phantom_model: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     model = _copy(phantom_model, tmp_path)
@@ -181,10 +177,10 @@ def test_the_torch_engine_needs_no_graphs(phantom_model: Path, tmp_path: Path) -
 
 
 def test_a_difference_that_is_not_a_number_never_passes() -> None:
-    assert not Stage(max_abs=float("nan"), tolerance=1.0).passed
+    assert not StageDifference(max_abs=float("nan"), tolerance=1.0).passed
 
 
-def test_a_proof_of_other_weights_is_refused_before_anything_is_loaded(phantom_model: Path) -> None:
+def test_a_proof_of_other_weights_is_refused_before_loading(phantom_model: Path) -> None:
     manifest = read_manifest(phantom_model)
 
     with pytest.raises(ModelError, match="other weights"):

@@ -14,24 +14,24 @@ import cv2
 import numpy as np
 import pytest
 
-from models.checkpoint import verify
+from models.checkpoint.files import verify
 from models.errors import ModelError
 from models.evaluate import main
 from models.evaluation.boxes_file import read_films
-from models.evaluation.cases import TASKS, Phantoms, shown, truth_of_phantom
+from models.evaluation.cases import Phantoms, shown, truth_of_phantom
+from models.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.evaluation.prompt_set import DEFAULT, read_questions
-from models.evaluation.request import Ablation
-from models.evaluation.subject import Subject, open_subject
+from models.evaluation.request import TASKS, Ablation
 from models.manifest import read_manifest, write_manifest
 from models.phantoms import FINDINGS, parse_set, phantom
 from models.phantoms.__main__ import main as make_phantoms
-from models.tokenizers import VOCABULARIES
-from node import prompts
+from models.reading.tokenizers import VOCABULARIES
+from node.read import prompts
 
 MODEL = VOCABULARIES.parent
 QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
 
-# DESIGN.md 8; extra keys are allowed.
+# design §8; extra keys are allowed.
 SCHEMA: list[tuple[str, str, type]] = [
     ("detection", "map", float),
     ("detection", "per_class", dict),
@@ -48,8 +48,8 @@ Run = Callable[..., dict[str, object]]
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
-    return open_subject(MODEL, engine="torch", questions=read_questions(DEFAULT))
+def evaluated() -> EvaluatedModel:
+    return open_model(MODEL, engine="torch", questions=read_questions(DEFAULT))
 
 
 @pytest.fixture
@@ -120,7 +120,42 @@ def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_pat
     assert tasks_of(document)["report"]["films_with"]["edema"] == 2  # type: ignore[index] # JSON
 
 
-def test_boxes_of_a_file_are_those_of_the_square_that_the_network_sees(tmp_path: Path) -> None:
+def test_task_all_means_every_task_that_the_films_are_good_for(run: Run, tmp_path: Path) -> None:
+    document = run("--data", f"boxes:{made_up(tmp_path)}", "--task", "anatomy,all")
+
+    assert list(tasks_of(document)) == ["anatomy", "report"]
+
+
+def films_with_reports_only(folder: Path) -> Path:
+    """Three films of which nothing but the report is known; the third one's is given as one text."""
+    texts = ("There is a large right pleural effusion.", "The lungs are clear. No pneumothorax.", "Mild edema.")
+    lines = []
+    for number, text in enumerate(texts):
+        name = f"film{number}.png"
+        cv2.imwrite(str(folder / name), np.full((64, 64), 60 * number, dtype=np.uint8))
+        told = {"report": text} if number == 2 else {"sentences": [{"text": text}]}
+        lines.append(json.dumps({"file": name} | told))
+    path = folder / "reports.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_films_with_only_reports_are_measured_by_report_labels(run: Run, tmp_path: Path) -> None:
+    document = run("--data", f"boxes:{films_with_reports_only(tmp_path)}", "--task", "all", "--out", str(tmp_path))
+
+    assert list(tasks_of(document)) == ["report"]
+    figures = tasks_of(document)["report"]
+    assert (figures["labeled_by_images"], figures["labeled_by_reports"]) == (0, 3)
+    films_with = figures["films_with"]
+    assert isinstance(films_with, Mapping)
+    assert {key for key, count in films_with.items() if count} == {"pleural_effusion", "edema", "no_finding"}
+    for key in ("ce_micro_f1", "ce_micro_precision", "ce_micro_recall", "bleu", "rouge_l", "calibration_error"):
+        value = figures[key]
+        assert isinstance(value, float) and 0 <= value <= 1, key
+    assert "| films that got their labels from their reports | 3 |" in (tmp_path / "evaluation.md").read_text()
+
+
+def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> None:
     truth = read_films(made_up(tmp_path), read_manifest(MODEL)).load(0).truth
 
     assert truth.regions["right lung"] == pytest.approx([0.25, 0.5, 0.5, 1.0])
@@ -174,45 +209,45 @@ def test_the_questions_are_those_of_the_node() -> None:
     asked = read_questions(DEFAULT)
     known = prompts.load("chexpert14")
 
-    assert [(one.key, one.kind, one.phrases, one.negatives) for one in asked.prompts] == [
-        (one.key, one.kind.value, one.phrases, one.negatives) for one in known.prompts
+    assert [(prompt.key, prompt.kind, prompt.phrases, prompt.negatives) for prompt in asked.prompts] == [
+        (prompt.key, prompt.kind.value, prompt.phrases, prompt.negatives) for prompt in known.prompts
     ]
     assert asked.sha256 == known.sha256
 
 
-def test_a_hint_is_found_where_an_interactive_question_finds_it(subject: Subject) -> None:
-    from models.answers import Question
+def test_a_hint_is_found_where_an_interactive_question_finds_it(evaluated: EvaluatedModel) -> None:
+    from models.reading.answers import Question
 
-    case = Phantoms(parse_set("phantoms:2000000:4"), subject.manifest).load(0)
+    case = Phantoms(parse_set("phantoms:2000000:4"), evaluated.manifest).load(0)
     hints = case.truth.hints
-    look = subject.reader.look(case.gray)
+    look = evaluated.reader.look(case.gray)
 
-    answers = subject.reader.ask(look, [Question(prompt=hint.text) for hint in hints])
+    answers = evaluated.reader.ask(look, [Question(prompt=hint.text) for hint in hints])
 
     assert hints
     best = [answer.boxes[answer.box_scores.argmax()] for answer in answers]
-    assert np.allclose(subject.observe(case, ["hints"]).hints, best, atol=1e-5)
+    assert np.allclose(evaluated.observe(case, ["hints"]).hints, best, atol=1e-5)
 
 
-def test_what_is_said_of_a_film_does_not_depend_on_other_films(subject: Subject) -> None:
-    films = Phantoms(parse_set("phantoms:2000000:2"), subject.manifest)
+def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: EvaluatedModel) -> None:
+    films = Phantoms(parse_set("phantoms:2000000:2"), evaluated.manifest)
 
-    alone = subject.observe(films.load(1), TASKS)
-    subject.observe(films.load(0), TASKS)
-    again = subject.observe(films.load(1), TASKS)
+    alone = evaluated.observe(films.load(1), TASKS)
+    evaluated.observe(films.load(0), TASKS)
+    again = evaluated.observe(films.load(1), TASKS)
 
     assert alone.found is not None and again.found is not None
     assert np.array_equal(alone.found.boxes, again.found.boxes)
     assert np.array_equal(alone.region_scores, again.region_scores)
 
 
-def test_without_the_region_filter_regions_of_no_note_are_told_of(model: Path) -> None:
+def test_without_the_region_filter_every_region_is_reported(model: Path) -> None:
     strict = read_manifest(model)
     write_manifest(model, replace(strict, decisions=replace(strict.decisions, region_threshold=1.0)))
     case = Phantoms(parse_set("phantoms:2000000:1"), strict).load(0)
 
     def told(*ablations: Ablation) -> list[str]:
-        opened = open_subject(model, engine="torch", questions=read_questions(DEFAULT), ablations=ablations)
+        opened = open_model(model, engine="torch", questions=read_questions(DEFAULT), ablations=ablations)
         reading = opened.observe(case, ["report"]).reading
         assert reading is not None
         return [prompt.key for prompt in reading.prompts if prompt.kind == "region" and prompt.sentence is not None]
@@ -245,14 +280,14 @@ def test_tuning_changes_decisions_and_leaves_a_whole_model(run: Run, model: Path
     [
         (["--data", "phantoms:2000000:3", "--tune"], "seeds 1000000 to 1999999 only"),
         (["--data", "boxes:films.jsonl", "--tune"], "seeds 1000000 to 1999999 only"),
-        (["--data", "phantoms:1000000:3", "--tune", "--ablate", "no_region_filter"], "leave --ablate out"),
+        (["--data", "phantoms:1000000:3", "--tune", "--ablate", "no_region_filter"], "leave one of them out"),
         (["--data", "phantoms:2000000"], "write phantoms:SEED:COUNT"),
         (["--data", "phantoms:1999999:2"], "reaches from one split into the next"),
         (["--data", "phantoms:2000000:1", "--held-out", "0.3"], "leave --held-out out"),
-        (["--data", "boxes:nowhere.jsonl"], "name a file with one film to a line"),
-        (["--data", "boxes:films.jsonl", "--task", "hints"], "it is good for anatomy, report"),
+        (["--data", "boxes:nowhere.jsonl"], "name a file with one film per line"),
+        (["--data", "boxes:films.jsonl", "--task", "hints"], "its labels suffice for anatomy, report"),
         (["--data", "boxes:films.jsonl", "--prompts", "nowhere.toml"], "name a prompt set"),
-        (["--data", "boxes:films.jsonl", "--prompts", "films.jsonl"], "is no prompt set"),
+        (["--data", "boxes:films.jsonl", "--prompts", "films.jsonl"], "is not a prompt set"),
         (["--data", "boxes:films.jsonl", "--model", "nowhere"], "name a model directory"),
     ],
 )
@@ -275,7 +310,9 @@ def test_wrong_input_is_exit_2_with_what_to_do(
     assert (MODEL / "manifest.toml").read_bytes() == manifest
 
 
-@pytest.mark.parametrize("arguments", [["--task", "reading"], ["--sensitivity", "nan"], ["--pictures", "-1"]])
+@pytest.mark.parametrize(
+    "arguments", [["--task", "reading"], ["--task", "all,reading"], ["--sensitivity", "nan"], ["--pictures", "-1"]]
+)
 def test_options_that_make_no_sense_are_exit_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["--model", str(MODEL), "--data", "phantoms:2000000:1", *arguments])
@@ -286,11 +323,21 @@ def test_options_that_make_no_sense_are_exit_2(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"size": [200, 300]}, "has 300 x 200 pixels, its line says"),
+        ({"size": [200, 300]}, "has 300 x 200 pixels, but its line says"),
         ({"file": "nowhere.png"}, "cannot be read as a picture"),
         ({"boxes": [{"label": "Right Lung"}]}, "line 1: not a film as expected"),
         ({"boxes": [{"label": "Right Lung", "xyxy": [1, 2, 3]}]}, 'every "xyxy" four numbers'),
         ({"file": 3}, '"file" must be a path'),
+        ({"sentences": [{"words": "Edema."}]}, "line 1: not a film as expected"),
+        ({"report": ["Edema."]}, "line 1: not a film as expected"),
+        ({"boxes": [{"label": "Right lungs", "xyxy": [1, 2, 3, 4]}]}, "line 1: no catalog has the label 'Right lungs'"),
+        ({"nih_labels": ["Efusion"]}, "line 1: no catalog has the label 'Efusion'; did you mean 'Effusion'"),
+        ({"region_findings": {"liver": []}}, "line 1: no catalog has the region 'liver'"),
+        (
+            {"region_findings": {"right lung": ["edem"]}},
+            "line 1: no catalog has the class 'edem'; did you mean 'edema'",
+        ),
+        ({"hints": [{"text": "?", "finding": "edem", "side": "left"}]}, "line 1: no catalog has the class 'edem'"),
     ],
 )
 def test_a_line_that_is_wrong_is_told(changes: dict[str, object], complaint: str, tmp_path: Path) -> None:

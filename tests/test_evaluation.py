@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.answers import FloatArray
 from models.evaluation import anatomy, detection, hints, references, regions, reports
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
-from models.evaluation.cases import Asked, Truth
+from models.evaluation.cases import SideQuestion, Truth
 from models.evaluation.detection import Detections, Precision
 from models.evaluation.labeler import RuleLabeler
 from models.phantoms import FINDINGS
+from models.reading.answers import FloatArray
 
 HEART = np.array([0.5, 0.6, 0.4, 0.3], dtype=np.float32)
 AWAY = np.array([0.1, 0.1, 0.1, 0.1], dtype=np.float32)
@@ -66,7 +66,7 @@ def test_average_precision_is_as_counted(truths: list[Truth], said: list[Detecti
     assert Precision(truths, said).per_class()[KEY] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_class_that_no_film_has_has_no_figure_and_does_not_count() -> None:
+def test_a_class_that_no_film_has_gets_no_figure() -> None:
     figures = detection.measure([truth(HEART)], [found((HEART, 0.9))], NEVER)
 
     assert figures["map"] == figures["large_four"] == pytest.approx(1.0)
@@ -84,7 +84,7 @@ def test_films_drawn_anew_give_the_figures_of_these_films() -> None:
     assert Precision(truths, said).per_class(drawn) == pytest.approx(expected, nan_ok=True)
 
 
-def test_overlap_of_regions_is_averaged_over_films_then_over_regions() -> None:
+def test_overlap_is_averaged_over_films_then_over_regions() -> None:
     lung, heart = HEART, AWAY
     truths = [
         Truth(regions={"right lung": lung, "left lung": lung, "cardiac silhouette": heart}),
@@ -125,7 +125,7 @@ def test_pairs_say_what_the_name_of_a_region_does_not() -> None:
 
     films = [film("right lung")] * 3 + [film("right lung", "left lung")] + [film("left lung"), film()]
 
-    judged = regions.judged_of([one for one, _ in films], [scores for _, scores in films])
+    judged = regions.judged_of([expected for expected, _ in films], [scores for _, scores in films])
 
     # 4 of 6 with, 2 of 6 without on the right; 2 and 4 on the left: 16 pairs in order, 8 + 8 equal, 4 reversed.
     assert regions.pooled(judged) == pytest.approx((16 + 0.5 * 16) / 36)
@@ -141,15 +141,16 @@ def test_pairs_say_what_the_name_of_a_region_does_not() -> None:
         (np.array([0.9, 0.9, 0.1, 0.1], dtype=np.float32), False),
     ],
 )
-def test_a_hint_is_followed_where_the_box_overlaps_the_side_that_was_asked_for(box: FloatArray, followed: bool) -> None:
-    asked = Asked(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=True)
+def test_a_hint_is_followed_if_the_box_overlaps_the_asked_side(box: FloatArray, followed: bool) -> None:
+    asked = SideQuestion(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=True)
 
     assert hints.is_followed(asked, box) is followed
 
 
 def test_hints_are_counted_by_whether_their_wording_was_taught() -> None:
     asked = [
-        Asked(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=taught) for taught in (True, False)
+        SideQuestion(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=taught)
+        for taught in (True, False)
     ]
 
     figures = hints.measure(
@@ -177,6 +178,27 @@ def test_reports_are_judged_by_the_classes_that_are_known() -> None:
     assert (by_class["edema"], by_class["fracture"], by_class["pneumonia"]) == (pytest.approx(2 / 3), 0.0, None)
 
 
+def test_a_report_gives_the_labels_of_a_film_that_has_no_others() -> None:
+    labeler = RuleLabeler()
+    report = "There is edema. Possible pneumonia. No pneumothorax."
+    truths = [Truth(report=report), Truth(report=report, labels={"edema": False}), Truth(report=" "), Truth()]
+
+    own, *others = reports.with_labels_of_reports(truths, labeler)
+
+    # What is uncertain counts as in generated reports, and what is not mentioned is absent.
+    assert {key for key, there in own.labels.items() if there} == {"edema", "pneumonia"}
+    assert own.labels.keys() == set(labeler.classes)
+    assert [truth.labels for truth in others] == [{"edema": False}, {}, {}]
+
+
+def test_a_report_like_the_reference_is_right_in_all_it_says() -> None:
+    labeler, texts = RuleLabeler(), ["There is edema.", "The lungs are clear."]
+    truths = reports.with_labels_of_reports([Truth(report=text) for text in texts], labeler)
+
+    assert reports.measure(truths, texts, labeler, NEVER)["ce_micro_f1"] == 1.0
+    assert reports.measure(truths, texts[::-1], labeler, NEVER)["ce_micro_f1"] == 0.0
+
+
 def test_words_are_compared_on_films_that_have_a_report() -> None:
     figures = reports.sentence_figures(["one two three four", "", "the lungs are clear"], ["one two six four", "x", ""])
 
@@ -189,7 +211,7 @@ def test_words_are_compared_on_films_that_have_a_report() -> None:
     assert reports.sentence_figures([""], ["x"]) == {}
 
 
-def test_calibration_is_the_gap_between_probability_and_frequency() -> None:
+def test_calibration_is_the_gap_of_probability_and_frequency() -> None:
     probabilities, there = np.array([0.9, 0.9, 0.1, 1.0]), np.array([True, False, False, True])
 
     # 0.9 twice with one there: 0.4; 0.1: 0.1; 1.0 with the bin of its own: 0. By their shares.
@@ -225,7 +247,7 @@ def test_region_identity_is_the_share_of_training_films() -> None:
     assert references.identity([film(False, True)], habits) == {"auroc_pooled": 0.0}
 
 
-def test_deviations_are_the_same_every_time_and_shrink_with_more_films() -> None:
+def test_deviations_are_repeatable_and_shrink_with_more_films() -> None:
     def spread(films: int) -> float:
         values = np.arange(films) % 2
         return Bootstrap(resamples=200).deviations(lambda drawn: {"mean": float(values[drawn].mean())}, films)["mean"]

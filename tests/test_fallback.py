@@ -14,10 +14,11 @@ import pytest
 from models.engines import GPU_ENGINES, EngineUnavailable, open_engine
 from models.engines.fallback import ORDER, open_first
 from models.errors import ModelError
-from models.reader import open_reader as open_model
-from node import config, log, prompts
+from models.reading.reader import open_reader as open_model
+from node import config, log
 from node.config import ModelSettings
-from node.inference import open_reader
+from node.read import prompts
+from node.read.model import open_reader
 from tests.service import Service, settings_for
 
 without_gpu = pytest.mark.skipif(
@@ -31,11 +32,11 @@ def test_the_order_is_tensorrt_then_the_gpu_then_the_cpu() -> None:
 
 
 @without_gpu
-def test_without_tensorrt_and_cuda_the_cpu_answers_and_both_reasons_are_told(half_model: Path, tmp_path: Path) -> None:
+def test_without_a_gpu_the_cpu_answers_and_both_reasons_are_told(half_model: Path, tmp_path: Path) -> None:
     opened = open_first(half_model, engine="tensorrt", threads=1, engines=tmp_path / "engines")
 
     assert opened.engine.name == "onnx"
-    assert [(one.engine, one.reason) for one in opened.fallbacks] == [
+    assert [(fallback.engine, fallback.reason) for fallback in opened.fallbacks] == [
         ("tensorrt", "not_installed"),
         ("onnx-cuda", "not_installed"),
     ]
@@ -56,7 +57,7 @@ def test_a_model_without_float16_graphs_is_told_apart(phantom_model: Path, tmp_p
 
 
 @pytest.mark.parametrize("engine", ["onnx", "torch"])
-def test_an_engine_that_any_machine_has_is_opened_without_a_detour(phantom_model: Path, engine: str) -> None:
+def test_an_engine_that_any_machine_has_is_opened_at_once(phantom_model: Path, engine: str) -> None:
     opened = open_first(phantom_model, engine=engine, threads=1)
 
     assert (opened.engine.name, opened.fallbacks) == (engine, ())
@@ -75,7 +76,7 @@ def test_tensorrt_needs_a_folder(half_model: Path) -> None:
         open_engine(half_model, engine="tensorrt")
 
 
-def test_a_damaged_model_is_refused_and_not_run_by_another_engine(half_model: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_is_refused_by_every_engine(half_model: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(half_model, tmp_path / "model"))
     with (model / "weights.safetensors").open("r+b") as weights:
         weights.write(b"\0")
@@ -91,12 +92,12 @@ def test_the_identity_names_the_engine_that_answers(half_model: Path, tmp_path: 
     reader = open_reader(half_model, prompts=prompt_set, engine="tensorrt", threads=1, engines=tmp_path / "engines")
 
     assert reader.identity.engine == "onnx"
-    assert [one.reason for one in reader.fallbacks] == ["not_installed", "not_installed"]
+    assert [fallback.reason for fallback in reader.fallbacks] == ["not_installed", "not_installed"]
     assert open_model(half_model, engine="onnx", threads=1).fallbacks == ()
 
 
 @without_gpu
-def test_a_service_logs_publishes_and_counts_what_it_fell_back_from(half_model: Path, tmp_path: Path) -> None:
+def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_path: Path) -> None:
     model = ModelSettings(directory=half_model, engine="tensorrt", threads=1)
     (tmp_path / "storage").mkdir(mode=0o700)
 
@@ -105,7 +106,7 @@ def test_a_service_logs_publishes_and_counts_what_it_fell_back_from(half_model: 
             ready = json.loads(answer.read())
         with urllib.request.urlopen(f"http://127.0.0.1:{service.http_port}/metrics", timeout=30) as answer:
             metrics = answer.read().decode()
-        fell_back = service.logged("engine.fell_back")
+        fell_back = service.logged("runtime.fell_back")
         opened = service.logged("model.opened")
 
     assert [(line["engine"], line["reason"]) for line in fell_back] == [
@@ -122,4 +123,4 @@ def test_a_service_logs_publishes_and_counts_what_it_fell_back_from(half_model: 
 
 def test_the_setting_and_the_event_exist() -> None:
     assert "tensorrt" in config.ENGINES
-    assert "engine.fell_back" in log.EVENTS
+    assert "runtime.fell_back" in log.EVENTS

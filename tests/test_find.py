@@ -1,4 +1,4 @@
-"""Which checkpoint is taken: the one that the published code takes (SPEC.md 12)."""
+"""Which checkpoint is taken: the one that the published code takes (spec §12)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def zipped(path: Path, *entries: tuple[str, tuple[int, int, int, int, int, int]]
     return path
 
 
-def test_the_last_run_by_name_and_its_newest_checkpoint_are_taken(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_of_the_last_run_is_taken(tmp_path: Path) -> None:
     lay_out(
         tmp_path,
         f"{LATER}/checkpoints/checkpoint_000000009.pth",

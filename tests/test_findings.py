@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from node import findings
 from node.domain import Box, Code, Finding, FindingState, Prompt, PromptKind, PromptSet, ScoredBox, Side
-from node.framing import Framing
-from node.inference import PathologyAnswer, Reading
+from node.read import findings
+from node.read.framing import Framing
+from node.read.model import PathologyAnswer, Reading
 from tests import samples
 
 RIGHT = Box(left=10, top=10, right=40, bottom=90)
@@ -78,6 +78,6 @@ def test_no_other_prompt_makes_a_finding(kind: PromptKind) -> None:
 
 
 def test_a_box_is_tracked_by_film_prompt_model_and_place() -> None:
-    one, again, moved = found(prompt(), RIGHT), found(prompt(), RIGHT), found(prompt(), LEFT)
+    first, again, moved = found(prompt(), RIGHT), found(prompt(), RIGHT), found(prompt(), LEFT)
 
-    assert one.boxes[0].tracking_uid == again.boxes[0].tracking_uid != moved.boxes[0].tracking_uid
+    assert first.boxes[0].tracking_uid == again.boxes[0].tracking_uid != moved.boxes[0].tracking_uid

@@ -107,10 +107,10 @@ def modalities(orthanc: str) -> list[str]:
     """The modality of every series of the only study."""
     (study,) = cast(list[dict[str, list[str]]], get(f"{orthanc}/studies?expand"))
     series = [cast(dict[str, dict[str, str]], get(f"{orthanc}/series/{name}")) for name in study["Series"]]
-    return sorted(one["MainDicomTags"]["Modality"] for one in series)
+    return sorted(answer["MainDicomTags"]["Modality"] for answer in series)
 
 
-def test_the_five_minutes_of_the_readme_end_with_report_and_overlay_in_orthanc(
+def test_the_first_steps_end_with_report_and_overlay_in_orthanc(
     tmp_path: Path, chest_film: Path, phantom_model: Path
 ) -> None:
     require("Orthanc")

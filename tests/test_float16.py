@@ -57,7 +57,7 @@ def test_readings_stay_within_it_when_every_operator_is_rounded(
     assert stages["find.features"]["max_abs"] > proof.float16.stages["find.features"].max_abs / 2, "nothing was rounded"
 
 
-def test_the_proof_names_the_float16_graphs_and_says_that_they_never_ran_on_a_gpu(half_model: Path) -> None:
+def test_the_proof_names_the_float16_graphs_and_their_limits(half_model: Path) -> None:
     proof = read_proof(half_model)
 
     assert proof is not None and proof.float16 is not None
@@ -95,13 +95,13 @@ def test_what_parity_needs_stays_float32(half_model: Path, stage: str) -> None:
     assert [n.name for n in model.graph.node if n.op_type in kept and kinds[n.output[0]] != FLOAT32] == []
 
 
-def test_what_takes_the_time_is_float16(untrained_half_model: Path) -> None:
+def test_what_takes_the_time_is_float16(half_model: Path) -> None:
     for stage in ("encode_image", "find", "describe"):
-        model = onnx.load(graph_path(untrained_half_model, stage, "float16"))
+        model = onnx.load(graph_path(half_model, stage, "float16"))
         kinds = element_types(model)
         multiplied = [kinds[node.output[0]] for node in model.graph.node if node.op_type == "MatMul"]
 
-        assert multiplied.count(FLOAT16) > 0.9 * len(multiplied)
+        assert multiplied.count(FLOAT16) > 0.85 * len(multiplied)
 
 
 def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: Path) -> None:
@@ -110,12 +110,16 @@ def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: P
 
 
 def test_an_error_in_one_weight_is_caught(
-    untrained_half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    imported_half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = Path(shutil.copytree(untrained_half_model, tmp_path / "model"))
+    folder = Path(shutil.copytree(imported_half_model, tmp_path / "model"))
     path = graph_path(folder, "find", "float16")
     model = onnx.load(path)
-    weight = next(one for one in model.graph.initializer if one.data_type == FLOAT16 and len(one.dims) == 2)
+    weight = next(
+        initializer
+        for initializer in model.graph.initializer
+        if initializer.data_type == FLOAT16 and len(initializer.dims) == 2
+    )
     values = numpy_helper.to_array(weight).copy()
     values[3, 4] += 0.5
     weight.CopyFrom(numpy_helper.from_array(values, weight.name))
@@ -123,7 +127,9 @@ def test_an_error_in_one_weight_is_caught(
 
     assert parity.main(["--model", str(folder), "onnx", "onnx-float16", "--films", "2", "--json"]) == 1
     stages = json.loads(capsys.readouterr().out)["stages"]
-    assert {name.partition(".")[0] for name, one in stages.items() if one["max_abs"] > one["tolerance"]} == {"find"}
+    assert {name.partition(".")[0] for name, stage in stages.items() if stage["max_abs"] > stage["tolerance"]} == {
+        "find"
+    }
 
 
 def test_a_second_build_leaves_proven_graphs_alone(half_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +144,7 @@ def test_a_second_build_leaves_proven_graphs_alone(half_model: Path, capsys: pyt
     assert (half_model / PROOF).read_bytes() == before
 
 
-def test_a_changed_float16_graph_is_not_opened_and_stops_nobody_else(half_model: Path, tmp_path: Path) -> None:
+def test_a_changed_float16_graph_is_refused_and_others_open(half_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(half_model, tmp_path / "model"))
     shutil.copy(graph_path(folder, "describe", "float16"), graph_path(folder, "find", "float16"))
 
@@ -149,7 +155,7 @@ def test_a_changed_float16_graph_is_not_opened_and_stops_nobody_else(half_model:
 
 
 @pytest.mark.skipif(find_spec("tensorrt") is not None, reason="TensorRT is installed here")
-def test_engines_cannot_be_built_ahead_without_tensorrt_and_the_remedy_is_named(
+def test_building_engines_without_tensorrt_names_the_remedy(
     half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["--model", str(half_model), "--target", "onnx,tensorrt", "--engines", str(tmp_path / "engines")]
@@ -164,7 +170,7 @@ def test_engines_cannot_be_built_ahead_without_tensorrt_and_the_remedy_is_named(
 def test_a_weight_beyond_float16_is_refused() -> None:
     large = numpy_helper.from_array(np.array([[1, 70000], [0, 0]], np.float32), "large")
 
-    with pytest.raises(ModelError, match="weight large holds a number beyond float16"):
+    with pytest.raises(ModelError, match="weight large holds a number that float16 cannot represent"):
         to_float16(one_node("Add", large))
 
 
@@ -181,5 +187,5 @@ def test_a_graph_inside_a_graph_is_refused() -> None:
 
     model = one_node("Identity")
     model.graph.node[0].attribute.append(helper.make_attribute("body", inner))
-    with pytest.raises(ModelError, match=r"Identity .* has a graph inside"):
+    with pytest.raises(ModelError, match=r"Identity .* contains a graph"):
         to_float16(model)

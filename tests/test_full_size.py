@@ -18,10 +18,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from models.checkpoint import load_weights, verify
+from models.checkpoint.files import verify
+from models.checkpoint.weights import load_weights
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import draw, shapes_of
 from tests.full_size import SEED, STEP
+from tests.material import material
 
 IMPORT_LIMIT, READ_LIMIT = 7e9, 7 * 2**30
 SOURCE_SIZE = 11.6e9
@@ -58,18 +60,19 @@ def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
 
 
 @pytest.fixture(scope="module")
-def model(shared: Path, repository: Path, figures: Figures) -> Iterator[Path]:
+def model(repository: Path, figures: Figures) -> Iterator[Path]:
     """A model directory, imported from a full-size checkpoint in the published folders."""
     # Not pytest's own folder, which would keep these gigabytes.
     with tempfile.TemporaryDirectory(prefix="chex-full-size-") as work:
         run = Path(work) / "chex_stage3" / "run_2024-01-01_00-00-00"
         source = run / "checkpoints" / f"checkpoint_{STEP:09d}.pth"
-        layout = shared / "chex" / "state_dict_layout.json"
+        layout = material("chex/state_dict_layout.json")
         measured(["-m", "tests.full_size", str(layout), str(source)], repository)
         assert source.stat().st_size > SOURCE_SIZE
         directory = Path(work) / "model"
 
-        done = measured(["-m", "models.checkpoint", str(run.parent), str(directory), "--json"], repository)
+        command = ["-m", "models.checkpoint", str(run.parent), str(directory), "--no-export", "--json"]
+        done = measured(command, repository)
 
         answer = json.loads(done.output)
         assert (answer["name"], answer["step"]) == ("chex_stage3", STEP)
@@ -82,7 +85,7 @@ def model(shared: Path, repository: Path, figures: Figures) -> Iterator[Path]:
         yield directory
 
 
-def test_a_checkpoint_of_the_published_size_is_imported_in_under_7_gb(model: Path, figures: Figures) -> None:
+def test_the_published_size_is_imported_in_under_7_gb(model: Path, figures: Figures) -> None:
     manifest = read_manifest(model)
     verify(model, manifest)
 
@@ -103,8 +106,8 @@ def test_every_weight_is_kept_bit_for_bit(model: Path) -> None:
         assert place == len(flat)
 
 
-def test_the_parts_have_as_many_parameters_as_published(model: Path, shared: Path) -> None:
-    counts = json.loads((shared / "chex" / "param_counts.json").read_text(encoding="utf-8"))
+def test_the_parts_have_as_many_parameters_as_published(model: Path) -> None:
+    counts = json.loads(material("chex/param_counts.json").read_text(encoding="utf-8"))
     weights = load_weights(model / WEIGHTS)
 
     def count(part: str) -> int:

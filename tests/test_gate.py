@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from node.gate import Gate
+from node.jobs.gate import Gate
 from tests.peers import wait_until
 
 
@@ -10,7 +10,7 @@ class Stop(BaseException):
     """What an engine raises to end a workflow that is not its own any more."""
 
 
-def test_a_workflow_that_meets_a_lost_database_breaks_the_gate_and_never_comes_back() -> None:
+def test_a_workflow_without_its_database_breaks_the_gate() -> None:
     gate, came_back = Gate(), threading.Event()
 
     @gate.guarded

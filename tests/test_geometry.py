@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.domain import Box, Side
-from node.framing import Framing, Turn
-from node.imaging import side_of, turned
+from node.read.decoding import side_of, turned
+from node.read.framing import Framing, Turn
 
 TURNS = [Turn(transpose=t, mirror_columns=c, mirror_rows=r) for t, c, r in product((False, True), repeat=3)]
 UNIT = st.floats(0.0, 1.0)
@@ -26,7 +26,7 @@ def central(columns: int, rows: int) -> Box:
 
 
 def resized(columns: int, rows: int) -> Box:
-    """The square of a film whose short side is resized to 256 with rounded sides, as SPEC.md 1 does."""
+    """The square of a film whose short side is resized to 256 with rounded sides, as spec §1 does."""
     short = min(columns, rows)
     wide, high = round(columns * 256 / short), round(rows * 256 / short)
     left, top = (wide - 256) // 2 * columns / wide, (high - 256) // 2 * rows / high
@@ -85,13 +85,13 @@ def test_every_box_ends_inside_the_film_and_stays_visible(
 
 
 @given(framings())
-def test_the_analyzed_square_is_what_the_whole_unit_square_maps_to(framing: Framing) -> None:
+def test_the_unit_square_maps_to_the_analyzed_square(framing: Framing) -> None:
     assert framing.to_unit(framing.analyzed) == pytest.approx((0.5, 0.5, 1.0, 1.0), abs=1e-6)
 
 
 @pytest.mark.parametrize("turn", TURNS)
 @given(columns=st.integers(4, 40), rows=st.integers(4, 40), data=st.data())
-def test_a_box_around_one_upright_pixel_is_that_pixel_on_the_stored_film(
+def test_a_box_around_one_pixel_is_that_pixel_of_the_stored_film(
     turn: Turn, columns: int, rows: int, data: st.DataObject
 ) -> None:
     stored = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)

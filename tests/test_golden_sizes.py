@@ -15,12 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import published
-from models.chex import Chex
+from models.checkpoint import published
 from models.errors import ModelError
 from models.golden import __main__ as golden
 from models.golden.comparison import PARTS
-from models.golden.subject import Array, Recording, Subject
+from models.golden.recording import Array, RecordedNetwork, Recording
 from models.manifest import (
     DetectorSizes,
     GeneratorSizes,
@@ -29,7 +28,8 @@ from models.manifest import (
     PostDecoderSizes,
     PromptEncoderSizes,
 )
-from models.tokenizers import (
+from models.network.chex import Chex
+from models.reading.tokenizers import (
     PROMPT_VOCABULARY,
     SENTENCE_MERGES,
     SENTENCE_VOCABULARY,
@@ -90,13 +90,13 @@ def record(folder: Path) -> None:
         film = np.random.default_rng(number).integers(0, 256, (rows, columns)).astype(np.uint8)
         assert cv2.imwrite(str(folder / f"image{number}.png"), film)
         arrays[f"image{number}/raw_uint8"] = film
-    subject = Subject(
+    ours = RecordedNetwork(
         recording=Recording(folder=folder, arrays=arrays, texts=texts, config={}),
         network=network,
         phrases=PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY),
         sentences=SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES),
     )
-    fill_in(subject, arrays, texts)
+    fill_in(ours, arrays, texts)
     np.savez(folder / "golden.npz", **arrays)  # type: ignore[arg-type]  # it takes the names of the arrays
     (folder / "golden_text.json").write_text(json.dumps(texts), encoding="utf-8")
     config = {
@@ -146,14 +146,14 @@ def inputs(random: np.random.Generator) -> dict[str, Array]:
     }
 
 
-def fill_in(subject: Subject, arrays: dict[str, Array], texts: dict[str, object]) -> None:
+def fill_in(ours: RecordedNetwork, arrays: dict[str, Array], texts: dict[str, object]) -> None:
     """Compute every part until none lacks what another computes."""
     for _ in range(4):
         lacking = []
         for compute in PARTS.values():
             try:
                 with torch.inference_mode():
-                    for name, value in compute(subject):
+                    for name, value in compute(ours):
                         if isinstance(value, Tensor | np.ndarray):
                             arrays[name] = np.asarray(value)
                         else:

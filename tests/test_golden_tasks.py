@@ -12,7 +12,7 @@ import torch
 
 from models.golden import tasks
 from models.golden.comparison import difference, same
-from models.golden.subject import Recording, open_subject
+from models.golden.recording import Recording, open_network
 
 GOLDEN = Path(os.environ.get("CHEX_GOLDEN", Path(__file__).parent / "golden"))
 
@@ -25,12 +25,12 @@ Done = tuple[Recording, dict[str, object]]
 @pytest.fixture(scope="module")
 def done() -> Done:
     """The recording, and everything that the tasks compute of what is recorded."""
-    subject = open_subject(GOLDEN)
-    recorded = {*subject.recording.arrays, *subject.recording.texts}
+    ours = open_network(GOLDEN)
+    recorded = {*ours.recording.arrays, *ours.recording.texts}
     parts = (tasks.detections, tasks.groundings, tasks.regions, tasks.positiveness, tasks.selections)
     with torch.inference_mode():
-        computed = {name: value for part in parts for name, value in part(subject)}
-    return subject.recording, {name: value for name, value in computed.items() if name in recorded}
+        computed = {name: value for part in parts for name, value in part(ours)}
+    return ours.recording, {name: value for name, value in computed.items() if name in recorded}
 
 
 def test_every_task_gives_the_recorded_numbers(done: Done) -> None:

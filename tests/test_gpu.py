@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from export import build, parity
-from models.checkpoint import load_network
+from models.checkpoint.weights import load_network
 from models.engines import open_engine
 from models.engines.fallback import open_first
 from models.engines.profiles import RANGES
 from models.engines.proof import STAGES
 from models.manifest import read_manifest
-from models.static_decoding import CHECK_EVERY, write_static
-from models.tokenizers import SENTENCE_END
+from models.network.static_decoding import CHECK_EVERY, write_static
+from models.reading.tokenizers import SENTENCE_END
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
@@ -37,7 +37,7 @@ def engines(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_graph_has_its_engine_and_a_second_start_builds_none(model: Path, engines: Path) -> None:
+def test_every_graph_has_an_engine_and_a_restart_builds_none(model: Path, engines: Path) -> None:
     written = {path: path.stat().st_mtime_ns for path in engines.glob("*.engine")}
     assert len(written) == len(STAGES)
 
@@ -57,7 +57,7 @@ def test_tensorrt_reads_64_films_within_the_float16_tolerance(model: Path, engin
     assert parity.agree(stages), parity.lines(stages)
 
 
-def test_onnx_runtime_on_the_gpu_stays_within_the_float32_tolerance(model: Path) -> None:
+def test_onnx_runtime_on_a_gpu_keeps_the_float32_tolerance(model: Path) -> None:
     stages = parity.compare(
         open_engine(model, engine="torch"), open_engine(model, engine="onnx-cuda"), read_manifest(model).sizes
     )
@@ -65,7 +65,7 @@ def test_onnx_runtime_on_the_gpu_stays_within_the_float32_tolerance(model: Path)
     assert parity.agree(stages), parity.lines(stages)
 
 
-def test_more_films_than_an_engine_takes_at_once_go_through_in_parts(model: Path, engines: Path) -> None:
+def test_more_films_than_an_engine_takes_are_read_in_parts(model: Path, engines: Path) -> None:
     engine = open_engine(model, engine="tensorrt", engines=engines)
     pixels = np.random.default_rng(0).normal(size=(RANGES["film"].most + 3, 224, 224)).astype(np.float32)
 

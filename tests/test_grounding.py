@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.chex import Chex
-from models.detector import Detection
+from models.network.chex import Chex
+from models.network.detector import Detection
 from models.tasks.batch import Picture, fill_up
-from models.tasks.grounding import GroundingSettings, groundings, locate, unique_sentences
+from models.tasks.grounding import GroundingSettings, groundings, locate
 from tests.test_chex import DIM, PER_PROMPT, SIZES
 
 PUBLISHED = GroundingSettings()
@@ -46,14 +46,7 @@ def found(boxes: list[list[list[float]]], scores: list[list[float]]) -> Detectio
     )
 
 
-def test_a_sentence_is_asked_once_and_in_the_order_of_the_alphabet() -> None:
-    assert unique_sentences(["Small effusion.", "Large heart.", "Small effusion."]) == [
-        "Large heart.",
-        "Small effusion.",
-    ]
-
-
-def test_boxes_of_a_sentence_come_best_first_without_those_that_a_better_one_covers() -> None:
+def test_boxes_of_a_sentence_come_best_first_without_overlaps() -> None:
     proposed = found([[LEFT, NEAR_LEFT, RIGHT], [RIGHT, LEFT, NEAR_LEFT]], [[0.2, 0.4, 0.6], [0.1, 0.5, 0.3]])
 
     ((first, second),) = groundings(proposed, torch.tensor([[False, False]]), PUBLISHED)
@@ -84,7 +77,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> Non
         GroundingSettings(**wrong)
 
 
-def test_a_film_that_fills_its_row_is_grounded_as_if_it_were_alone(network: Chex, picture: Picture) -> None:
+def test_a_film_that_fills_its_row_is_grounded_as_if_alone(network: Chex, picture: Picture) -> None:
     rows = sentences(3, 1)
     together = locate(network, picture, *fill_up(rows))
 
@@ -95,9 +88,7 @@ def test_a_film_that_fills_its_row_is_grounded_as_if_it_were_alone(network: Chex
     torch.testing.assert_close(alone.scores, together.scores[:1])
 
 
-def test_padding_finds_nothing_but_is_seen_by_the_sentences_of_its_film_as_published(
-    network: Chex, picture: Picture
-) -> None:
+def test_padding_finds_nothing_but_sentences_see_it_as_published(network: Chex, picture: Picture) -> None:
     rows = sentences(3, 1)
     together = locate(network, picture, *fill_up(rows))
 

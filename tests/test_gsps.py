@@ -10,10 +10,12 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node import identity
+from node.dicom import identity
+from node.dicom.film_header import parse_header
 from node.domain import Box, Film, Report
-from node.outputs import gsps, sr, words
+from node.outputs import gsps, wording
 from node.outputs.document import save_bytes
+from node.outputs.sr import report as sr
 from tests import samples, validators
 from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, unread
 
@@ -58,7 +60,7 @@ def reported_regions(item: Dataset) -> dict[str, tuple[float, ...]]:
 
 
 @pytest.mark.parametrize("findings", [several().findings, (absent(),)], ids=["findings", "none"])
-def test_report_and_state_have_the_same_tracking_uids_and_rectangles(findings: tuple[()]) -> None:
+def test_report_and_state_share_tracking_uids_and_rectangles(findings: tuple[()]) -> None:
     of = report(film(findings=findings))
     [document] = sr.write(of, sources(cr(1)), BERLIN)
     [state] = gsps.write(of, sources(cr(1)), BERLIN)
@@ -72,13 +74,13 @@ def test_report_and_state_have_the_same_tracking_uids_and_rectangles(findings: t
         assert outline == pytest.approx(reported[uid], abs=1e-3)
 
 
-def test_a_state_beside_a_film_with_findings_tracks_no_finding_that_the_report_has_not() -> None:
+def test_a_state_tracks_only_findings_of_the_report() -> None:
     of = report(several(), film(3, findings=(absent(),)))
     headers = sources(cr(1), cr(3))
 
     states = gsps.write(of, headers, BERLIN)
 
-    squares = {words.analyzed_tracking_uid(of, one) for one in of.films}
+    squares = {wording.analyzed_tracking_uid(of, analyzed) for analyzed in of.films}
     drawn = {uid for state in states for uid in regions(state)}
     assert drawn - squares == reported_regions(sr.write(of, headers, BERLIN)[0]).keys()
     assert [len(label(state)) for state in states] == [1, 3]  # the film without findings says so
@@ -127,7 +129,7 @@ def test_each_box_is_a_closed_unfilled_line_with_a_label() -> None:
     ]
 
 
-def test_the_research_label_and_the_analyzed_square_have_their_own_layers() -> None:
+def test_research_label_and_analyzed_square_have_own_layers() -> None:
     dataset = written(several())
 
     assert label(dataset) == ["AI RESEARCH - NOT FOR DIAGNOSIS - square: analyzed part"]
@@ -141,7 +143,7 @@ def test_the_research_label_and_the_analyzed_square_have_their_own_layers() -> N
 
 
 @pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
-def test_the_label_stands_a_line_inside_the_film_and_off_the_labels_of_boxes(of: Film) -> None:
+def test_the_label_lies_inside_the_film_clear_of_box_labels(of: Film) -> None:
     dataset = written(of)
 
     lines = [corners(item) for item in layer(dataset, gsps.LABEL).TextObjectSequence]
@@ -149,7 +151,7 @@ def test_the_label_stands_a_line_inside_the_film_and_off_the_labels_of_boxes(of:
     left, top, right, bottom = np.array(lines).T
     assert (left.min(), right.max(), bottom.max()) == (line, samples.COLUMNS - line, samples.ROWS - line)
     assert (top[1:] >= bottom[:-1]).all()
-    if words.reported(of):
+    if wording.reported(of):
         assert all(corners(item)[3] <= top.min() for item in layer(dataset, gsps.BOXES).TextObjectSequence)
 
 
@@ -167,10 +169,10 @@ def test_films_of_any_shape_have_their_label_inside(columns: int, rows: int, has
             assert 0 <= top < bottom <= rows
 
 
-def test_a_film_without_findings_shows_its_analyzed_square_and_says_why_there_is_no_box() -> None:
+def test_a_film_without_findings_says_why_it_has_no_box() -> None:
     dataset = written(film(findings=(absent(),)))
 
-    assert list(regions(dataset)) == [words.analyzed_tracking_uid(report(film()), film())]
+    assert list(regions(dataset)) == [wording.analyzed_tracking_uid(report(film()), film())]
     assert label(dataset) == [
         "AI RESEARCH - NOT FOR DIAGNOSIS - square: analyzed part",
         "No prompted finding near its threshold.",
@@ -198,11 +200,11 @@ def test_one_state_for_each_film_that_was_read() -> None:
 
     first, second = gsps.write(of, sources(cr(1), bare(2), cr(3)), BERLIN)
 
-    images = [one.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for one in (first, second)]
+    images = [state.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for state in (first, second)]
     assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
     assert first.SeriesInstanceUID == second.SeriesInstanceUID
     assert first.SOPInstanceUID != second.SOPInstanceUID
-    assert identity.is_own(first)
+    assert parse_header(first).is_own
 
 
 @pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
@@ -244,7 +246,7 @@ def test_modules_that_validators_complain_about_are_right() -> None:
     assert dataset.ContributingEquipmentSequence[0].DeviceUID == identity.device_uid(samples.MODEL)
 
 
-def test_the_same_reading_has_the_same_uid_and_a_moved_box_another() -> None:
+def test_equal_readings_share_a_uid_and_a_moved_box_changes_it() -> None:
     moved = replace(several().findings[0].boxes[0], box=Box(left=150.5, top=900.5, right=700, bottom=1700))
     first = replace(several().findings[0], boxes=(moved,))
 

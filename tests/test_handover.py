@@ -6,13 +6,14 @@ import sqlalchemy as sa
 from dbos import DBOS
 from structlog.testing import capture_logs
 
-from node.database import connect
 from node.errors import Stopped
-from node.handover import Heir, Lifeline
+from node.jobs.takeover import ExecutorLock, Takeover
+from node.store.database import connect
 from tests.peers import wait_until
 from tests.postgres import Postgres
 
 NEVER = threading.Event()
+HELD = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
 
 
 @pytest.fixture
@@ -24,14 +25,14 @@ def engine(postgres: Postgres) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def test_the_engine_still_has_the_call_that_recovers_the_work_of_others() -> None:
+def test_the_engine_has_the_call_that_recovers_others_work() -> None:
     assert callable(DBOS._recover_pending_workflows)
 
 
 def test_a_name_that_is_taken_is_waited_for(engine: sa.Engine) -> None:
-    first = Lifeline(engine, "worker", stop=NEVER)
-    got: list[Lifeline] = []
-    waiting = threading.Thread(target=lambda: got.append(Lifeline(engine, "worker", stop=NEVER)), daemon=True)
+    first = ExecutorLock(engine, "worker", stop=NEVER)
+    got: list[ExecutorLock] = []
+    waiting = threading.Thread(target=lambda: got.append(ExecutorLock(engine, "worker", stop=NEVER)), daemon=True)
 
     with capture_logs() as said:
         waiting.start()
@@ -45,22 +46,25 @@ def test_a_name_that_is_taken_is_waited_for(engine: sa.Engine) -> None:
 
 
 def test_who_waits_for_its_name_can_be_stopped(engine: sa.Engine) -> None:
-    first, stop = Lifeline(engine, "worker", stop=NEVER), threading.Event()
+    first, stop = ExecutorLock(engine, "worker", stop=NEVER), threading.Event()
     threading.Timer(0.2, stop.set).start()
 
     with pytest.raises(Stopped):
-        Lifeline(engine, "worker", stop=stop)
+        ExecutorLock(engine, "worker", stop=stop)
 
     first.close()
 
 
-def test_different_names_keep_out_of_each_others_way(engine: sa.Engine) -> None:
-    for lifeline in [Lifeline(engine, name, stop=NEVER) for name in ("worker-0", "worker-1")]:
+def test_different_names_keep_out_of_each_others_way(engine: sa.Engine, postgres: Postgres) -> None:
+    lifelines = [ExecutorLock(engine, name, stop=NEVER) for name in ("worker-0", "worker-1")]
+
+    assert len(postgres.execute(HELD)) == 2
+    for lifeline in lifelines:
         lifeline.close()
 
 
 def test_an_executor_hears_that_its_lock_is_lost(engine: sa.Engine, postgres: Postgres) -> None:
-    lifeline, lost = Lifeline(engine, "worker", stop=NEVER), threading.Event()
+    lifeline, lost = ExecutorLock(engine, "worker", stop=NEVER), threading.Event()
     lifeline.watch(lambda _reason: lost.set())
 
     postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'", database="postgres")
@@ -70,17 +74,17 @@ def test_an_executor_hears_that_its_lock_is_lost(engine: sa.Engine, postgres: Po
 
 
 def test_an_executor_that_says_nothing_any_more_loses_its_lock(engine: sa.Engine, postgres: Postgres) -> None:
-    lifeline = Lifeline(engine, "worker", stop=NEVER, silence_seconds=1)  # not watched: as in a frozen process
+    lifeline = ExecutorLock(engine, "worker", stop=NEVER, silence_seconds=1)  # not watched: as in a frozen process
 
-    wait_until(
-        lambda: not postgres.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"), what="the lock is free"
-    )
+    wait_until(lambda: not postgres.execute(HELD), what="the lock is free")
 
+    ExecutorLock(engine, "worker", stop=NEVER).close()
+    assert postgres.execute(HELD) == []
     lifeline.close()
 
 
-def test_the_work_of_the_dead_is_put_back_and_that_of_the_living_is_not(engine: sa.Engine, postgres: Postgres) -> None:
-    living = Lifeline(engine, "living", stop=NEVER)
+def test_only_the_work_of_dead_executors_is_put_back(engine: sa.Engine, postgres: Postgres) -> None:
+    living = ExecutorLock(engine, "living", stop=NEVER)
     living.watch(lambda _reason: None)
     for executor, status in (("living", "PENDING"), ("dead", "PENDING"), ("me", "PENDING"), ("done", "SUCCESS")):
         postgres.execute(f"INSERT INTO dbos.workflow_status VALUES ('{executor}', '{status}')")
@@ -93,7 +97,7 @@ def test_the_work_of_the_dead_is_put_back_and_that_of_the_living_is_not(engine: 
         recovered.append(executor)
         return 1
 
-    heir = Heir(engine, "me", recover)
+    heir = Takeover(engine, "me", recover)
     assert again.wait(timeout=30)
     heir.close()
     living.close()
@@ -101,7 +105,7 @@ def test_the_work_of_the_dead_is_put_back_and_that_of_the_living_is_not(engine: 
     assert set(recovered) == {"dead"}
 
 
-def test_the_dead_cannot_start_again_while_their_work_is_put_back(engine: sa.Engine, postgres: Postgres) -> None:
+def test_no_executor_starts_while_its_work_is_put_back(engine: sa.Engine, postgres: Postgres) -> None:
     postgres.execute("INSERT INTO dbos.workflow_status VALUES ('dead', 'PENDING')")
     events: list[str] = []
     in_hand, go_on = threading.Event(), threading.Event()
@@ -113,7 +117,7 @@ def test_the_dead_cannot_start_again_while_their_work_is_put_back(engine: sa.Eng
         events.append("put back")
         return 1
 
-    heir = Heir(engine, "me", recover)
+    heir = Takeover(engine, "me", recover)
     assert in_hand.wait(timeout=30)
     starting = threading.Thread(target=lambda: _start(engine, events), daemon=True)
     with capture_logs() as said:
@@ -127,7 +131,7 @@ def test_the_dead_cannot_start_again_while_their_work_is_put_back(engine: sa.Eng
 
 
 def _start(engine: sa.Engine, events: list[str]) -> None:
-    lifeline = Lifeline(engine, "dead", stop=NEVER)
+    lifeline = ExecutorLock(engine, "dead", stop=NEVER)
     events.append("started")
     lifeline.close()
 
@@ -140,7 +144,7 @@ def test_an_heir_outlives_a_look_that_fails(engine: sa.Engine, postgres: Postgre
         raise sa.exc.OperationalError("lost", None, Exception("lost"))
 
     postgres.execute("INSERT INTO dbos.workflow_status VALUES ('dead', 'PENDING')")
-    heir = Heir(engine, "me", recover)
+    heir = Takeover(engine, "me", recover)
 
     assert looks.acquire(timeout=30)
     assert looks.acquire(timeout=30)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from node.conflict import has_other_pixels
-from node.errors import Refused
-from node.header import identify
+from node.dicom.header import identify
+from node.errors import Refused, Undecodable
+from node.read.decoding import load, read_file, read_header
+from node.store.conflict import has_other_pixels
 from tests import films
 
 MIB = 1024 * 1024
 BULK = 100 * MIB
 SPARE = 40 * MIB
 STUDY, FILM = b"1.2.3\0", b"1.2.3.4\0"
+STUDY_TAG = b"\x20\0\x0d\0UI"
 UNDEFINED = 0xFFFFFFFF
 ITEM, SEQUENCE_END = struct.pack("<HHL", 0xFFFE, 0xE000, BULK), struct.pack("<HHL", 0xFFFE, 0xE0DD, 0)
 
@@ -41,6 +45,13 @@ IN_A_SEQUENCE = (
     struct.pack("<HHL", 0xFFFE, 0xE00D, 0) + SEQUENCE_END,
 )
 """What stands before and after 100 MB of zeros."""
+
+
+def many_elements(*groups: int) -> bytes:
+    """Every private element that so many groups can have, 65,520 in each."""
+    return b"".join(
+        struct.pack("<HH2sH2s", group, number, b"LO", 2, b"ab") for group in groups for number in range(0x10, 0x10000)
+    )
 
 
 def with_bulk(path: Path, before: bytes, after: bytes) -> Path:
@@ -114,3 +125,58 @@ def test_pixels_are_compared_without_what_stands_before_them(
     with little_memory():
         assert not has_other_pixels(first, first)
         assert has_other_pixels(first, second) is is_found
+
+
+def with_many(before: bytes = b"", after: bytes = b"") -> bytes:
+    """The file of a film with private elements before and after its Study Instance UID."""
+    content = films.file_bytes(films.thumbnail())
+    start = content.index(STUDY_TAG)
+    end = content.index(b"\x20\0\x0e\0UI")
+    patient = content.index(b"\x10\0\x10\0PN")
+    return content[:patient] + before + content[patient:start] + content[start:end] + after + content[end:]
+
+
+def test_an_object_of_458_752_elements_is_refused_cheaply(tmp_path: Path) -> None:
+    content = with_many(
+        before=many_elements(*range(0x0009, 0x000F, 2), 0x000F), after=many_elements(0x0021, 0x0023, 0x0025)
+    )
+    began = time.process_time()
+
+    with pytest.raises(Refused):
+        identify(BytesIO(films.body_of(content)), ExplicitVRLittleEndian)
+
+    assert time.process_time() - began < 4.0
+
+
+def test_a_film_of_458_752_private_elements_costs_little(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(with_many(after=many_elements(*range(0x0021, 0x002F, 2))))
+    began = time.process_time()
+
+    assert identify(BytesIO(films.body_of(path.read_bytes())), ExplicitVRLittleEndian)[1]
+    with pytest.raises(Undecodable):
+        read_header(path)
+    assert has_other_pixels(path, path) is False
+
+    assert time.process_time() - began < 4.0  # 0.4 to 0.8 s where it is quiet; 11 s without bounds
+
+
+def test_elements_within_sequences_are_bounded_too(tmp_path: Path) -> None:
+    item = struct.pack("<HHL", 0xFFFE, 0xE000, UNDEFINED)
+    nested = element(0x0021, 0x1010, b"SQ", UNDEFINED) + item + many_elements(0x0023, 0x0025)
+    nested += struct.pack("<HHL", 0xFFFE, 0xE00D, 0) + SEQUENCE_END
+    path = tmp_path / "film.dcm"
+    path.write_bytes(with_many(after=nested))
+    began = time.process_time()
+
+    with pytest.raises(Undecodable):
+        read_header(path)
+
+    assert time.process_time() - began < 4.0  # 0.4 to 0.8 s where it is quiet; 11 s without bounds
+
+
+def test_a_film_with_thousands_of_private_elements_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(with_many(after=many_elements(0x0021)[: 5_000 * 10]))
+
+    assert load(read_file(path), gray="voi", square=lambda columns, rows: (0.0, 0.0, columns, rows)).picture.any()

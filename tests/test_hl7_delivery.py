@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from node import destinations, prompts
 from node.config import Hl7Destination, TlsSettings
-from node.database import connect
-from node.destinations import hl7
+from node.deliver import destinations, hl7
+from node.deliver.delivery import StepResult
 from node.domain import Order, OutputObject
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
-from node.ledger import Ledger
+from node.jobs.round_steps import Steps, delivery_of
 from node.metrics import Metrics
-from node.order_store import OrderStore
+from node.orders.store import OrderStore
 from node.outputs import oru
 from node.pipeline import Pipeline
-from node.sending import Json
-from node.spool import Spool
-from node.steps import Steps, delivery_of
+from node.read import prompts
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.spool import Spool
 from tests import films, mllp, peers, samples, senders
 from tests.fakes import ScriptedReader
 from tests.mllp import InformationSystem, Mood
@@ -58,10 +58,10 @@ def to(system: InformationSystem, *, answer_seconds: float = 60.0, tls: TlsSetti
 
 
 def deliver(result: Path, destination: Hl7Destination) -> None:
-    destinations.deliver(result, destination, calling_aet="CHEX")
+    destinations.deliver(result.read_bytes(), destination, calling_aet="CHEX")
 
 
-def test_a_result_arrives_as_it_lies_on_disk_but_for_its_addresses(
+def test_a_result_arrives_as_stored_except_for_its_addresses(
     system: InformationSystem, result: Path, content: bytes
 ) -> None:
     destination = dataclasses.replace(
@@ -119,7 +119,7 @@ def test_the_reason_of_a_refusal_decides(
         Mood.LATE_ANSWER,
     ],
 )
-def test_anything_but_an_answer_is_tried_again_and_stops_no_other_result(
+def test_anything_but_an_answer_is_retried_and_delays_no_other(
     system: InformationSystem, result: Path, mood: Mood
 ) -> None:
     system.mood = lambda: mood
@@ -187,7 +187,7 @@ def test_a_result_goes_through_tls_both_sides_known(tmp_path: Path, result: Path
     assert len(system.kept) == 1
 
 
-def test_a_stranger_and_a_system_under_another_name_are_told_nothing(tmp_path: Path, result: Path) -> None:
+def test_strangers_and_wrongly_named_systems_are_sent_nothing(tmp_path: Path, result: Path) -> None:
     theirs, other = mllp.certificate(tmp_path, "ris"), mllp.certificate(tmp_path, "other")
     elsewhere = mllp.certificate(tmp_path, "elsewhere", host="IP:192.0.2.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -214,8 +214,7 @@ class Bench:
         self.ledger, self.orders = Ledger(connect(folder / "ledger.sqlite")), OrderStore(folder)
         spool = Spool(folder)
         film = films.thumbnail({"AccessionNumber": "A-17"})
-        uids = {"study_uid": film.StudyInstanceUID, "sop_instance_uid": film.SOPInstanceUID}
-        kept = spool.keep(**uids, meta=b"", body=films.file_bytes(film))
+        kept = films.keep(spool, film)
         self.pipeline = Pipeline(
             spool=spool,
             orders=self.orders,
@@ -237,10 +236,10 @@ class Bench:
         self.sending = senders.sending(spool, self.ledger, to(system))
 
     def written(self) -> tuple[OutputObject, bytes]:
-        (output,) = self.pipeline.write(self.plan)
-        return output, self.pipeline.spool.output_path(output).read_bytes()
+        (output,) = self.pipeline.write(self.plan).outputs
+        return output, self.pipeline.spool.output(output) or b""
 
-    def send(self, output: OutputObject) -> Json:
+    def send(self, output: OutputObject) -> StepResult:
         return self.sending.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
 
 
@@ -251,7 +250,7 @@ def bench(tmp_path: Path, system: InformationSystem) -> Iterator[Bench]:
     bench.ledger.close()
 
 
-def test_an_order_that_comes_between_two_attempts_to_write_changes_nothing(bench: Bench) -> None:
+def test_an_order_between_two_write_attempts_changes_nothing(bench: Bench) -> None:
     before = bench.written()
 
     bench.orders.keep(Order(accession="A-17", placer_number=("P1",)))
@@ -281,9 +280,7 @@ def test_a_message_is_delivered_delayed_and_parked_as_any_output(bench: Bench, s
     assert len(system.kept) == 1
 
 
-def test_a_thousand_results_arrive_at_a_system_that_misbehaves_and_none_with_other_content(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_thousand_results_survive_a_system_that_misbehaves(tmp_path: Path, content: bytes) -> None:
     control_id = read(content).header.text(10).encode()
     results = {f"{number:020}": tmp_path / f"{number}.hl7" for number in range(1000)}
     for name, path in results.items():

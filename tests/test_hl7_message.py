@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
-from node import identity
+from node.dicom import identity
 from node.domain import Film, FindingState, Order, OutputObject, Report
 from node.hl7.text import Message, Segment, printable, read
 from node.outputs import oru
@@ -73,7 +73,9 @@ def test_another_reader_finds_the_same() -> None:
 
     assert str(found.segment("MSH")[9]) == "ORU^R01^ORU_R01"
     assert str(found.segment("PID")[3]) == "4711^^^CLINIC^PI"
-    assert [str(one[2]) for one in found.segments("OBX")] == [one.text(2) for one in read(content).named("OBX")]
+    assert [str(segment[2]) for segment in found.segments("OBX")] == [
+        segment.text(2) for segment in read(content).named("OBX")
+    ]
 
 
 def test_the_header_says_version_character_set_and_local_time() -> None:
@@ -84,26 +86,26 @@ def test_the_header_says_version_character_set_and_local_time() -> None:
     ]  # fmt: skip
 
 
-def test_the_research_label_comes_first_and_everything_is_preliminary() -> None:
+def test_the_research_label_comes_first_and_all_is_preliminary() -> None:
     whole = message(samples.several(), samples.unread(2))
     all_of_them = list(whole.named("OBX"))
 
     assert lines(all_of_them[0])[0].startswith(identity.RESEARCH_LABEL)
-    assert [one.text(1) for one in all_of_them] == [str(number) for number in range(1, len(all_of_them) + 1)]
-    assert {one.text(11) for one in all_of_them} == {"P"}
+    assert [segment.text(1) for segment in all_of_them] == [str(number) for number in range(1, len(all_of_them) + 1)]
+    assert {segment.text(11) for segment in all_of_them} == {"P"}
     assert only(whole, "OBR").text(25) == "P"
 
 
-def test_every_finding_has_its_state_and_its_probability_and_names_its_film() -> None:
+def test_every_finding_names_its_state_probability_and_film() -> None:
     whole = message(samples.unread(1), samples.several())
     findings = samples.several().findings
 
     coded, numbers = observations(whole, "CWE"), observations(whole, "NM")
-    assert [one.text(3) for one in coded] == [finding.code.value for finding in findings]
-    assert [one.text(5, 2) for one in coded] == ["Present", "Indeterminate", "Present", "Absent"]
-    assert [float(one.text(5)) for one in numbers] == [finding.probability for finding in findings]
-    assert {one.text(6) for one in numbers} == {"1"}
-    assert {one.text(4) for one in (*coded, *numbers)} == {"2"}
+    assert [segment.text(3) for segment in coded] == [finding.code.value for finding in findings]
+    assert [segment.text(5, 2) for segment in coded] == ["Present", "Indeterminate", "Present", "Absent"]
+    assert [float(segment.text(5)) for segment in numbers] == [finding.probability for finding in findings]
+    assert {segment.text(6) for segment in numbers} == {"1"}
+    assert {segment.text(4) for segment in (*coded, *numbers)} == {"2"}
 
 
 def test_an_absent_finding_never_reads_as_normal() -> None:
@@ -111,8 +113,8 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
 
     (coded,) = observations(whole, "CWE")
     assert coded.text(5, 9) == "Not seen by the network (below threshold; may have been missed)"
-    assert not any(one.text(8) for one in whole.named("OBX"))  # no flag: N would be normal
-    said = " ".join(" ".join(map(str.strip, lines(one))) for one in observations(whole, "TX"))
+    assert not any(segment.text(8) for segment in whole.named("OBX"))  # no flag: N would be normal
+    said = " ".join(" ".join(map(str.strip, lines(segment))) for segment in observations(whole, "TX"))
     assert "This is not a report of a normal film" in said
     assert said.lower().count("normal") == said.count("not a report of a normal film")
 
@@ -131,7 +133,7 @@ def test_the_analyzed_square_and_the_sentences_are_told() -> None:
     label, film, report = observations(whole, "TX")
     assert "Analyzed was the square of columns 120 to 1880, rows 0 to 1760" in " ".join(lines(film))
     assert any("Small right pleural effusion." in line for line in lines(report))
-    assert all(len(line) <= 90 for one in (label, film, report) for line in lines(one))
+    assert all(len(line) <= 90 for segment in (label, film, report) for line in lines(segment))
 
 
 def test_the_structured_report_is_named_where_there_is_one() -> None:
@@ -142,7 +144,7 @@ def test_the_structured_report_is_named_where_there_is_one() -> None:
     assert observations(read(alone), "HD") == []
 
 
-def test_order_numbers_come_from_the_order_and_else_from_the_film() -> None:
+def test_order_numbers_come_from_the_order_or_else_the_film() -> None:
     header = samples.cr()
     request = Dataset()
     request.RequestedProcedureID = "RP-3"
@@ -186,7 +188,7 @@ def test_what_is_not_known_of_a_patient_stays_empty() -> None:
     assert patient.components(5)[6] == "U"
 
 
-def test_the_same_report_is_the_same_message_and_another_time_no_other() -> None:
+def test_the_same_report_is_the_same_message_at_any_time() -> None:
     report = samples.report(samples.several())
     later = dataclasses.replace(report, created_at=report.created_at + timedelta(hours=1))
 
@@ -225,7 +227,7 @@ def test_any_text_arrives_as_it_was_said(text: str) -> None:
     assert only(whole, "OBR").components(2) == (printable(text).strip(), "RIS")
 
 
-def test_the_accession_number_of_the_order_stands_in_where_the_film_has_none() -> None:
+def test_the_order_lends_its_accession_number_to_a_film_without() -> None:
     header = samples.cr()
     header.AccessionNumber = ""
 

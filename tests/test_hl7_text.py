@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.hl7 import mllp
-from node.hl7.acknowledgment import Code, Complaint, acknowledge, read_acknowledgment
+from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge, read_acknowledgment
 from node.hl7.text import Delimiters, escape, read, unescape
 
 NOW = datetime(2024, 1, 31, 12, tzinfo=UTC)
@@ -27,7 +27,7 @@ def test_what_is_escaped_can_be_read_again(text: str) -> None:
 
 
 @given(ANY_TEXT)
-def test_an_escaped_text_holds_no_delimiter_and_no_control_character(text: str) -> None:
+def test_escaped_text_holds_no_delimiter_or_control_character(text: str) -> None:
     escaped = escape(text)
 
     assert not set("|^~&") & set(escaped)
@@ -49,7 +49,7 @@ def test_escape_sequences_of_others_are_read(written: str, meant: str) -> None:
     assert unescape(written, Delimiters()) == meant
 
 
-def test_a_message_is_cut_at_the_delimiters_that_its_header_names() -> None:
+def test_a_message_is_split_at_the_delimiters_of_its_header() -> None:
     message = read(b"MSH#*+!%#RIS#A*B%C+second##x!S!y\rZZZ#1\n")
 
     assert message.header.text(3) == "RIS"
@@ -72,8 +72,8 @@ def test_whatever_comes_is_a_message_or_none(content: bytes) -> None:
     assert isinstance(message.header.text(9, 2), str)
 
 
-def test_an_acknowledgment_names_the_message_and_swaps_the_addresses() -> None:
-    answer = hl7.parse(acknowledge(read(ORDER), Code.ACCEPT, now=NOW).decode())
+def test_an_acknowledgment_names_the_message_and_swaps_addresses() -> None:
+    answer = hl7.parse(acknowledge(read(ORDER), AcknowledgmentCode.ACCEPT, now=NOW).decode())
 
     header, verdict = answer.segment("MSH"), answer.segment("MSA")
     assert [str(header[field]) for field in (3, 4, 5, 6)] == ["CHEX", "XRAY", "RIS", "CLINIC"]
@@ -82,7 +82,9 @@ def test_an_acknowledgment_names_the_message_and_swaps_the_addresses() -> None:
 
 
 def test_a_complaint_is_read_as_it_was_written() -> None:
-    content = acknowledge(read(ORDER), Code.ERROR, now=NOW, complaint=Complaint(condition="101", text="no | number"))
+    content = acknowledge(
+        read(ORDER), AcknowledgmentCode.ERROR, now=NOW, complaint=Complaint(condition="101", text="no | number")
+    )
 
     answer = read_acknowledgment(content)
 
@@ -153,5 +155,5 @@ def test_a_frame_that_never_ends_holds_nobody() -> None:
 
 
 def test_a_message_with_a_mark_inside_cannot_be_framed() -> None:
-    with pytest.raises(ValueError, match="marks"):
+    with pytest.raises(ValueError, match="frame characters"):
         mllp.frame(b"a\x1cb")

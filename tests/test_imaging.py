@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydicom import dcmwrite
+from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.uid import (
     UID,
@@ -22,10 +23,11 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from node.dicom.film_header import parse_header
 from node.domain import Reason
 from node.errors import ConfigError, Undecodable
-from node.framing import Turn
-from node.imaging import Radiograph, load, read_file, read_header, sides_known
+from node.read.decoding import Radiograph, load, read_file, read_header, sides_known
+from node.read.framing import Turn
 from tests import films
 
 
@@ -71,7 +73,7 @@ def test_rg1_is_the_same_film_in_every_encoding(encoding: str, tolerance: float)
     assert np.abs(decode(films.rg1(encoding)).gray - decode(films.rg1()).gray).max() <= tolerance
 
 
-def test_rg1_in_near_lossless_jpeg_ls_differs_by_its_allowed_error() -> None:
+def test_near_lossless_jpeg_ls_differs_by_its_allowed_error() -> None:
     near = decode(read_file(films.shared("chest/RG1_JLSN.dcm")))
 
     assert 0 < np.abs(near.gray - decode(films.rg1()).gray).max() < 1e-3
@@ -148,16 +150,16 @@ def test_a_film_is_turned_upright_by_its_orientation(orientation: list[str], tur
     film = decode(stored)
 
     assert film.framing.turn == turn
-    assert sides_known(stored)
+    assert sides_known(parse_header(stored))
     assert np.array_equal(film.gray, upright)
     assert film.picture.shape == (stored.Rows, stored.Columns)
 
 
 @pytest.mark.parametrize("orientation", [None, "", ["L"], ["L", "R"], ["LA", "F"], ["L", "P"], ["left", "foot"]])
-def test_without_a_frontal_orientation_nothing_is_turned_and_no_side_is_known(orientation: object) -> None:
+def test_without_a_frontal_orientation_no_side_is_known(orientation: object) -> None:
     film = films.thumbnail({"PatientOrientation": orientation})
 
-    assert not sides_known(film)
+    assert not sides_known(parse_header(film))
     assert decode(film).framing.turn == Turn()
 
 
@@ -165,7 +167,7 @@ def test_every_film_of_one_value_is_blank() -> None:
     assert {refusal(films.constant(value), gray) for value in (0, 5000) for gray in ("voi", "mimic_jpg")} == {"blank"}
 
 
-def test_a_film_that_shows_nothing_in_the_analyzed_square_is_blank() -> None:
+def test_a_film_with_an_empty_analyzed_square_is_blank() -> None:
     film = films.thumbnail()
     pixels = np.full((300, 100), 5000)
     pixels[:50] = np.arange(100)
@@ -261,9 +263,7 @@ def test_a_header_knows_of_its_pixels_without_holding_them(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("syntax", [None, JPEG2000Lossless])
 @pytest.mark.parametrize("share", [0.6, 0.99])
-def test_a_truncated_file_keeps_its_header_and_is_refused_at_decoding(
-    syntax: UID | None, share: float, tmp_path: Path
-) -> None:
+def test_a_truncated_file_keeps_its_header_and_fails_decoding(syntax: UID | None, share: float, tmp_path: Path) -> None:
     film = films.compressed(films.thumbnail(), syntax) if syntax else films.thumbnail()
     path = saved(tmp_path, films.truncated_bytes(film, share))
 
@@ -334,3 +334,20 @@ def test_a_broken_deflated_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Undecodable) as refused:
         read_file(deflated(tmp_path / "broken.dcm", b"\xff" * 100))
     assert refused.value.reason == Reason.UNDECODABLE
+
+
+class WithoutMemory(Dataset):
+    """A film whose pixels cannot be decoded now, for the machine has no memory left."""
+
+    def __getitem__(self, key: object) -> DataElement:  # type: ignore[override]  # pydicom has several overloads
+        if key == "PixelData":
+            raise MemoryError
+        return super().__getitem__(key)  # type: ignore[call-overload]
+
+
+def test_a_machine_without_memory_says_nothing_about_the_film() -> None:
+    film = WithoutMemory(films.thumbnail())
+    film.file_meta = films.thumbnail().file_meta
+
+    with pytest.raises(MemoryError):
+        decode(film)

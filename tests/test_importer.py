@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from models import published
-from models.checkpoint import importer, load_network, load_weights, verify
+from models.checkpoint import importer, published
 from models.checkpoint.__main__ import main
+from models.checkpoint.files import verify
 from models.checkpoint.importer import Wishes, bring
-from models.chex import Chex
+from models.checkpoint.weights import load_network, load_weights
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
+from models.network.chex import Chex
 from tests import official
+from tests.material import material
 from tests.official import HEADS, LM_HEAD, RUN, STEP, State
 
 INNER = f"{RUN}/checkpoints/checkpoint_{STEP:09d}.pth"
@@ -49,7 +51,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def run(source: Path, model: Path, *more: str) -> int:
-    return main([str(source), str(model), "--gpt2-heads", str(HEADS), *more])
+    return main([str(source), str(model), "--no-export", "--gpt2-heads", str(HEADS), *more])
 
 
 def test_the_imported_network_is_the_published_one_bit_for_bit(archive: Path, model: Path, state: State) -> None:
@@ -63,16 +65,20 @@ def test_the_imported_network_is_the_published_one_bit_for_bit(archive: Path, mo
     for key, tensor in original.state_dict().items():
         assert torch.equal(network.state_dict()[key], tensor), key
     pixels, tokens = torch.randn(1, 224, 224), torch.randint(0, 49408, (3, 77))
-    answers = [one.find(*one.encode_image(pixels), one.encode_prompts(tokens)[None]) for one in (network, original)]
+    answers = [
+        module.find(*module.encode_image(pixels), module.encode_prompts(tokens)[None]) for module in (network, original)
+    ]
     for got, wanted in zip(*answers, strict=True):
         assert torch.equal(got, wanted)
-    assert torch.equal(*(one.write(found[3][0], 6) for one, found in zip((network, original), answers, strict=True)))
+    assert torch.equal(
+        *(module.write(found[3][0], 6) for module, found in zip((network, original), answers, strict=True))
+    )
 
 
 def test_the_tiny_official_zip_is_read_as_it_is(
-    shared: Path, archive: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+    archive: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(shared / "chex" / "tiny_official_checkpoint.zip", model) == 0
+    assert run(material("chex/tiny_official_checkpoint.zip"), model) == 0
     assert run(archive, tmp_path / "ours") == 0
 
     assert read_manifest(model).files[WEIGHTS] == read_manifest(tmp_path / "ours").files[WEIGHTS]
@@ -105,7 +111,7 @@ def test_the_manifest_says_what_published_weights_need(archive: Path, model: Pat
 def test_the_answer_is_one_json_document(
     archive: Path, model: Path, state: State, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(archive, model, "--json", "--name", "mine", "--version", "2") == 0
+    assert run(archive, model, "--json", "--name", "mine", "--model-version", "2") == 0
 
     answer = json.loads(capsys.readouterr().out)
     assert answer["directory"] == str(model)
@@ -113,6 +119,8 @@ def test_the_answer_is_one_json_document(
     assert answer["parameters"] == sum(tensor.numel() for key, tensor in state.items() if key != LM_HEAD)
     assert answer["source"] == f"published.zip: {INNER}"
     assert answer["weights_sha256"] == read_manifest(model).files[WEIGHTS]
+    assert answer["exported"] is False
+    assert not (model / "onnx").exists()
 
 
 @pytest.mark.parametrize("source", ["chex_test", RUN, f"{RUN}/checkpoints", INNER])
@@ -144,7 +152,7 @@ def test_an_empty_directory_is_filled(archive: Path, tmp_path: Path) -> None:
     verify(tmp_path / "empty", read_manifest(tmp_path / "empty"))
 
 
-def test_weights_of_before_torch_and_numpy_renamed_things_are_read(
+def test_weights_saved_by_older_torch_and_numpy_are_read(
     folder: Path, tmp_path: Path, model: Path, state: State
 ) -> None:
     weights = {f"_orig_mod.{key}": tensor for key, tensor in state.items()}
@@ -181,9 +189,7 @@ def test_an_existing_directory_is_left_alone(archive: Path, model: Path, capsys:
     assert [path.name for path in model.parent.iterdir()] == ["model"]
 
 
-def test_a_place_that_cannot_become_a_directory_is_refused_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_impossible_target_directory_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "empty", target_is_directory=True)
@@ -194,8 +200,8 @@ def test_a_place_that_cannot_become_a_directory_is_refused_before_anything_is_re
         "link": "link is a link; name a new directory",
         "dangling": "dangling is a link; name a new directory",
         "file": "file exists already; name a new directory",
-        "file/below/model": "file is no folder; name a new directory elsewhere",
-        "dangling/model": "dangling is no folder; name a new directory elsewhere",
+        "file/below/model": "file is not a folder; name a new directory elsewhere",
+        "dangling/model": "dangling is not a folder; name a new directory elsewhere",
     }.items():
         assert run(tmp_path / "absent.zip", tmp_path / place) == 2
         assert f"{tmp_path / said}" in capsys.readouterr().err
@@ -203,7 +209,7 @@ def test_a_place_that_cannot_become_a_directory_is_refused_before_anything_is_re
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_mount_point_is_refused_since_nothing_can_be_renamed_to_it(
+def test_a_mount_point_is_refused_as_nothing_is_renamed_to_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path / "absent.zip", Path("/")) == 2
@@ -211,9 +217,9 @@ def test_a_mount_point_is_refused_since_nothing_can_be_renamed_to_it(
     assert "is a mount point; name a new directory in it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--name", "--version"])
+@pytest.mark.parametrize("option", ["--name", "--model-version"])
 @pytest.mark.parametrize("text", ["", "  ", "a\nb", "a\x1b[31m", "a\\b", "\udcff", "n" * 65])
-def test_a_name_that_no_report_can_carry_is_refused_before_anything_is_read(
+def test_a_name_that_no_report_can_carry_is_refused_at_once(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
 ) -> None:
     assert run(tmp_path / "absent.zip", model, option, text) == 2
@@ -223,7 +229,7 @@ def test_a_name_that_no_report_can_carry_is_refused_before_anything_is_read(
     assert not model.parent.exists()
 
 
-def test_a_folder_whose_name_no_report_can_carry_asks_for_another(
+def test_a_folder_name_that_no_report_can_carry_is_refused(
     folder: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = shutil.copytree(folder, tmp_path / "chex\\test")

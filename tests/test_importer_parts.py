@@ -10,11 +10,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from models import published
-from models.checkpoint import claims, load_network, load_weights, verify
+from models.checkpoint import claims, published
 from models.checkpoint.__main__ import main
 from models.checkpoint.assembly import assemble
 from models.checkpoint.contents import Contents, recognize
+from models.checkpoint.files import verify
+from models.checkpoint.weights import load_network, load_weights
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import shapes_of
@@ -54,8 +55,8 @@ def test_chexzero_and_then_gpt2_are_put_into_a_network(
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
 
-    assert main([str(chexzero), str(first), "--rest", str(rest)]) == 0
-    assert main([str(gpt2), str(second), "--rest", str(first)]) == 0
+    assert main([str(chexzero), str(first), "--no-export", "--rest", str(rest)]) == 0
+    assert main([str(gpt2), str(second), "--no-export", "--rest", str(first)]) == 0
 
     manifest = read_manifest(second)
     verify(second, manifest)
@@ -75,12 +76,12 @@ def test_chexzero_and_then_gpt2_are_put_into_a_network(
     assert "never any clinical use" in manifest.intended_use
 
 
-def test_the_numbers_that_clip_keeps_beside_its_weights_are_left_out(tmp_path: Path, state: State, rest: Path) -> None:
+def test_the_numbers_beside_the_weights_of_clip_are_left_out(tmp_path: Path, state: State, rest: Path) -> None:
     told = {"input_resolution": 224, "context_length": 77, "vocab_size": 49408}
     clip = official.chexzero(state) | {key: torch.tensor(number) for key, number in told.items()}
     source = official.save(tmp_path / "clip.pt", clip)
 
-    assert main([str(source), str(tmp_path / "model"), "--rest", str(rest)]) == 0
+    assert main([str(source), str(tmp_path / "model"), "--no-export", "--rest", str(rest)]) == 0
 
 
 def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State, rest: Path) -> None:
@@ -94,7 +95,7 @@ def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State, re
     hashes = set()
     for number, source in enumerate((gpt2, gpt2 / "pytorch_model.bin", old, new, new / "model.safetensors")):
         model = tmp_path / f"model{number}"
-        assert main([str(source), str(model), "--rest", str(rest), "--gpt2-heads", str(HEADS)]) == 0
+        assert main([str(source), str(model), "--no-export", "--rest", str(rest), "--gpt2-heads", str(HEADS)]) == 0
         hashes.add(read_manifest(model).files[WEIGHTS])
 
     assert len(hashes) == 1
@@ -163,7 +164,7 @@ def test_a_whole_network_takes_no_rest(
     assert "leave --rest out" in capsys.readouterr().err
 
 
-def test_heads_come_from_the_name_the_configuration_or_a_person_and_never_from_chex() -> None:
+def test_gpt2_heads_never_come_from_the_settings_of_chex() -> None:
     chex = Contents(kind="ChEX", state={}, config=official.config(), config_place="config_dict")
     hugging_face = Contents(kind="GPT-2", state={}, config=GPT2_CONFIG, config_place="config.json")
 

@@ -143,7 +143,7 @@ def test_what_is_no_weight_is_refused(
     assert f"wrong.pth: {key} {complaint}" in refused(lambda _, weights: weights.update({key: value}))
 
 
-def test_an_embedding_that_is_stored_twice_is_judged_by_its_numbers(refused: Callable[[Damage | Path], str]) -> None:
+def test_an_embedding_stored_twice_is_compared_by_its_numbers(refused: Callable[[Damage | Path], str]) -> None:
     tokens = "txt_decoder.language_model.transformer.wte.weight"
 
     def spoil(_: Content, weights: State) -> None:

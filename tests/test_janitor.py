@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from node import durable
-from node.database import connect
 from node.domain import Delivery, DeliveryState, Order
-from node.janitor import Janitor, removable
-from node.ledger import Ledger
-from node.order_store import OrderStore
-from node.rounds import RoundMark
-from node.spool import Spool
+from node.orders.store import OrderStore
+from node.service.retention import Janitor, removable
+from node.store import files
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
+from tests import films
 
 STUDY = "1.2.3"
 NOW = datetime.now(UTC)
@@ -36,7 +37,9 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
         self.orders = OrderStore(folder)
-        kept = self.spool.keep(study_uid=STUDY, sop_instance_uid="1.2.3.4", meta=b"", body=b"film").instance
+        kept = films.keep_bytes(
+            self.spool, study_uid=STUDY, sop_instance_uid="1.2.3.4", meta=films.META, body=b"film"
+        ).instance
         os.utime(kept.path, (1, 1))
         mark = RoundMark(number=1, created_at=NOW, files=(kept.path.name,), outputs=())
         self.spool.mark_round(STUDY, mark)
@@ -79,7 +82,9 @@ def test_a_study_that_is_not_finished_stays(shelf: Shelf, state: str) -> None:
 
 
 def test_a_study_with_a_late_film_stays(shelf: Shelf) -> None:
-    late = shelf.spool.keep(study_uid=STUDY, sop_instance_uid="1.2.3.5", meta=b"", body=b"late").instance
+    late = films.keep_bytes(
+        shelf.spool, study_uid=STUDY, sop_instance_uid="1.2.3.5", meta=films.META, body=b"late"
+    ).instance
     os.utime(late.path, (1, 1))
 
     assert shelf.removable() == []
@@ -102,14 +107,14 @@ def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
 def test_of_several_janitors_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
     history = History()
 
-    with durable.lock(shelf.spool.directory / "janitor.lock"):
+    with files.lock(shelf.spool.directory / "janitor.lock"):
         Janitor(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
 
     assert history.limits == []
     assert shelf.spool.study(STUDY).instances
 
 
-def test_the_rows_of_a_study_whose_removal_was_cut_short_go_later(shelf: Shelf) -> None:
+def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
     shelf.ledger.set_study("1.2.4", "receiving")
     assert shelf.spool.remove_study(STUDY)
 

@@ -11,8 +11,8 @@ import pytest
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
+from node.commands.operate import status
 from node.config import ModelSettings
-from node.status import status
 from tests import films, peers
 from tests.service import Service, run_command, settings_for
 
@@ -42,8 +42,8 @@ def test_two_films_come_back_as_one_report_and_two_overlays(
             archive.wait_for_kept(3, limit_seconds=120)
             assert service.stop() == 0
 
-    answers = [one.dataset for one in archive.kept]
-    reports, states = ([one for one in answers if one.Modality == kind] for kind in ("SR", "PR"))
+    answers = [received.dataset for received in archive.kept]
+    reports, states = ([answer for answer in answers if answer.Modality == kind] for kind in ("SR", "PR"))
     assert (len(reports), len(states)) == (1, 2)
     sources = [films.rg1(), films.rg1("J2KR")]
     for answer in answers:
@@ -95,12 +95,12 @@ def test_a_late_film_makes_a_new_report_that_names_the_older_one(tmp_path: Path)
         Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
     ):
         peers.send(films.as_another(films.thumbnail(), "first"), port=service.dicom_port)
-        first = next(one for one in archive.wait_for_kept(2) if one.dataset.Modality == "SR").dataset
+        first = next(received for received in archive.wait_for_kept(2) if received.dataset.Modality == "SR").dataset
         service.wait_for("study.finished")
         peers.send(films.as_another(films.thumbnail(), "late"), port=service.dicom_port)
         later = archive.wait_for_kept(4)[2:]
 
-    second = next(one for one in later if one.dataset.Modality == "SR").dataset
+    second = next(received for received in later if received.dataset.Modality == "SR").dataset
     (predecessor,) = second.PredecessorDocumentsSequence
     named = predecessor.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID
     assert named == first.SOPInstanceUID
@@ -115,13 +115,13 @@ def test_a_corrected_patient_name_makes_a_new_version(tmp_path: Path) -> None:
         peers.send(films.thumbnail(), port=service.dicom_port)
         service.wait_for("study.finished")
         peers.send(films.thumbnail({"PatientName": "Corrected^Name"}), port=service.dicom_port)
-        answers = [one.dataset for one in archive.wait_for_kept(4)]
+        answers = [received.dataset for received in archive.wait_for_kept(4)]
 
     assert len({answer.SOPInstanceUID for answer in answers}) == 4
     assert [str(answer.PatientName) for answer in answers].count("Corrected^Name") == 2
 
 
-def test_an_archive_that_was_down_gets_everything_when_it_is_back(tmp_path: Path) -> None:
+def test_an_archive_that_was_down_gets_everything_afterwards(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
         with Service(settings) as service:
@@ -140,7 +140,7 @@ def test_an_archive_that_was_down_gets_everything_when_it_is_back(tmp_path: Path
     }  # fmt: skip
 
 
-def test_objects_that_an_archive_does_not_take_now_go_out_later_and_stop_nobody(tmp_path: Path) -> None:
+def test_objects_refused_for_now_go_out_later_and_delay_no_other(tmp_path: Path) -> None:
     with (
         peers.ReceivingArchive() as archive,
         Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
@@ -153,7 +153,7 @@ def test_objects_that_an_archive_does_not_take_now_go_out_later_and_stop_nobody(
         received = archive.wait_for_kept(6)
         assert service.stop() == 0
 
-    assert len({one.sop_instance_uid for one in received}) == 6
+    assert len({kept.sop_instance_uid for kept in received}) == 6
 
 
 def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
@@ -166,7 +166,9 @@ def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
         peers.send(film, port=service.dicom_port)
         service.wait_for("delivery.parked", count=2)
         parked = json.loads(run_command("status", service.settings_path, "--json").stdout)["parked"]
-        assert [(one["study"], one["stage"]) for one in parked] == [(film.StudyInstanceUID, "deliver archive")] * 2
+        assert [(entry["study"], entry["stage"]) for entry in parked] == [
+            (film.StudyInstanceUID, "deliver archive")
+        ] * 2
         archive.accept()
 
         done = run_command("retry", service.settings_path, film.StudyInstanceUID, "--json")
@@ -175,7 +177,32 @@ def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
         archive.wait_for_kept(2)
         service.wait_for("delivery.sent", count=2)
         unknown = run_command("retry", service.settings_path, "1.2.3")
-        assert (unknown.returncode, "holds no such study" in unknown.stderr) == (2, True)
+        assert (unknown.returncode, "has no such study" in unknown.stderr) == (2, True)
+        nowhere = run_command("retry", service.settings_path, "--destination", "nowhere")
+        assert (nowhere.returncode, "no such destination" in nowhere.stderr) == (2, True)
+        nothing = run_command("retry", service.settings_path, "--all")
+        assert (nothing.returncode, nothing.stdout) == (0, "nothing is parked\n")
+        unclear = run_command("retry", service.settings_path, film.StudyInstanceUID, "--all")
+        assert (unclear.returncode, "one of the three" in unclear.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("which", [("--all",), ("--destination", "archive")])
+def test_what_is_parked_of_many_studies_goes_out_after_one_retry(tmp_path: Path, which: tuple[str, ...]) -> None:
+    sent = [films.as_another(films.thumbnail(), name, study=name) for name in "ab"]
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        archive.refuse(0xC000)
+        for film in sent:
+            peers.send(film, port=service.dicom_port)
+        service.wait_for("delivery.parked", count=4)
+        archive.accept()
+
+        done = run_command("retry", service.settings_path, *which, "--json")
+
+        assert json.loads(done.stdout) == {"queued": {film.StudyInstanceUID: 2 for film in sent}}
+        archive.wait_for_kept(4)
 
 
 def test_no_line_and_no_metric_holds_patient_data(tmp_path: Path) -> None:

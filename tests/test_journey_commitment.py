@@ -12,7 +12,7 @@ from tests.service import Service, settings_for
 from tests.test_journey_delivery import deliveries_of
 
 
-def test_orthanc_commits_to_what_it_was_sent_though_it_is_no_caller(tmp_path: Path) -> None:
+def test_orthanc_commits_to_its_objects_though_it_is_no_caller(tmp_path: Path) -> None:
     dicom_port = peers.free_port()
     with Orthanc(tmp_path, node_port=dicom_port) as orthanc:
         settings = settings_for(

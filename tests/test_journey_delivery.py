@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydicom import Dataset
 
-from node import status
+from node.commands import operate
 from node.config import DicomDestination, Settings
 from tests import films, peers
 from tests.committing import Answer, Committing, report
 from tests.service import Service, settings_for
-from tests.test_upgrade import FIXTURE, WAITING
+from tests.test_upgrade import FIRST, FIXTURES
 
 # ready, place, plan, read, write, queue, finish, send, send
 SENT = 9
@@ -29,23 +29,23 @@ def study(number: int) -> Dataset:
 def committing_settings(folder: Path, archive: peers.ReceivingArchive) -> Settings:
     settings = settings_for(folder / "node", archive_port=archive.port)
     destinations = tuple(
-        dataclasses.replace(one, storage_commitment=True)
-        for one in settings.destinations
-        if isinstance(one, DicomDestination)
+        dataclasses.replace(destination, storage_commitment=True)
+        for destination in settings.destinations
+        if isinstance(destination, DicomDestination)
     )
     return dataclasses.replace(settings, destinations=destinations)
 
 
 def deliveries_of(settings: Settings) -> dict[str, object]:
     """What `node status` says of the archive."""
-    deliveries = status.status(settings)["deliveries"]
+    deliveries = operate.status(settings)["deliveries"]
     assert isinstance(deliveries, dict)
     found = deliveries["archive"]
     assert isinstance(found, dict)
     return found
 
 
-def test_many_objects_for_an_archive_that_is_down_cost_few_attempts_and_go_out_when_it_is_back(tmp_path: Path) -> None:
+def test_an_archive_that_is_down_costs_few_attempts(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
         with Service(settings) as node:
@@ -64,7 +64,7 @@ def test_many_objects_for_an_archive_that_is_down_cost_few_attempts_and_go_out_w
     assert len(node.logged("destination.down")) == len(node.logged("destination.back")) == 1
 
 
-def test_objects_that_kill_their_association_again_and_again_stop_no_other(tmp_path: Path) -> None:
+def test_objects_that_break_every_association_delay_no_other(tmp_path: Path) -> None:
     poison = {study(number).StudyInstanceUID for number in range(2)}
     with peers.ReceivingArchive() as archive:
         archive.is_poison = lambda received: received.dataset.StudyInstanceUID in poison
@@ -72,13 +72,13 @@ def test_objects_that_kill_their_association_again_and_again_stop_no_other(tmp_p
             for number in range(4):
                 assert peers.send(study(number), port=node.dicom_port) == 0
             archive.wait_for_kept(4, limit_seconds=60.0)
-            assert {one.dataset.StudyInstanceUID for one in archive.kept}.isdisjoint(poison)
+            assert {received.dataset.StudyInstanceUID for received in archive.kept}.isdisjoint(poison)
             assert node.logged("destination.down") == []
             archive.is_poison = lambda _: False
             archive.wait_for_kept(8, limit_seconds=60.0)
 
 
-def test_what_was_sent_before_a_crash_is_committed_hours_later_and_after_another_start(tmp_path: Path) -> None:
+def test_objects_sent_before_a_crash_are_committed_hours_later(tmp_path: Path) -> None:
     committing = Committing(Answer.NEVER)
     with peers.ReceivingArchive(handlers=committing.handlers) as archive:
         settings = committing_settings(tmp_path, archive)
@@ -113,17 +113,19 @@ def test_an_archive_that_lost_everything_gets_it_again(tmp_path: Path) -> None:
             node.wait_for("delivery.committed", count=2)
 
     assert deliveries_of(settings)["committed"] == 2
-    assert {one.sop_instance_uid for one in archive.kept[:2]} == {one.sop_instance_uid for one in archive.kept[2:]}
+    assert {received.sop_instance_uid for received in archive.kept[:2]} == {
+        received.sop_instance_uid for received in archive.kept[2:]
+    }
 
 
-def test_what_waits_for_a_destination_that_leaves_the_settings_is_parked(tmp_path: Path) -> None:
+def test_deliveries_to_a_removed_destination_are_parked(tmp_path: Path) -> None:
     archive = peers.ReceivingArchive()  # and nobody listens there
     settings = settings_for(tmp_path / "node", archive_port=archive.port)
     with Service(settings) as first:
         assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
         first.wait_for("destination.down")
         assert first.stop() == 0
-    renamed = tuple(dataclasses.replace(one, name="other") for one in settings.destinations)
+    renamed = tuple(dataclasses.replace(destination, name="other") for destination in settings.destinations)
     with Service(dataclasses.replace(settings, destinations=renamed)) as second:
         second.wait_for("delivery.parked", count=2)
         assert second.stop() == 0
@@ -131,8 +133,8 @@ def test_what_waits_for_a_destination_that_leaves_the_settings_is_parked(tmp_pat
     assert deliveries_of(settings)["parked"] == 2
 
 
-def test_a_delivery_that_version_1_waited_for_in_its_slot_goes_on(tmp_path: Path) -> None:
-    with tarfile.open(FIXTURE) as archived:
+def test_a_delivery_that_version_1_left_waiting_goes_on(tmp_path: Path) -> None:
+    with tarfile.open(FIXTURES / FIRST.archive) as archived:
         archived.extractall(tmp_path, filter="data")
     recorded = (("send", '{"outcome":"delayed","wait":1.0,"down":true}'), ("DBOS.sleep", "1795324600.5"))
     with closing(sqlite3.connect(tmp_path / "node" / "engine.sqlite")) as engine, engine:
@@ -150,6 +152,7 @@ def test_a_delivery_that_version_1_waited_for_in_its_slot_goes_on(tmp_path: Path
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
         with Service(settings) as node:
             archive.wait_until(
-                lambda: sum(one.dataset.StudyInstanceUID == WAITING for one in archive.kept) == 2, limit_seconds=60.0
+                lambda: sum(received.dataset.StudyInstanceUID == FIRST.waiting for received in archive.kept) == 2,
+                limit_seconds=60.0,
             )
-            assert node.logged("engine.broken") == []
+            assert node.logged("executor.broken") == []

@@ -39,11 +39,14 @@ def test_a_result_answers_the_order_that_came_before_its_film(tmp_path: Path) ->
 
     assert first == second  # kept and not acknowledged, so it came again: the very same
     message = read(first.content)
-    order, reference = next(message.named("ORC")), [one for one in message.named("OBX") if one.text(2) == "HD"]
+    order, reference = (
+        next(message.named("ORC")),
+        [segment for segment in message.named("OBX") if segment.text(2) == "HD"],
+    )
     assert (order.components(2), order.components(3)) == (("P1", "RIS"), ("F1", "RIS"))
     assert next(message.named("PID")).components(5)[:2] == ("Zyxwvu", "Qrst")
-    report = next(one.dataset for one in archive.kept if one.dataset.Modality == "SR")
-    assert [one.text(5) for one in reference] == [report.SOPInstanceUID]
+    report = next(received.dataset for received in archive.kept if received.dataset.Modality == "SR")
+    assert [segment.text(5) for segment in reference] == [report.SOPInstanceUID]
     assert said["orders"] == {"stat": 1, "asap": 0, "routine": 0}
     assert said["deliveries"]["ris"]["sent"] == 1
     databases = b"".join(path.read_bytes() for path in (tmp_path / "node").glob("*.sqlite*"))

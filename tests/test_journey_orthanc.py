@@ -30,7 +30,7 @@ def reading_room(tmp_path: Path) -> Iterator[tuple[Orthanc, Service]]:
             assert service.stop() == 0
 
 
-def test_a_routed_film_gets_report_and_overlay_into_its_own_study(
+def test_a_routed_film_gets_report_and_overlay_in_its_study(
     reading_room: tuple[Orthanc, Service], chest_film: Path
 ) -> None:
     orthanc, _ = reading_room
@@ -40,8 +40,8 @@ def test_a_routed_film_gets_report_and_overlay_into_its_own_study(
 
     (study,) = orthanc.study_uids()
     found = orthanc.instances(study)
-    assert sorted(one.Modality for one in found) == ["CR", "PR", "SR"]
-    assert {one.PatientID for one in found} == {films.rg1().PatientID}
+    assert sorted(instance.Modality for instance in found) == ["CR", "PR", "SR"]
+    assert {instance.PatientID for instance in found} == {films.rg1().PatientID}
 
 
 def test_results_and_repeated_films_come_back_to_nothing(
@@ -53,31 +53,31 @@ def test_results_and_repeated_films_come_back_to_nothing(
 
     orthanc.upload(chest_film)
     status = peers.send(chest_film, port=service.dicom_port, calling_ae=orthanc.ae_title)
-    results = [one for one in orthanc.instances() if one.Modality in ("SR", "PR")]
-    routed_back = [peers.send(one, port=service.dicom_port, calling_ae=orthanc.ae_title) for one in results]
+    results = [instance for instance in orthanc.instances() if instance.Modality in ("SR", "PR")]
+    routed_back = [peers.send(result, port=service.dicom_port, calling_ae=orthanc.ae_title) for result in results]
 
     assert status == 0x0000
     assert routed_back == [0x0000, 0x0000]
     service.wait_for("study.finished", count=2)  # the round that found nothing but the node's own objects
-    arrived = [one.sop_instance_uid for one in orthanc.arrivals(calling_ae="CHEX")]
-    assert sorted(arrived) == sorted(one.SOPInstanceUID for one in results)
+    arrived = [arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")]
+    assert sorted(arrived) == sorted(result.SOPInstanceUID for result in results)
     assert orthanc.count() == 3
     left = [line["reason"] for line in service.logged("film.decided")]
     assert left.count("left:own_object") == 2
 
 
-def test_a_study_with_a_dose_report_and_other_objects_loses_nothing(reading_room: tuple[Orthanc, Service]) -> None:
+def test_a_study_with_a_dose_report_loses_nothing(reading_room: tuple[Orthanc, Service]) -> None:
     orthanc, service = reading_room
     others = [films.non_image(modality) for modality in ("dose report", "KO", "DOC")]
     lateral = films.as_another(films.lateral(), "lateral")
     frontal = films.thumbnail()
 
-    for one in (*others, lateral, frontal):
-        orthanc.upload(one)
+    for dataset in (*others, lateral, frontal):
+        orthanc.upload(dataset)
     service.wait_for("study.finished")
     orthanc.wait_for_count(len(others) + 2 + 2)
     orthanc.wait_until_idle()
 
-    kept = {one.SOPInstanceUID for one in orthanc.instances(frontal.StudyInstanceUID)}
-    assert kept >= {one.SOPInstanceUID for one in (*others, lateral, frontal)}
+    kept = {instance.SOPInstanceUID for instance in orthanc.instances(frontal.StudyInstanceUID)}
+    assert kept >= {dataset.SOPInstanceUID for dataset in (*others, lateral, frontal)}
     assert derive_uid("test film", "lateral") in kept

@@ -67,7 +67,7 @@ def test_a_report_says(report: str, expected: str) -> None:
 
     said = {signs[mark] + key for key, mark in marks.items() if key != "no_finding"}
     assert said == set(expected.split())
-    assert says(marks, "no_finding") is not any(one[0] in "+?" and "devices" not in one for one in said)
+    assert says(marks, "no_finding") is not any(label[0] in "+?" and "devices" not in label for label in said)
 
 
 def test_nothing_said_is_not_a_normal_film() -> None:

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node.database import connect
 from node.domain import Delivery, DeliveryState
-from node.ledger import Ledger, Parked, Standing
+from node.store.database import connect
+from node.store.ledger import DeliveryRecord, Ledger, Parked
 from tests.peers import wait_until
 from tests.postgres import Postgres
 
@@ -110,16 +110,16 @@ def test_parked_work_is_listed_with_its_reason(ledger: Ledger) -> None:
         Parked(study="2", stage="write", reason="why"),
         Parked(study="1", stage="deliver pacs", reason="refused"),
     ]
-    assert ledger.parked_deliveries("1") == [delivery()]
+    assert ledger.parked_deliveries(study_uid="1") == [delivery()]
 
 
-def test_a_delivery_that_is_parked_before_it_was_noted_has_its_reason(ledger: Ledger) -> None:
+def test_a_delivery_parked_before_it_was_noted_has_its_reason(ledger: Ledger) -> None:
     ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=1, reason="refused")
 
     assert ledger.parked() == [Parked(study="1", stage="deliver pacs", reason="refused")]
 
 
-def test_a_destination_is_paused_while_a_delivery_waits_for_another_try(ledger: Ledger) -> None:
+def test_a_destination_is_paused_while_a_delivery_awaits_a_retry(ledger: Ledger) -> None:
     ledger.add_delivery(delivery("down"))
     ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")
     ledger.add_delivery(delivery("up"))
@@ -137,9 +137,7 @@ def numbered(number: int) -> Delivery:
 
 
 @pytest.mark.parametrize(("refused", "taken"), [(1, 2), (2, 1)])
-def test_a_destination_that_took_another_delivery_since_is_not_delayed(
-    ledger: Ledger, refused: int, taken: int
-) -> None:
+def test_a_later_success_keeps_a_destination_from_being_delayed(ledger: Ledger, refused: int, taken: int) -> None:
     for number in (1, 2):
         ledger.add_delivery(numbered(number))
     ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=1, reason="refused")
@@ -154,9 +152,7 @@ def test_a_destination_that_took_another_delivery_since_is_not_delayed(
 
 
 @pytest.mark.parametrize(("taken", "failed"), [(1, 2), (2, 1)])
-def test_a_destination_that_took_a_delivery_before_is_delayed_all_the_same(
-    ledger: Ledger, taken: int, failed: int
-) -> None:
+def test_a_failure_delays_a_destination_after_earlier_success(ledger: Ledger, taken: int, failed: int) -> None:
     for number in (1, 2):
         ledger.add_delivery(numbered(number))
     ledger.set_sent(numbered(taken), attempts=1)
@@ -167,7 +163,7 @@ def test_a_destination_that_took_a_delivery_before_is_delayed_all_the_same(
     assert ledger.delayed_destinations() == {"pacs"}
 
 
-def test_parked_work_that_is_tried_anew_in_vain_delays_its_destination(ledger: Ledger) -> None:
+def test_parked_work_that_fails_again_delays_its_destination(ledger: Ledger) -> None:
     for state, attempts in ((DeliveryState.WAITING, 1), (DeliveryState.PARKED, 9)):
         ledger.set_delivery(numbered(1), state, attempts=attempts, reason="no answer")
     ledger.set_sent(numbered(2), attempts=1)
@@ -179,7 +175,7 @@ def test_parked_work_that_is_tried_anew_in_vain_delays_its_destination(ledger: L
     assert ledger.delayed_destinations() == {"pacs"}
 
 
-def test_a_refused_object_that_finds_its_destination_down_delays_it(ledger: Ledger) -> None:
+def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
     ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="refused")
     ledger.set_sent(numbered(2), attempts=1)
 
@@ -188,7 +184,7 @@ def test_a_refused_object_that_finds_its_destination_down_delays_it(ledger: Ledg
     assert ledger.delayed_destinations() == {"pacs"}
 
 
-def test_a_ledger_without_the_times_of_tries_goes_on_with_what_it_holds(tmp_path: Path) -> None:
+def test_a_ledger_without_times_of_attempts_is_taken_over(tmp_path: Path) -> None:
     with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
         ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=3, reason="no answer")
     with closing(sqlite3.connect(tmp_path / "node.sqlite")) as database:
@@ -239,10 +235,10 @@ def test_each_destination_has_an_oldest_delivery_while_one_waits(ledger: Ledger)
     assert 0.0 <= ledger.oldest_delivery_seconds()["down"] < 60.0
 
 
-def test_what_was_sent_and_is_to_be_committed_is_counted_until_it_is(ledger: Ledger) -> None:
+def test_sent_objects_count_as_uncommitted_until_committed(ledger: Ledger) -> None:
     first, second, other = delivery(uid="1.2"), delivery(uid="1.3"), delivery("archive")
-    for one in (first, second):
-        ledger.set_sent(one, attempts=1, awaits_commitment=True)
+    for sent in (first, second):
+        ledger.set_sent(sent, attempts=1, awaits_commitment=True)
     ledger.set_sent(other, attempts=1)
 
     ((name, (count, seconds)),) = ledger.uncommitted().items()
@@ -259,15 +255,15 @@ def test_what_was_sent_and_is_to_be_committed_is_counted_until_it_is(ledger: Led
 def test_of_two_deliveries_that_are_sent_at_once_one_is_the_last(ledger: Ledger) -> None:
     at_once = threading.Barrier(2)
 
-    def send(one: Delivery) -> bool:
+    def send(sent: Delivery) -> bool:
         at_once.wait(timeout=30)
-        return ledger.set_sent(one, attempts=1)
+        return ledger.set_sent(sent, attempts=1)
 
     with ThreadPoolExecutor(2) as pool:
         for number in range(20):
             pair = [replace(delivery(uid=f"1.{number}.{uid}"), study_uid=f"2.{number}") for uid in (1, 2)]
-            for one in pair:
-                ledger.add_delivery(one)
+            for waiting in pair:
+                ledger.add_delivery(waiting)
 
             assert list(pool.map(send, pair)).count(True) == 1
 
@@ -277,7 +273,7 @@ def test_a_ledger_asks_no_database_before_it_is_used() -> None:
         ledger.study_counts()
 
 
-def test_an_answer_counts_for_what_was_asked_and_is_to_be_committed(ledger: Ledger) -> None:
+def test_an_answer_counts_only_for_objects_that_were_asked_for(ledger: Ledger) -> None:
     for number, awaits in ((1, True), (2, True), (3, False), (4, True)):
         ledger.set_sent(numbered(number), attempts=1, awaits_commitment=awaits)
     ledger.add_transaction("2.25.1", [numbered(1), numbered(2), numbered(3)])
@@ -288,20 +284,20 @@ def test_an_answer_counts_for_what_was_asked_and_is_to_be_committed(ledger: Ledg
     assert ledger.set_answered("2.25.1", kept=answered, failed={numbered(2): "lost"}) == [numbered(1)]
     assert ledger.set_answered("2.25.1", kept=answered, failed={numbered(2): "lost"}) == []
 
-    assert sorted(one.study_uid for one in ledger.transaction("2.25.1")) == ["1.1", "1.2", "1.3"]
+    assert sorted(awaited.study_uid for awaited in ledger.transaction("2.25.1")) == ["1.1", "1.2", "1.3"]
     assert ledger.delivery_counts() == {("pacs", "committed"): 1, ("pacs", "waiting"): 1, ("pacs", "sent"): 2}
     assert [ledger.is_delivered(f"1.{number}") for number in (1, 2, 3, 4)] == [True, False, True, False]
-    assert ledger.standing(numbered(2)) == Standing(
+    assert ledger.delivery_record(numbered(2)) == DeliveryRecord(
         state=DeliveryState.WAITING, awaits_commitment=True, failures=1, reason="lost"
     )
     assert ledger.open_deliveries() == [numbered(2), numbered(4)]
 
 
-def test_an_answer_locks_what_it_changes_in_the_order_in_which_a_delivery_does(postgres: Postgres) -> None:
+def test_an_answer_locks_rows_in_the_order_of_a_delivery(postgres: Postgres) -> None:
     first, last = numbered(1), numbered(2)
     with closing(Ledger(connect(postgres.url))) as ledger, ThreadPoolExecutor(1) as pool:
-        for one in (first, last):
-            ledger.set_sent(one, attempts=1, awaits_commitment=True)
+        for sent in (first, last):
+            ledger.set_sent(sent, attempts=1, awaits_commitment=True)
         ledger.add_transaction("2.25.1", [first, last])
         with psycopg.connect(postgres.url) as other:
             other.execute("SELECT * FROM chex.deliveries WHERE id = %s FOR UPDATE", (first.id,))
@@ -331,7 +327,7 @@ def test_what_is_to_be_sent_again_is_not_released(ledger: Ledger) -> None:
 
     ledger.release(numbered(1))
 
-    standing = ledger.standing(numbered(1))
+    standing = ledger.delivery_record(numbered(1))
     assert standing is not None
     assert standing.awaits_commitment
 
@@ -343,4 +339,4 @@ def test_a_study_that_is_forgotten_leaves_no_transaction(ledger: Ledger) -> None
     ledger.forget("1.1")
 
     assert ledger.transaction("2.25.1") == []
-    assert ledger.standing(numbered(1)) is None
+    assert ledger.delivery_record(numbered(1)) is None

@@ -58,9 +58,13 @@ def licence_of(about: metadata.PackageMetadata) -> str:
     """A package's licence in one line: the expression, or what classifiers and free text say."""
     if "License-Expression" in about:
         return str(about["License-Expression"])
-    classifiers = [one.split(" :: ")[-1] for one in about.get_all("Classifier", []) if one.startswith("License ::")]
+    classifiers = [
+        classifier.split(" :: ")[-1]
+        for classifier in about.get_all("Classifier", [])
+        if classifier.startswith("License ::")
+    ]
     free_text = "".join(about.get_all("License", [])).strip().partition("\n")[0][:200]
-    return "; ".join(one for one in (*classifiers, free_text) if one)
+    return "; ".join(licence for licence in (*classifiers, free_text) if licence)
 
 
 def is_copyleft(licence: str) -> bool:
@@ -74,13 +78,13 @@ def is_copyleft(licence: str) -> bool:
 
 def asks_for_copyleft(tree: Expression) -> bool:
     if isinstance(tree, OR):
-        return all(asks_for_copyleft(one) for one in tree.args)
+        return all(asks_for_copyleft(part) for part in tree.args)
     if isinstance(tree, AND):
-        return any(asks_for_copyleft(one) for one in tree.args)
+        return any(asks_for_copyleft(part) for part in tree.args)
     return bool(COPYLEFT.search(str(tree)))
 
 
-def test_the_default_install_is_all_here_and_every_package_says_its_licence() -> None:
+def test_every_package_of_the_default_install_has_a_licence() -> None:
     licences = {name: licence_of(about) for name, about in installed().items()}
 
     assert {"torch", "onnxruntime", "pydicom", "dbos", "numpy"} <= licences.keys()

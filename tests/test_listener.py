@@ -12,11 +12,11 @@ from pynetdicom import AE, build_context
 from pynetdicom.dsutils import encode
 
 from node.config import Caller, ListenerSettings
-from node.contexts import TRANSFER_SYNTAXES, is_storage
-from node.header import identify
-from node.listener import Listener
+from node.dicom.header import identify
 from node.metrics import Metrics
-from node.spool import Spool
+from node.receive.contexts import TRANSFER_SYNTAXES, is_storage
+from node.receive.listener import Listener
+from node.store.spool import Spool
 from tests import films, peers
 from tests.listening import TESTER, Node, listening
 
@@ -120,7 +120,7 @@ def test_nobody_is_let_in_while_the_disk_cannot_be_asked(tmp_path: Path) -> None
         assert node.count("cxr_associations_open") == 0
 
 
-def test_every_storage_class_is_accepted_private_and_retired_ones_too(node: Node) -> None:
+def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> None:
     proposed = [VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, PRIVATE, STORAGE_COMMITMENT, QUERY]
     association = AE(ae_title="TESTER").associate(
         "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(uid) for uid in proposed]
@@ -151,7 +151,7 @@ def test_storage_is_told_from_every_other_service() -> None:
 
 
 @pytest.mark.parametrize("uid", ["../../../tmp/x", "1.2.3/../../4", "", "1..2"])
-def test_a_uid_with_a_path_in_it_is_refused_and_the_listener_lives(node: Node, uid: str) -> None:
+def test_a_uid_that_holds_a_path_is_refused_without_harm(node: Node, uid: str) -> None:
     odd = films.thumbnail({"StudyInstanceUID": uid})
 
     assert peers.send(odd, port=node.listener.port) == 0xC000
@@ -200,7 +200,7 @@ def test_what_fails_on_our_side_is_answered_with_another_status(tmp_path: Path) 
         listener.close()
 
 
-def test_associations_bytes_and_time_of_what_was_kept_are_counted(node: Node) -> None:
+def test_associations_bytes_and_time_of_kept_objects_are_counted(node: Node) -> None:
     film = films.thumbnail()
     sent = encode(film, is_implicit_vr=False, is_little_endian=True)
     assert sent is not None
@@ -224,8 +224,8 @@ def test_one_association_too_many_is_rejected_and_counted(tmp_path: Path) -> Non
         first.release()
 
 
-@pytest.mark.parametrize(("priority", "is_urgent"), [(0, False), (1, True), (2, False)])
-def test_a_request_of_high_priority_makes_its_study_urgent(node: Node, priority: int, is_urgent: bool) -> None:
+@pytest.mark.parametrize(("priority", "is_stat"), [(0, False), (1, True), (2, False)])
+def test_a_request_of_high_priority_makes_its_study_urgent(node: Node, priority: int, is_stat: bool) -> None:
     film = films.thumbnail()
     association = AE(ae_title="TESTER").associate(
         "127.0.0.1",
@@ -237,7 +237,7 @@ def test_a_request_of_high_priority_makes_its_study_urgent(node: Node, priority:
     assert association.send_c_store(film, priority=priority).Status == 0x0000
     association.release()
 
-    assert node.spool.is_urgent(film.StudyInstanceUID) is is_urgent
+    assert node.spool.is_stat(film.StudyInstanceUID) is is_stat
 
 
 def test_every_film_of_a_stat_caller_makes_its_study_urgent(tmp_path: Path) -> None:
@@ -245,10 +245,10 @@ def test_every_film_of_a_stat_caller_makes_its_study_urgent(tmp_path: Path) -> N
     film = films.thumbnail()
     with listening(tmp_path, settings=ListenerSettings(callers=(TESTER, emergency))) as node:
         peers.send(film, port=node.listener.port)
-        assert not node.spool.is_urgent(film.StudyInstanceUID)
+        assert not node.spool.is_stat(film.StudyInstanceUID)
 
         peers.send(film, port=node.listener.port, calling_ae="EMERGENCY")  # a repeated one, too
-        assert node.spool.is_urgent(film.StudyInstanceUID)
+        assert node.spool.is_stat(film.StudyInstanceUID)
 
 
 def test_what_is_refused_is_counted_with_its_reason(node: Node) -> None:

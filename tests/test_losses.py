@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.golden.losses import losses as losses_of
-from models.golden.subject import open_subject
+from models.golden.recording import open_network
 from models.losses.contrast import (
     anatomy_contrast,
     finding_contrast,
@@ -28,8 +28,8 @@ from models.losses.contrast import (
 from models.losses.language import lesson, logits_of, sentence_loss
 from models.losses.means import mean_by_film, mean_of
 from models.manifest import GeneratorSizes
-from models.sentence_generator import KeyValueCache, SentenceGenerator
-from models.tokenizers import SENTENCE_END
+from models.network.sentence_generator import KeyValueCache, SentenceGenerator
+from models.reading.tokenizers import SENTENCE_END
 from tests.tensors import drawn, everything, gradients, learned, nothing
 
 GOLDEN = Path(os.environ.get("CHEX_GOLDEN", Path(__file__).parent / "golden"))
@@ -52,7 +52,7 @@ SIZES = GeneratorSizes(
 @pytest.fixture(scope="module")
 def computed() -> dict[str, np.ndarray]:
     with torch.inference_mode():
-        return {name: np.asarray(value) for name, value in losses_of(open_subject(GOLDEN))}
+        return {name: np.asarray(value) for name, value in losses_of(open_network(GOLDEN))}
 
 
 INPUTS = {
@@ -70,7 +70,7 @@ def test_loss_of_the_published_training_is_the_recorded_one(computed: dict[str, 
     np.testing.assert_allclose(computed[name].reshape(recorded.shape), recorded, rtol=0, atol=tolerance)
 
 
-def test_mean_by_film_gives_each_film_the_same_weight_and_leaves_out_films_with_nothing() -> None:
+def test_mean_by_film_weighs_films_equally_and_skips_empty_films() -> None:
     losses = torch.tensor([[1.0, 3.0, torch.nan], [5.0, torch.inf, 9.0], [7.0, 7.0, 7.0]])
     counted = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
 
@@ -79,7 +79,7 @@ def test_mean_by_film_gives_each_film_the_same_weight_and_leaves_out_films_with_
     assert mean_by_film(losses, nothing(3, 3)) == mean_of(losses, nothing(3, 3)) == 0
 
 
-def test_finding_contrast_chooses_among_the_prompts_of_all_classes() -> None:
+def test_finding_contrast_chooses_among_prompts_of_all_classes() -> None:
     features = torch.tensor([[[2.0, 0.0], [0.0, 5.0]]])
     positive, negative = torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
 
@@ -95,7 +95,7 @@ def regions_judged(features: Tensor, present: Tensor, known: Tensor, taken: Tens
 
 
 @given(st.lists(st.booleans(), min_size=9, max_size=9))
-def test_anatomy_contrast_is_what_the_text_of_the_specification_says(flags: list[bool]) -> None:
+def test_anatomy_contrast_is_that_of_the_specification(flags: list[bool]) -> None:
     present, known, taken = torch.tensor(flags).reshape(3, 3)
     feature = drawn(6).float()
     loss = regions_judged(feature.reshape(1, 1, 6), present[None, None], known[None, None], taken)
@@ -126,15 +126,15 @@ def test_anatomy_contrast_has_finite_gradients(known: bool, taken: bool) -> None
     assert bool(moved.any()) is (known and taken)
 
 
-def test_sentence_contrast_chooses_among_all_sentences_of_the_batch() -> None:
+def test_sentence_contrast_chooses_among_the_whole_batch() -> None:
     regions, sentences = drawn(2, 3, 6), drawn(2, 3, 6, seed=1)
     valid = torch.tensor([[True, True, False], [False, True, False]])
 
     loss = sentence_contrast(regions, sentences, valid, temperature=0.25)
 
     similar = functional.cosine_similarity(regions[valid][:, None], sentences[valid][None], dim=-1) / 0.25
-    one, two, three = -similar.log_softmax(dim=1).diagonal()
-    torch.testing.assert_close(loss, ((one + two) / 2 + three) / 2)
+    first, second, third = -similar.log_softmax(dim=1).diagonal()
+    torch.testing.assert_close(loss, ((first + second) / 2 + third) / 2)
 
 
 @pytest.mark.parametrize("loss", [partial(sentence_contrast, temperature=0.25), squared_error])
@@ -162,7 +162,7 @@ def test_losses_of_sentences_are_zero_where_there_are_none(films: int) -> None:
         assert not gradients(loss, regions)[0].any()
 
 
-def test_squared_error_is_summed_over_dim_and_averaged_over_sentences_then_films() -> None:
+def test_squared_error_sums_dims_and_averages_the_rest() -> None:
     features = torch.tensor([[[1.0, 2.0], [0.0, 0.0]], [[3.0, 0.0], [1.0, 1.0]]])
     valid = torch.tensor([[True, False], [True, True]])
 
@@ -187,7 +187,7 @@ def generator() -> SentenceGenerator:
     return SentenceGenerator(SIZES, dim=4)
 
 
-def test_lesson_puts_marks_around_sentences_and_fills_up_with_them() -> None:
+def test_a_lesson_marks_and_pads_its_sentences() -> None:
     taught = lesson([[5, 6], [], [7, 8, 9, 10]], max_length=5)
 
     end = SENTENCE_END
@@ -209,7 +209,7 @@ def test_logits_in_one_pass_are_those_of_one_token_at_a_time(generator: Sentence
     torch.testing.assert_close(together[1, :3], alone[1, :3])
 
 
-def test_a_longer_neighbor_does_not_change_the_logits_of_a_sentence(generator: SentenceGenerator) -> None:
+def test_a_longer_neighbor_leaves_the_logits_of_a_sentence(generator: SentenceGenerator) -> None:
     features = drawn(2, 4).float()
 
     with torch.no_grad():
@@ -219,12 +219,12 @@ def test_a_longer_neighbor_does_not_change_the_logits_of_a_sentence(generator: S
     torch.testing.assert_close(both[:1, :3], alone)
 
 
-def test_several_features_stand_before_a_sentence_one_after_the_other(generator: SentenceGenerator) -> None:
+def test_several_features_stand_in_order_before_a_sentence(generator: SentenceGenerator) -> None:
     first, second, taught = drawn(2, 4).float(), drawn(2, 4, seed=1).float(), lesson([[5, 6], [7, 8]], max_length=9)
 
     with torch.no_grad():
         both = logits_of(generator, torch.stack([first, second], dim=1), taught)
-        one = logits_of(generator, first.unsqueeze(1), taught)
+        single = logits_of(generator, first.unsqueeze(1), taught)
         prefixes = [generator.prefix_key_values(features) for features in (first, second)]
         caches = [
             KeyValueCache(key, value, room=4) for key, value in zip(*torch.cat(prefixes, dim=4).unbind(1), strict=True)
@@ -232,7 +232,7 @@ def test_several_features_stand_before_a_sentence_one_after_the_other(generator:
         steps = [generator(taught.ids[:, i : i + 1], torch.full((2, 1), i), caches) for i in range(4)]
 
     torch.testing.assert_close(both, torch.cat(steps, dim=1))
-    torch.testing.assert_close(one, logits_of(generator, first, taught))
+    torch.testing.assert_close(single, logits_of(generator, first, taught))
 
 
 def test_sentence_loss_counts_what_fills_up_a_row() -> None:

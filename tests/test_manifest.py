@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ def test_what_is_written_is_read(
         ("width = 768", "width = true", r"sizes\.image_encoder\.width is True; it must be of type int"),
         ("heads = 12", "heads = 13", r"sizes\.image_encoder\.width \(768\) must be a multiple of heads \(13\)"),
         ("layers = 12", "layers = 0", r"sizes\.image_encoder\.layers \(0\) must be above 0"),
+        ("layers = 12", "layers = 1000000000", r"sizes\.image_encoder\.layers \(1000000000\) must be at most 256"),
+        ("layers = 3", "layers = 257", r"sizes\.post_decoder\.layers \(257\) must be at most 256"),
+        ("width = 768", "width = 76800000", r"sizes\.image_encoder\.width \(76800000\) must be at most 1048576"),
         ("dim = 512", "dim = 1024", r"sizes\.image_encoder\.output, prompt_encoder\.output \(512, 512\)"),
         ("max_length = 128", "max_length = 1025", r"sizes\.generator\.max_length \(1025\) must not exceed"),
         ("temperature = 0.5", "temperature = 0", r"decisions\.temperature \(0\.0\) must be above 0"),
@@ -122,6 +126,20 @@ def test_a_folder_without_manifest_is_told(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
+def test_a_manifest_that_is_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / MANIFEST)
+
+    with pytest.raises(ModelError, match="is not a regular file"):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_of_many_bytes_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_bytes(b"#" * 1_048_577)
+
+    with pytest.raises(ModelError, match="has more than 1048576 bytes"):
+        read_manifest(tmp_path)
+
+
 def test_a_table_where_a_value_belongs_is_told(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest())
     text = (tmp_path / MANIFEST).read_text()
@@ -139,7 +157,7 @@ def test_threshold_of_a_prompt_is_its_own_or_the_default() -> None:
     assert decisions.threshold("Fracture") == 0.5
 
 
-def test_a_tuned_detection_is_kept_and_the_usual_one_is_not_written(tmp_path: Path) -> None:
+def test_only_a_tuned_detection_is_written_to_the_manifest(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest())
     assert "[detection]" not in (tmp_path / MANIFEST).read_text()
     rule = DetectionRule(scored_by="weights", temperature=0.2, scales={"edema": 1.3}, overlap=0.1)

@@ -37,19 +37,22 @@ def test_small_boxes_in_half_precision_have_a_size(dtype: torch.dtype) -> None:
 
 
 @given(box, box)
-def test_box_loss_is_zero_for_equal_boxes_and_for_no_others(one: Tensor, other: Tensor) -> None:
-    assert abs(float(giou_cost(one, one))) < 1e-5
-    assert float(l1_cost(one, one)) == 0
+def test_box_loss_is_zero_for_equal_boxes_and_for_no_others(first: Tensor, other: Tensor) -> None:
+    assert abs(float(giou_cost(first, first))) < 1e-5
+    assert float(l1_cost(first, first)) == 0
 
-    assume(float((one - other).abs().max()) > 1e-3)
-    assert float(giou_cost(one, other)) > 1e-5
-    assert float(box_cost(one, other)) > 1e-3
+    assume(float((first - other).abs().max()) > 1e-3)
+    assert float(giou_cost(first, other)) > 1e-5
+    assert float(box_cost(first, other)) > 1e-3
 
 
 def test_empty_boxes_have_a_cost_and_a_gradient() -> None:
     proposed = torch.zeros(1, 2, 4, requires_grad=True)
 
-    gradients(box_cost(proposed, torch.zeros(1, 3, 4)).sum(), proposed)
+    cost = box_cost(proposed, torch.zeros(1, 3, 4)).sum()
+
+    assert torch.isfinite(cost)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients(cost, proposed))
 
 
 @given(seeds, few, few)
@@ -112,7 +115,7 @@ def test_what_a_box_costs_for_all_targets_alike_decides_nothing(seed: int, propo
     assert torch.equal(doubted, match_evenly(cost, everything(targets)).assigned)
 
 
-def test_targets_that_only_fill_up_a_row_get_nothing_and_change_nothing() -> None:
+def test_padding_targets_get_nothing_and_change_nothing() -> None:
     cost = drawn(2, 3, 4, 5)
     valid = torch.tensor([True, False, True, False, False]).expand(2, 3, -1)
     cost[..., 1] = -100

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
+from node.config import HttpSettings, ListenerSettings
 from node.domain import Reason
 from node.errors import Refused
-from node.http import HttpServer, Readiness
 from node.metrics import FAILURES, ORDER_REFUSALS, REFUSALS, Metrics
+from node.service.http import HttpServer, Readiness, limits_for
 from tests.exported import whole_registry
 
 
@@ -18,7 +19,12 @@ class Service:
         self.parts = {"listener": True, "model": True, "disk": True}
         self.metrics = Metrics()
         whole_registry(self.metrics)
-        self.server = HttpServer(self.metrics, lambda: Readiness(parts=self.parts), host="127.0.0.1", port=0)
+        self.server = HttpServer(
+            HttpSettings(port=0),
+            self.metrics,
+            lambda: Readiness(parts=self.parts),
+            limits=limits_for(ListenerSettings()),
+        )
 
     def get(self, path: str) -> tuple[int, str]:
         try:

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
-from node import prompts
 from node.config import Hl7Destination, ModelSettings, OrdersSettings, OrdersTlsSettings, TlsSettings
 from node.domain import derive_uid
-from node.drift import CURRENT_FILMS, REFERENCE_FILMS
 from node.metrics import Metrics
-from node.spool import Spool
-from node.watch import Watch
+from node.read import prompts
+from node.service.drift import CURRENT_FILMS, REFERENCE_FILMS, Watch
+from node.store.spool import Spool
 from tests import answered, films, mllp, peers
 from tests.exported import exported_families
 from tests.expressions import Query, panel_queries, rule_queries
@@ -128,6 +127,8 @@ def test_no_panel_is_without_data(watched: Watched) -> None:
 
     peers.wait_until(lambda: not empty(), what=f"every panel has data: {empty()}", limit_seconds=60)
 
+    assert len(queries) > 20
+
 
 def test_every_rule_of_prometheus_works(watched: Watched) -> None:
     def health() -> dict[str, object]:
@@ -166,15 +167,16 @@ def test_the_port_for_orders_is_a_part_that_must_be_good(watched: Watched) -> No
     watched.has_seen('cxr_ready{part="orders"} == 1')
 
 
-def test_every_certificate_is_watched_and_one_of_two_days_raises_its_alerts(watched: Watched) -> None:
+def test_a_certificate_that_ends_in_two_days_raises_its_alerts(watched: Watched) -> None:
     raised = {"CxrCertificateToBeRenewed", "CxrCertificateExpiring"}
     for name in ("orders", "destination ris"):
         watched.has_seen(f'cxr_certificate_days{{name="{name}"}} < 2')
 
     peers.wait_until(lambda: raised <= watched.prometheus.firing("node"), what="both alerts fire", limit_seconds=90)
+    assert "CxrNodeDown" not in watched.prometheus.firing("node")
 
 
-def test_a_stopped_destination_and_a_drifting_scanner_raise_their_alerts(watched: Watched) -> None:
+def test_a_stopped_destination_and_a_drifting_scanner_alert(watched: Watched) -> None:
     raised = {"CxrDestinationStopped", "CxrDrift"}
     with watched.archive.down():
         watched.send()
@@ -187,3 +189,4 @@ def test_a_stopped_destination_and_a_drifting_scanner_raise_their_alerts(watched
         what="the alert ends",
         limit_seconds=60,
     )
+    assert "CxrDrift" in watched.prometheus.firing("node")

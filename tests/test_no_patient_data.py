@@ -110,7 +110,7 @@ def live_through(service: Service, archive: peers.ReceivingArchive) -> None:
     late = marked(films.as_another(films.thumbnail({"PatientName": f"{MARK}^Corrected"}), "first", study="marked"))
     late.PixelData = late.PixelData[::-1]
     assert set(peers.send_all([late, *malformed()], port=dicom_port)) == {0}
-    assert all(peers.send(one, port=dicom_port) != 0 for one in refused())
+    assert all(peers.send(dataset, port=dicom_port) != 0 for dataset in refused())
     send_unparsable(dicom_port)
     service.wait_for("study.finished", count=2 + len(malformed()))
 
@@ -124,8 +124,11 @@ def answers_of(service: Service) -> bytes:
                 said.append(answer.read())
         except urllib.error.HTTPError as error:
             said.append(error.read())
-    asked = run_command("status", service.settings_path, "--json")
-    return b"\n".join([*said, asked.stdout.encode(), asked.stderr.encode()])
+    for command in ("status", "doctor"):
+        asked = run_command(command, service.settings_path, "--json")
+        assert json.loads(asked.stdout)
+        said += [asked.stdout.encode(), asked.stderr.encode()]
+    return b"\n".join(said)
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -161,7 +164,7 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
         yield server
 
 
-def test_a_node_says_nothing_of_a_patient_outside_the_patients_folders(
+def test_a_node_tells_nothing_of_a_patient_outside_its_folders(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], postgres: Postgres | None
 ) -> None:
     moods = iter((Mood.ERROR, Mood.NONSENSE))
@@ -175,7 +178,7 @@ def test_a_node_says_nothing_of_a_patient_outside_the_patients_folders(
             answers = answers_of(service)
             service.kill()  # so that what the databases have not put in order yet is searched as well
 
-    report = next(one for one in archive.kept if one.dataset.Modality == "SR")
+    report = next(received for received in archive.kept if received.dataset.Modality == "SR")
     assert found_in(report.content)
     assert found_in(answers) == []
     assert found_in(json.dumps(service.lines, ensure_ascii=False).encode()) == []

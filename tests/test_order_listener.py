@@ -16,8 +16,8 @@ from node.config import OrdersSettings, OrdersTlsSettings
 from node.domain import Order
 from node.hl7.acknowledgment import read_acknowledgment
 from node.metrics import Metrics
-from node.order_listener import OrderListener
-from node.order_store import OrderStore
+from node.orders.listener import OrderListener
+from node.orders.store import OrderStore
 from tests import mllp, peers
 from tests.test_metrics import samples
 from tests.test_orders import OMI, ORM, PATIENT, STUDY
@@ -64,12 +64,15 @@ def refused(metrics: Metrics) -> dict[str, float]:
     return {reason: count for (reason,), count in found.items() if count}
 
 
-def test_orders_are_answered_one_after_the_other_when_they_are_kept(
+def test_orders_are_answered_in_turn_once_they_are_kept(
     listener: OrderListener, store: OrderStore, metrics: Metrics
 ) -> None:
     answers = mllp.ask(listener.port, ORM.encode(), OMI.encode())
 
-    assert [(str(one.segment("MSA")[1]), str(one.segment("MSA")[2])) for one in answers] == [("AA", "C1"), ("AA", "C2")]
+    assert [(str(answer.segment("MSA")[1]), str(answer.segment("MSA")[2])) for answer in answers] == [
+        ("AA", "C1"),
+        ("AA", "C2"),
+    ]
     assert store.find(study_uid="1.9", accession="A-18") is not None
     assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 2.0, ("cancelled",): 0.0, ("refused",): 0.0}
     assert refused(metrics) == {}
@@ -101,7 +104,7 @@ def test_a_bad_message_is_answered_without_a_word_of_the_patient(
 ) -> None:
     answers = mllp.ask(listener.port, content.encode(), OMI.encode())
 
-    assert [str(one.segment("MSA")[1]) for one in answers] == [code, "AA"]
+    assert [str(answer.segment("MSA")[1]) for answer in answers] == [code, "AA"]
     assert not any(secret in str(answers) for secret in ("Zyxwvu", "PID-7788"))
     assert store.find(study_uid="1.9", accession="A-17") is None
     assert refused(metrics) == {"content": 1.0}
@@ -153,9 +156,7 @@ def test_an_open_connection_ends_with_the_node(listener: OrderListener) -> None:
         assert not listener.is_listening
 
 
-def test_the_one_that_was_silent_longest_makes_room_for_the_twenty_first(
-    listener: OrderListener, metrics: Metrics
-) -> None:
+def test_the_longest_silent_connection_makes_room_for_the_21st(listener: OrderListener, metrics: Metrics) -> None:
     with ExitStack() as everything:
         address = (peers.LOOPBACK, listener.port)
         open_ones = [everything.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
@@ -181,7 +182,7 @@ def test_ten_refused_messages_in_a_row_end_the_connection(listener: OrderListene
 
     answers = mllp.ask(listener.port, *[bad] * 9, good, *[bad] * 12)
 
-    assert [str(one.segment("MSA")[1]) for one in answers] == ["AR"] * 9 + ["AA"] + ["AR"] * 10
+    assert [str(answer.segment("MSA")[1]) for answer in answers] == ["AR"] * 9 + ["AA"] + ["AR"] * 10
     assert refused(metrics) == {"content": 19.0, "useless": 1.0}
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from node.config import OrdersTlsSettings
 from node.metrics import Metrics
-from node.order_listener import OrderListener
-from node.order_store import OrderStore
+from node.orders.listener import OrderListener
+from node.orders.store import OrderStore
 from tests import mllp, peers
 from tests.test_order_listener import listening, refused
 from tests.test_orders import OMI, ORM
@@ -62,9 +62,7 @@ def test_an_order_comes_in_from_whom_the_authority_knows(secured: Secured) -> No
 
 
 @pytest.mark.parametrize("who", ["nobody", "a stranger"])
-def test_whoever_shows_no_certificate_of_the_authority_is_refused_and_counted(
-    secured: Secured, tmp_path: Path, who: str
-) -> None:
+def test_a_sender_without_a_good_certificate_is_refused(secured: Secured, tmp_path: Path, who: str) -> None:
     certificate = mllp.certificate(tmp_path, "stranger") if who == "a stranger" else None
 
     with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -90,7 +88,7 @@ def receive(connection: socket.socket) -> bytes:
         return b""
 
 
-def test_a_handshake_that_never_begins_holds_up_neither_the_others_nor_the_end(secured: Secured) -> None:
+def test_a_handshake_that_never_begins_delays_nothing(secured: Secured) -> None:
     with socket.create_connection((peers.LOOPBACK, secured.listener.port), timeout=60) as silent:
         assert b"MSA|AA" in secured.ask(secured.theirs)
 

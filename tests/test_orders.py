@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.domain import Order, Priority
-from node.hl7.acknowledgment import Code
+from node.hl7.acknowledgment import AcknowledgmentCode
 from node.hl7.text import read
-from node.order_store import OrderStore
-from node.orders import OrderRefused, read_orders
+from node.orders.messages import OrderRefused, read_orders
+from node.orders.store import OrderStore
 
 NOON = datetime(2024, 1, 31, 12, tzinfo=UTC)
 STUDY = "1.2.840.99.7"
@@ -95,7 +95,7 @@ def test_what_is_not_urgent_is_routine(before: str, after: str, priority: Priori
     assert orders(ORM.replace(before, after))[0].priority is priority
 
 
-def test_the_priority_of_the_request_counts_where_the_order_names_none() -> None:
+def test_an_order_without_priority_has_that_of_its_request() -> None:
     (order,) = orders(ORM.replace("^^^^^S", "").replace("A-17|RP-3", "A-17|RP-3||||||||^^^^^A"))
 
     assert order.priority is Priority.ASAP
@@ -104,17 +104,17 @@ def test_the_priority_of_the_request_counts_where_the_order_names_none() -> None
 @pytest.mark.parametrize(
     ("before", "after", "code", "condition"),
     [
-        ("ORM^O01", "ADT^A01", Code.REJECT, "200"),
-        ("ORM^O01", "ORM^O02", Code.REJECT, "201"),
-        ("|2.3.1", "|3.0", Code.REJECT, "203"),
-        ("|C1|", "||", Code.ERROR, "101"),
-        ("ORC|NW", "ZZZ|NW", Code.ERROR, "100"),
-        ("A-17", "", Code.ERROR, "101"),
-        ("OBR|1|", "\r".join(["ORC|NW|P|F"] * 100 + ["OBR|1|"]), Code.ERROR, "207"),
+        ("ORM^O01", "ADT^A01", AcknowledgmentCode.REJECT, "200"),
+        ("ORM^O01", "ORM^O02", AcknowledgmentCode.REJECT, "201"),
+        ("|2.3.1", "|3.0", AcknowledgmentCode.REJECT, "203"),
+        ("|C1|", "||", AcknowledgmentCode.ERROR, "101"),
+        ("ORC|NW", "ZZZ|NW", AcknowledgmentCode.ERROR, "100"),
+        ("A-17", "", AcknowledgmentCode.ERROR, "101"),
+        ("OBR|1|", "\r".join(["ORC|NW|P|F"] * 100 + ["OBR|1|"]), AcknowledgmentCode.ERROR, "207"),
     ],
 )
 def test_a_message_that_cannot_be_used_is_refused_with_a_reason(
-    before: str, after: str, code: Code, condition: str
+    before: str, after: str, code: AcknowledgmentCode, condition: str
 ) -> None:
     without_numbers = ORM.replace("F1^RIS", "").replace(STUDY, "") if before == "A-17" else ORM
 
@@ -151,7 +151,7 @@ def test_an_order_is_found_by_accession_number_or_by_study(store: OrderStore) ->
     assert store.counts() == {"stat": 1, "asap": 0, "routine": 0}
 
 
-def test_a_changed_order_takes_the_place_of_the_first_and_a_cancelled_one_goes(store: OrderStore) -> None:
+def test_a_changed_order_replaces_and_a_cancelled_one_removes(store: OrderStore) -> None:
     store.keep(Order(accession="A-17", priority=Priority.STAT))
     store.keep(Order(accession="A-17"))
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
@@ -185,7 +185,7 @@ def test_an_order_changed_by_one_of_its_names_keeps_the_other(store: OrderStore,
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
 
 
-def test_an_accession_number_that_was_corrected_finds_nothing_any_more(store: OrderStore) -> None:
+def test_a_corrected_accession_number_no_longer_finds_an_order(store: OrderStore) -> None:
     store.keep(WHOLE)
 
     store.keep(replace(WHOLE, accession="A-18"))
@@ -214,9 +214,7 @@ def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -
         b"[]",
     ],
 )
-def test_a_damaged_order_is_none_and_the_next_one_takes_its_place(
-    store: OrderStore, tmp_path: Path, content: bytes
-) -> None:
+def test_a_damaged_order_is_ignored_and_the_next_replaces_it(store: OrderStore, tmp_path: Path, content: bytes) -> None:
     store.keep(Order(accession="A-17"))
     for path in tmp_path.rglob("*.json"):
         path.write_bytes(content)
@@ -252,7 +250,7 @@ def test_old_orders_go_and_young_ones_stay(store: OrderStore, tmp_path: Path) ->
     assert store.find(study_uid="1.9", accession="A-18") is not None
 
 
-def test_old_orders_that_somebody_else_removes_meanwhile_are_passed_over(store: OrderStore, tmp_path: Path) -> None:
+def test_old_orders_removed_by_another_process_are_skipped(store: OrderStore, tmp_path: Path) -> None:
     store.keep(Order(accession="A-17"))
     for number in range(600):
         path = tmp_path / "orders" / f"{number}.json"
@@ -275,3 +273,17 @@ def test_no_file_name_holds_a_number_of_a_patient(store: OrderStore, tmp_path: P
     store.keep(Order(accession="A-17"))
 
     assert not [path for path in tmp_path.rglob("*") if "A-17" in path.name]
+
+
+@pytest.mark.parametrize(
+    "number", ["A" * 17, "A\\X0D\\17", "A\\X7F\\17", "A\\E\\17"], ids=["long", "CR", "DEL", "backslash"]
+)
+def test_an_accession_number_that_no_film_can_have_is_refused(number: str) -> None:
+    with pytest.raises(OrderRefused) as caught:
+        orders(ORM.replace("A-17", number))
+
+    assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "102")
+
+
+def test_the_longest_accession_number_is_taken() -> None:
+    assert [order.accession for order in orders(ORM.replace("A-17", "Ä" * 16))] == ["Ä" * 16]

@@ -124,9 +124,7 @@ def test_a_dose_report_beside_a_film_stays_and_does_not_block_it(node: Receiving
     assert orthanc.count(study_uid) == 2
 
 
-def test_other_images_of_the_study_go_with_the_chest_film_whenever_they_come(
-    node: ReceivingArchive, orthanc: Orthanc
-) -> None:
+def test_other_images_of_the_study_follow_the_chest_film(node: ReceivingArchive, orthanc: Orthanc) -> None:
     study_uid = generate_uid()
     before = radiograph(study_uid=study_uid, body_part="HAND")
     film = radiograph(study_uid=study_uid)
@@ -148,9 +146,7 @@ def test_a_study_without_a_chest_film_is_left_alone(node: ReceivingArchive, orth
     assert routed(node, orthanc) == [unnamed.SOPInstanceUID]
 
 
-def test_a_film_that_came_while_the_node_was_down_is_sent_when_the_study_is_stable(
-    node: ReceivingArchive, hasty_orthanc: Orthanc
-) -> None:
+def test_a_film_from_while_the_node_was_down_is_routed_later(node: ReceivingArchive, hasty_orthanc: Orthanc) -> None:
     film = radiograph(study_uid=generate_uid())
 
     with node.down():

@@ -10,7 +10,7 @@ from PIL import Image
 
 from node.domain import Box, Film, FindingState
 from node.outputs import overlay
-from node.outputs.labels import place
+from node.outputs.label_placement import place
 from tests import samples
 from tests.samples import EDEMA, absent, film, finding
 
@@ -36,7 +36,7 @@ def test_a_large_film_is_shrunk_and_its_boxes_with_it() -> None:
     assert found.max() + 1 == pytest.approx(1600 * scale, abs=1)
 
 
-def test_the_analyzed_square_is_dashed_and_a_present_box_is_solid() -> None:
+def test_the_analyzed_square_is_dashed_and_present_boxes_solid() -> None:
     box = Box(left=600, top=400, right=1400, bottom=1400)
 
     marks = colored(overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),))))
@@ -102,9 +102,9 @@ def test_labels_stay_inside_the_picture_and_off_one_another(corners: list[tuple[
 
     places = place(boxes, [(150, 20)] * len(boxes), columns=1000, rows=1000)
 
-    for index, one in enumerate(places):
-        assert min(one.left, one.top) >= 0
-        assert max(one.right, one.bottom) <= 1000 + 1e-6
+    for index, label in enumerate(places):
+        assert min(label.left, label.top) >= 0
+        assert max(label.right, label.bottom) <= 1000 + 1e-6
         for other in places[:index]:
-            apart = one.left >= other.right or other.left >= one.right
-            assert apart or one.top >= other.bottom or other.top >= one.bottom
+            apart = label.left >= other.right or other.left >= label.right
+            assert apart or label.top >= other.bottom or other.top >= label.bottom

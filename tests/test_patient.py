@@ -16,8 +16,8 @@ from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 
 from node.domain import GroundedSentence, Report
-from node.outputs import sr
 from node.outputs.document import save_bytes
+from node.outputs.sr import report as sr
 from tests import samples, validators
 from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources
 
@@ -100,7 +100,7 @@ def test_broken_patient_attributes_are_left_out_or_cut() -> None:
     ),
     said=st.text(min_size=1, max_size=300).filter(str.strip),
 )
-def test_no_bytes_of_a_sender_and_no_sentence_can_stop_the_report(values: dict[str, bytes], said: str) -> None:
+def test_no_bytes_and_no_sentence_can_stop_the_report(values: dict[str, bytes], said: str) -> None:
     header = cr(1)
     for keyword, value in values.items():
         _put(header, keyword, header[keyword].VR if keyword in header else "DS", value)

@@ -6,8 +6,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from node.deliver.outages import Pauses
 from node.errors import DestinationDown
-from node.pauses import Pauses
 
 
 class Away:
@@ -34,7 +34,7 @@ class Away:
                 self._at_once -= 1
 
 
-def test_many_that_wait_share_one_probe_and_all_go_on_when_it_is_answered() -> None:
+def test_waiting_deliveries_share_one_probe_and_go_on_together() -> None:
     pauses, away = Pauses(), Away()
     with ThreadPoolExecutor(8) as pool:
         waits = [pool.submit(pauses.wait, "archive", away.probe, limit_seconds=60.0) for _ in range(8)]
@@ -48,7 +48,7 @@ def test_many_that_wait_share_one_probe_and_all_go_on_when_it_is_answered() -> N
     assert second - first >= 1.0  # however many there are that could ask meanwhile
 
 
-def test_a_destination_that_answers_is_asked_anew_by_whoever_comes_later() -> None:
+def test_a_destination_that_answered_is_probed_anew_later() -> None:
     pauses, away = Pauses(), Away()
     away.is_back.set()
 

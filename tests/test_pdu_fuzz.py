@@ -14,13 +14,13 @@ from tests.pdus import Recording
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-def test_bent_associations_never_stop_the_listener_and_never_get_a_success_that_is_not_true(tmp_path: Path) -> None:
+def test_bent_associations_neither_stop_nor_fool_the_listener(tmp_path: Path) -> None:
     figures = fuzz(tmp_path, seed=6, seconds=15.0)
 
     assert figures.passed, figures.to_json()
 
 
-def test_an_association_of_which_nothing_is_left_is_one_that_says_nothing() -> None:
+def test_an_association_cut_to_nothing_says_nothing() -> None:
     empty = Recording(request=b"", store=(b"",), release=b"")
 
     for seed in range(50):

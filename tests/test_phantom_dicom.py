@@ -11,10 +11,11 @@ import pytest
 
 from models.phantoms import OTHER_KINDS
 from models.phantoms.__main__ import truth_line
-from models.phantoms.dicom import SIZES, Film, Format, film, format_of, other
-from node import imaging, routing
+from models.phantoms.dicom import SIZES, DicomFilm, Format, film, format_of, other
+from node.dicom.film_header import parse_header
 from node.domain import Reason
-from node.routing import Action
+from node.read import decoding, routing
+from node.read.routing import Action
 from tests.validators import dciodvfy
 
 SEED = 2_000_000
@@ -31,7 +32,7 @@ def stored(
     return Format(modality=modality, photometric=photometric, bits=bits, columns=columns, rows=rows)
 
 
-def kept(made: Film, folder: Path) -> Path:
+def kept(made: DicomFilm, folder: Path) -> Path:
     path = folder / "film.dcm"
     made.dataset.save_as(path, enforce_file_format=True)
     return path
@@ -60,8 +61,8 @@ def test_the_node_reads_a_film_as_the_frontal_that_it_is(
     made = film(SEED, stored(modality, photometric, bits=bits))
 
     path = kept(made, tmp_path)
-    decision = routing.choose(imaging.read_header(path))
-    read = imaging.load(imaging.read_file(path), gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+    decision = routing.choose(parse_header(decoding.read_header(path)))
+    read = decoding.load(decoding.read_file(path), gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
 
     assert decision.action is Action.READ
     assert decision.notes == ()
@@ -70,7 +71,7 @@ def test_the_node_reads_a_film_as_the_frontal_that_it_is(
     shown = made.phantom.pixels.astype(np.float32) / 255
     assert shown.shape == square.shape
     assert np.abs(square - shown).max() < 0.02
-    assert imaging.sides_known(made.dataset)
+    assert decoding.sides_known(parse_header(made.dataset))
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("lateral", Reason.LATERAL), ("hand", Reason.NOT_CHEST)])
@@ -80,7 +81,7 @@ def test_the_node_leaves_other_films_alone(
 ) -> None:
     path = kept(other(SEED, kind, stored(modality)), tmp_path)
 
-    assert routing.choose(imaging.read_header(path)).reason is reason
+    assert routing.choose(parse_header(decoding.read_header(path))).reason is reason
 
 
 def test_a_seed_throws_every_way_to_store_a_film() -> None:
@@ -92,7 +93,7 @@ def test_a_seed_throws_every_way_to_store_a_film() -> None:
     assert {(form.columns, form.rows) for form in formats} == set(SIZES)
 
 
-def test_a_film_is_the_same_object_each_time_and_another_one_is_not() -> None:
+def test_a_film_is_the_same_object_each_time_and_others_differ() -> None:
     form = stored(columns=64, rows=64)
     first, again, another = film(SEED, form).dataset, film(SEED, form).dataset, film(SEED + 1, form).dataset
 

@@ -29,7 +29,7 @@ from models.phantoms import (
 )
 from models.phantoms.__main__ import main, truth_line
 from models.phantoms.picture import draw, phantom_of
-from models.phantoms.plan import ODDS, Case, case_of
+from models.phantoms.plan import ODDS, FilmPlan, plan_of
 from models.tasks.prompts import class_prompts, region_prompts
 from tests.test_architecture import REPOSITORY
 
@@ -98,25 +98,25 @@ def test_a_larger_film_of_a_seed_shows_the_same() -> None:
 
 @pytest.mark.parametrize("seed", range(3_000_100, 3_000_114))
 def test_a_finding_changes_the_film_within_its_box_alone(seed: int) -> None:
-    case = case_of(seed)
+    case = plan_of(seed)
     whole = draw(case, columns=224, rows=224)
 
-    for one in case.findings:
-        left_out = draw(case, columns=224, rows=224, without={one.number})
+    for instance in case.findings:
+        left_out = draw(case, columns=224, rows=224, without={instance.number})
         changed = np.abs(whole.scene.attenuation - left_out.scene.attenuation) > 0.35
-        x, y, width, height = cv2.boundingRect((whole.masks[one.number] > 60).astype(np.uint8))
+        x, y, width, height = cv2.boundingRect((whole.masks[instance.number] > 60).astype(np.uint8))
         outside = changed.copy()
         # A pixel of soft edge on each side.
         outside[max(y - 2, 0) : y + height + 2, max(x - 2, 0) : x + width + 2] = False
-        assert not outside.any(), f"{one.finding} {one.kind} changed what lies beside its box"
-        assert bool(changed.any()) == bool(width), f"{one.finding} {one.kind} has a box that shows nothing"
+        assert not outside.any(), f"{instance.finding} {instance.kind} changed what lies beside its box"
+        assert bool(changed.any()) == bool(width), f"{instance.finding} {instance.kind} has a box that shows nothing"
 
 
 def test_boxes_lie_in_the_film_and_are_one_to_three() -> None:
     for film in films():
         for boxes in film.findings.values():
             assert 1 <= len(boxes) <= 3
-        for box in [*film.regions.values(), *(one.box for one in film.instances)]:
+        for box in [*film.regions.values(), *(instance.box for instance in film.instances)]:
             corners = to_corners(box.astype(np.float64))
             assert (corners >= -1e-6).all()
             assert (corners <= 1 + 1e-6).all()
@@ -124,7 +124,7 @@ def test_boxes_lie_in_the_film_and_are_one_to_three() -> None:
             assert box[3] > 0.01
 
 
-def test_regions_are_those_of_chest_imagenome_and_keep_their_order() -> None:
+def test_regions_are_those_of_chest_imagenome_in_order() -> None:
     names = {region.name for region in region_prompts() if not region.members}
     seen = {region for film in films() for region in film.regions}
 
@@ -144,19 +144,21 @@ def test_regions_are_those_of_chest_imagenome_and_keep_their_order() -> None:
 def test_findings_lie_on_their_side() -> None:
     for film in films():
         middle = (film.regions["right lung"][0] + film.regions["left lung"][0]) / 2
-        for one in film.instances:
-            if one.side is not None and one.finding != "support_devices":
-                assert (one.box[0] < middle) == (one.side == "right"), f"{film.seed}: {one}"
+        for instance in film.instances:
+            if instance.side is not None and instance.finding != "support_devices":
+                assert (instance.box[0] < middle) == (instance.side == "right"), f"{film.seed}: {instance}"
 
 
-def test_a_heart_is_enlarged_where_it_is_wider_than_half_the_chest() -> None:
+def test_a_heart_wider_than_half_the_chest_is_enlarged() -> None:
     for film in films():
         assert ("cardiomegaly" in film.findings) == (film.cardiothoracic_ratio > 0.5)
         assert abs(film.cardiothoracic_ratio - 0.5) >= 0.014
 
 
 def test_lesions_are_large_enough_for_the_network() -> None:
-    sizes = [max(one.box[2:]) for film in films() for one in film.instances if one.finding == "lung_lesion"]
+    sizes = [
+        max(instance.box[2:]) for film in films() for instance in film.instances if instance.finding == "lung_lesion"
+    ]
 
     assert np.quantile(sizes, 0.1) > 20 / 224
     assert np.median(sizes) > 26 / 224
@@ -164,15 +166,15 @@ def test_lesions_are_large_enough_for_the_network() -> None:
 
 def test_every_finding_is_in_about_thirty_of_a_hundred_films() -> None:
     count = 2000
-    planned = Counter(key for seed in range(count) for key in {one.finding for one in case_of(seed).findings})
+    planned = Counter(key for seed in range(count) for key in {instance.finding for instance in plan_of(seed).findings})
 
     assert set(planned) == set(FINDINGS) == set(ODDS)
     assert all(0.26 < planned[key] / count < 0.36 for key in FINDINGS), planned
-    healthy = sum(not case_of(seed).findings for seed in range(count)) / count
+    healthy = sum(not plan_of(seed).findings for seed in range(count)) / count
     assert 0.08 < healthy < 0.16
 
 
-def test_both_sides_have_the_same_finding_often_enough_to_ask_for_one_of_them() -> None:
+def test_both_sides_often_have_the_same_finding() -> None:
     hints = [hint for film in films() for hint in hints_of(film)]
 
     assert len(hints) > len(SEEDS) // 3
@@ -207,7 +209,7 @@ _WORDS = {
 
 def test_sentences_say_what_is_true_and_speak_of_all_findings() -> None:
     for film in films():
-        assert {key for one in film.sentences for key in one.findings} == set(FINDINGS)
+        assert {key for sentence in film.sentences for key in sentence.findings} == set(FINDINGS)
         for sentence in film.sentences:
             assert not re.search(r"[{}]|  ", sentence.text), sentence.text
             for key in sentence.findings:
@@ -222,13 +224,13 @@ def test_sentences_say_what_is_true_and_speak_of_all_findings() -> None:
 
 
 def _assert_side_is_true(film: Phantom, text: str, key: str) -> None:
-    own = [one for one in film.instances if one.finding == key]
+    own = [instance for instance in film.instances if instance.finding == key]
     for side in ("right", "left"):
         if re.search(rf"\b{side}\b", text.lower()):
-            assert any(one.side == side for one in own), text
+            assert any(instance.side == side for instance in own), text
     for zone in ("upper", "mid", "lower"):
         if f"{zone} lung zone" in text.lower():
-            assert any(one.zone == zone for one in own), text
+            assert any(instance.zone == zone for instance in own), text
 
 
 def test_a_report_has_varied_words() -> None:
@@ -241,15 +243,15 @@ def test_regions_hold_the_findings_that_lie_in_them() -> None:
     for film in films():
         held = film.region_findings
         assert held.keys() == film.regions.keys()
-        for one in film.instances:
-            if one.finding == "cardiomegaly":
+        for instance in film.instances:
+            if instance.finding == "cardiomegaly":
                 assert "cardiomegaly" in held["cardiac silhouette"]
-            if one.finding in ("pleural_effusion", "pneumothorax", "consolidation", "edema"):
-                assert one.finding in held[f"{one.side} lung"], f"{film.seed}: {one}"
-            for region in one.regions:
+            if instance.finding in ("pleural_effusion", "pneumothorax", "consolidation", "edema"):
+                assert instance.finding in held[f"{instance.side} lung"], f"{film.seed}: {instance}"
+            for region in instance.regions:
                 own = region.partition(" ")[0]
-                if one.side is not None and own in ("right", "left") and region != "right atrium":
-                    assert own == one.side, f"{film.seed}: {one}"
+                if instance.side is not None and own in ("right", "left") and region != "right atrium":
+                    assert own == instance.side, f"{film.seed}: {instance}"
 
 
 def test_findings_have_classes_of_chest_imagenome() -> None:
@@ -259,9 +261,9 @@ def test_findings_have_classes_of_chest_imagenome() -> None:
 def test_severe_forms_are_larger_than_mild_ones() -> None:
     areas: dict[str, list[float]] = {"mild": [], "severe": []}
     for film in films():
-        for one in film.instances:
-            if one.finding == "pleural_effusion" and one.severity in areas:
-                areas[one.severity].append(float(one.box[3]))
+        for instance in film.instances:
+            if instance.finding == "pleural_effusion" and instance.severity in areas:
+                areas[instance.severity].append(float(instance.box[3]))
 
     assert np.mean(areas["severe"]) > 1.8 * np.mean(areas["mild"])
 
@@ -278,7 +280,7 @@ def test_gray_values_are_spread_as_widely_as_on_real_films() -> None:
 
 @pytest.mark.parametrize("kind", OTHER_KINDS)
 def test_other_films_are_marked_and_nothing_is_claimed_of_them(kind: str) -> None:
-    film = other_film(5, next(one for one in OTHER_KINDS if one == kind))
+    film = other_film(5, next(known for known in OTHER_KINDS if known == kind))
 
     assert not film.is_frontal
     assert film.is_chest == (kind == "lateral")
@@ -289,7 +291,7 @@ def test_other_films_are_marked_and_nothing_is_claimed_of_them(kind: str) -> Non
 def test_sets_are_named_and_their_splits_are_disjoint() -> None:
     train, validate, test = (parse_set(f"phantoms:{seed}:10") for seed in (0, 1_000_000, 2_000_000))
 
-    assert [one.split for one in (train, validate, test)] == ["train", "validate", "test"]
+    assert [phantom_set.split for phantom_set in (train, validate, test)] == ["train", "validate", "test"]
     assert list(test.seeds) == list(range(2_000_000, 2_000_010))
     assert str(parse_set("phantoms:5:3")) == "phantoms:5:3"
     assert [split_of(seed) for seed in (999_999, 1_000_000, 1_999_999, 2_000_000)] == [
@@ -309,9 +311,9 @@ def test_what_names_no_set_is_refused_with_what_to_write(text: str) -> None:
 
 
 def test_without_its_findings_a_film_is_healthy() -> None:
-    case = case_of(3_000_003)
+    case = plan_of(3_000_003)
 
-    film = phantom_of(Case(seed=case.seed, supine=case.supine, findings=()))
+    film = phantom_of(FilmPlan(seed=case.seed, supine=case.supine, findings=()))
 
     assert case.findings
     assert film.findings == {}

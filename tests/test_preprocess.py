@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.manifest import InputRule
-from models.preprocess import prepare, square
+from models.reading.preprocess import prepare, square
 
 DIRECT = InputRule(size=224, mean=0.505, std=0.248, resize="direct")
 VIA_256 = InputRule(size=224, mean=0.505, std=0.248, resize="via_256")

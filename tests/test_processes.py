@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from node import durable, processes
+from node.jobs import processes
+from node.store import files
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
@@ -25,7 +26,7 @@ def left_behind(folder: Path, name: str, *, days_ago: float) -> list[Path]:
     return paths
 
 
-def test_what_a_process_left_behind_goes_when_it_was_not_seen_for_long(tmp_path: Path) -> None:
+def test_what_a_long_unseen_process_left_behind_is_removed(tmp_path: Path) -> None:
     gone = left_behind(tmp_path, "listener-7f9c", days_ago=1.1)
     down = left_behind(tmp_path, "listener-0", days_ago=0.9)
     (tmp_path / "lock").touch()
@@ -36,19 +37,19 @@ def test_what_a_process_left_behind_goes_when_it_was_not_seen_for_long(tmp_path:
     assert not any(path.exists() for path in gone)
 
 
-def test_what_belongs_to_a_living_process_stays_and_it_counts_as_seen(tmp_path: Path) -> None:
-    files = left_behind(tmp_path, "worker-0", days_ago=40)
+def test_what_belongs_to_a_living_process_stays(tmp_path: Path) -> None:
+    paths = left_behind(tmp_path, "worker-0", days_ago=40)
 
-    with durable.try_lock(files[0]) as is_alive:
+    with files.try_lock(paths[0]) as is_alive:
         processes.remove_gone(tmp_path, before=NOW - DAY)
         assert is_alive
-        assert all(path.exists() for path in files)
+        assert all(path.exists() for path in paths)
 
     processes.remove_gone(tmp_path, before=NOW - DAY)  # it ended a moment ago
-    assert all(path.exists() for path in files)
+    assert all(path.exists() for path in paths)
 
 
-def test_a_lock_is_had_by_one_alone_though_its_file_is_removed_by_whoever_has_it(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_even_if_its_file_is_removed(tmp_path: Path) -> None:
     path, end = tmp_path / "lock-sender", time.monotonic() + 1.0
     inside: set[int] = set()
     crowds: list[set[int]] = []
@@ -56,7 +57,7 @@ def test_a_lock_is_had_by_one_alone_though_its_file_is_removed_by_whoever_has_it
     def use_it() -> int:
         times = 0
         while time.monotonic() < end:
-            with durable.try_lock(path) as is_mine:
+            with files.try_lock(path) as is_mine:
                 if is_mine:
                     inside.add(threading.get_ident())
                     if len(inside) > 1:
@@ -67,7 +68,7 @@ def test_a_lock_is_had_by_one_alone_though_its_file_is_removed_by_whoever_has_it
         return times
 
     with ThreadPoolExecutor(4) as pool:
-        times = sum(one.result(timeout=60) for one in [pool.submit(use_it) for _ in range(4)])
+        times = sum(future.result(timeout=60) for future in [pool.submit(use_it) for _ in range(4)])
 
     assert times > 10
     assert crowds == []

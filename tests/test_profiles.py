@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.answers import ReaderPrompt
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.profiles import RANGES, in_parts
 from models.engines.proof import STAGES, graph_path
 from models.errors import ModelError
 from models.manifest import read_manifest
-from models.reader import ChexReader
-from models.tokenizers import (
+from models.reading.answers import ReaderPrompt
+from models.reading.reader import ChexReader
+from models.reading.tokenizers import (
     PROMPT_VOCABULARY,
     SENTENCE_MERGES,
     SENTENCE_VOCABULARY,
     PromptTokenizer,
     SentenceTokenizer,
 )
-from node import prompts
+from node.read import prompts
 
 
 class Doubling:
@@ -57,7 +57,7 @@ def test_ranges_hold_what_the_reader_asks() -> None:
     chexpert = prompts.load("chexpert14").prompts
     spoken = sum(len(prompt.phrases) + len(prompt.negatives) for prompt in chexpert)
 
-    assert all(1 == one.least <= one.usual <= one.most for one in RANGES.values())
+    assert all(1 == span.least <= span.usual <= span.most for span in RANGES.values())
     assert (RANGES["prompt"].usual, RANGES["phrase"].usual) == (len(chexpert), spoken)
     assert RANGES["prompt"].most >= 60
     assert RANGES["film"].usual == 1
@@ -77,17 +77,17 @@ def test_parts_are_joined_in_their_order(count: int, stage: str) -> None:
 
 
 @pytest.mark.parametrize(("stage", "axis"), [("find", "prompt"), ("describe", "box")])
-def test_more_prompts_of_one_film_than_an_engine_takes_are_refused(stage: str, axis: str) -> None:
+def test_more_prompts_than_an_engine_takes_are_refused(stage: str, axis: str) -> None:
     most = RANGES[axis].most
     run = in_parts(Doubling())
     patches = np.zeros((9, 2), np.float32)
 
     run(stage, {"patches": patches, "prompts": np.zeros((9, most, 3), np.float32)})
-    with pytest.raises(ModelError, match=f"{most + 1} of {axis} in one call; this engine is built for {most}"):
+    with pytest.raises(ModelError, match=f"{most + 1} {axis} inputs in one call"):
         run(stage, {"patches": patches, "prompts": np.zeros((9, most + 1, 3), np.float32)})
 
 
-def test_a_prompt_set_that_is_too_large_for_the_engine_is_refused_before_any_film(phantom_model: Path) -> None:
+def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: Path) -> None:
     vocabularies = phantom_model / "vocab"
     reader = ChexReader(
         read_manifest(phantom_model),
@@ -102,5 +102,5 @@ def test_a_prompt_set_that_is_too_large_for_the_engine_is_refused_before_any_fil
     more = [ReaderPrompt(key=f"zone_{n}", kind="region", phrases=("zone",), negatives=()) for n in range(36)]
 
     reader.check([*asked, *more[:-1]])
-    with pytest.raises(ModelError, match="65 prompts are asked, engine tensorrt takes 64; use fewer, or onnx"):
+    with pytest.raises(ModelError, match="65 prompts are asked, but engine tensorrt takes 64; use fewer prompts"):
         reader.check([*asked, *more])

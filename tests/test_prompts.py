@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 from pydicom.sr._concepts_dict import concepts
 
-from node import prompts
 from node.domain import Code, PromptKind, Side
 from node.errors import ConfigError
+from node.read import prompts
 
 PATHOLOGIES = [
     "atelectasis", "cardiomegaly", "consolidation", "edema", "enlarged_cardiomediastinum", "fracture", "lung_lesion",
@@ -46,7 +46,7 @@ def test_chexpert14_asks_14_pathologies_and_15_regions() -> None:
     assert loaded["no_finding"].kind is PromptKind.NO_FINDING
 
 
-def test_chexpert14_has_the_published_phrases_in_the_published_order() -> None:
+def test_chexpert14_has_the_published_phrases_in_order() -> None:
     source = Path(__file__).parents[2] / "shared" / "chex" / "prompts.json"
     if not source.is_file():
         pytest.skip("needs the published prompts beside the repository")
@@ -75,7 +75,7 @@ def test_every_code_is_standard_but_for_the_listed_ones() -> None:
     assert len({code.value for code in findings}) == 13
 
 
-def test_regions_name_their_side_and_paired_findings_leave_it_to_the_box() -> None:
+def test_regions_name_their_side_and_paired_findings_do_not() -> None:
     loaded = prompts.load("chexpert14")
 
     for prompt in loaded.prompts:

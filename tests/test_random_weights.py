@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.answers import FilmReading, ReaderPrompt
-from models.checkpoint import CARD, file_sha256
-from models.chex import Chex
+from models.checkpoint.files import CARD, file_sha256
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
+from models.network.chex import Chex
 from models.random_weights import DEFAULT_SEED, main
-from models.reader import ChexReader, open_reader
-from node import imaging, prompts
+from models.reading.answers import FilmReading, ReaderPrompt
+from models.reading.reader import ChexReader, open_reader
 from node.domain import PromptKind
+from node.read import decoding, prompts
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def reader(untrained_weights: Path) -> ChexReader:
 @pytest.fixture(scope="module")
 def reading(reader: ChexReader, chest_film: Path) -> FilmReading:
     """The demonstration film, read as the node reads it."""
-    film = imaging.load(imaging.read_file(chest_film), gray=reader.manifest.gray, square=reader.square)
+    film = decoding.load(decoding.read_file(chest_film), gray=reader.manifest.gray, square=reader.square)
     asked = [
         ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
         for prompt in prompts.load("chexpert14").prompts
@@ -62,7 +62,7 @@ def test_the_published_sizes_count_as_published() -> None:
     with torch.device("meta"):
         network = Chex(PUBLISHED_SIZES)
 
-    # SPEC.md 13, the output embedding counted once
+    # spec §13, the output embedding counted once
     assert sum(parameter.numel() for parameter in network.parameters()) == 1_051_468_550
 
 
@@ -89,14 +89,14 @@ def test_the_demonstration_film_shows_findings_of_every_state(reader: ChexReader
         assert abs(finding.probability - threshold + decisions.review_band) > 5e-3
 
 
-def test_every_finding_of_the_demonstration_film_has_a_sentence_and_some_share_one(reading: FilmReading) -> None:
+def test_every_demonstration_finding_has_a_sentence(reading: FilmReading) -> None:
     said = [prompt.sentence for prompt in reading.prompts if prompt.kind != PromptKind.REGION.value]
 
     assert None not in said
     assert len(set(said)) < len(said)
 
 
-def test_prompts_of_the_demonstration_film_lie_in_different_places(reading: FilmReading) -> None:
+def test_prompts_of_the_demonstration_film_lie_apart(reading: FilmReading) -> None:
     places = {
         tuple(prompt.boxes[0].round(1)) for prompt in reading.prompts if prompt.kind == PromptKind.PATHOLOGY.value
     }

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.answers import FilmReading, FloatArray, Question, ReaderPrompt
 from models.engines import IntArray, Patches, Regions
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, Decisions, InputRule, Manifest, ReportRule
-from models.phrasebook import Phrasebook, contrast, emphasize, opposite
-from models.reader import ChexReader, printable
-from models.tokenizers import (
+from models.reading.answers import FilmReading, FloatArray, Question, ReaderPrompt
+from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
+from models.reading.reader import ChexReader, printable
+from models.reading.tokenizers import (
     PROMPT_VOCABULARY,
     SENTENCE_END,
     SENTENCE_MERGES,
@@ -131,9 +131,7 @@ def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | Non
 @pytest.mark.parametrize(
     "probability, state", [(0.61, "present"), (0.59, "indeterminate"), (0.51, "indeterminate"), (0.49, "absent")]
 )
-def test_a_finding_is_present_from_its_threshold_and_indeterminate_in_the_band_below(
-    probability: float, state: str
-) -> None:
+def test_a_finding_is_present_from_its_threshold_on(probability: float, state: str) -> None:
     reading = _read(ScriptedEngine([probability], ["Words"]), EDEMA).prompts[0]
 
     assert reading.probability == pytest.approx(probability, abs=1e-5)
@@ -146,7 +144,7 @@ def test_a_threshold_of_its_own_replaces_the_default() -> None:
     assert (edema.state, fracture.state) == ("present", "indeterminate")
 
 
-def test_a_threshold_that_no_judged_prompt_has_is_told_by_its_key() -> None:
+def test_a_threshold_without_a_judged_prompt_is_named_by_its_key() -> None:
     reader = _reader(ScriptedEngine([], []))
     region = ReaderPrompt(key="fracture", kind="region", phrases=("Site of the fracture",))
 
@@ -158,7 +156,7 @@ def test_a_threshold_that_no_judged_prompt_has_is_told_by_its_key() -> None:
 
 @pytest.mark.parametrize("words, fits", [(75, True), (76, False)])
 @pytest.mark.parametrize("place", ["phrases", "negatives"])
-def test_a_prompt_that_the_network_cannot_read_whole_is_told_by_its_key(words: int, fits: bool, place: str) -> None:
+def test_a_prompt_too_long_for_the_network_is_named_by_its_key(words: int, fits: bool, place: str) -> None:
     reader = _reader(ScriptedEngine([], []))
     phrases = ("Fine", "heart " * words)
     named = replace(EDEMA, key="long")
@@ -177,7 +175,7 @@ def test_a_region_is_neither_present_nor_absent() -> None:
     assert (region.probability, region.state) == (None, None)
 
 
-def test_a_region_without_anything_of_note_gets_no_sentence_and_every_pathology_does() -> None:
+def test_every_pathology_gets_a_sentence_and_normal_regions_none() -> None:
     engine = ScriptedEngine([0.3, 0.4, 0.6], ["One", "Two", "Three"], likeness={"One": 2, "Two": 3, "Three": 4})
 
     reading = _read(engine, EDEMA, LEFT, RIGHT)
@@ -192,7 +190,7 @@ def test_without_a_judged_prompt_every_region_keeps_its_sentence() -> None:
     assert len(_read(engine, LEFT, RIGHT).sentences) == 2
 
 
-def test_a_removed_duplicate_leaves_its_reading_pointing_to_the_sentence_that_stays() -> None:
+def test_a_reading_points_to_the_kept_one_of_two_duplicates() -> None:
     scores = np.array([[0.2, 0.1, 0.1], [0.9, 0.1, 0.1], [0.3, 0.1, 0.1]], dtype=np.float32)
     engine = ScriptedEngine([0.8, 0.8, 0.8], ["Same", "Alike", "Other"], scores, {"Same": 2, "Alike": 2, "Other": 3})
 
@@ -206,7 +204,7 @@ def test_a_removed_duplicate_leaves_its_reading_pointing_to_the_sentence_that_st
     assert reading.prompts[0].state == "present"
 
 
-def test_preference_and_boxes_are_those_of_the_sentences_own_prompt_after_a_skipped_region() -> None:
+def test_a_skipped_region_does_not_shift_prompts_and_boxes() -> None:
     # With the published index shift (BUG-8) the right lung would be ranked, named and boxed as the left lung is.
     scores = np.array([[0.3, 0, 0], [0.1, 0, 0], [0.9, 0.8, 0]], dtype=np.float32)
     engine = ScriptedEngine([0.7, 0.4, 0.7], ["Same", "Unused", "Alike"], scores, {"Same": 2, "Alike": 2})
@@ -217,14 +215,14 @@ def test_preference_and_boxes_are_those_of_the_sentences_own_prompt_after_a_skip
     assert reading.sentences[0].box_scores == pytest.approx([0.9, 0.8])
 
 
-def test_boxes_above_the_threshold_are_reported_and_otherwise_the_best_one() -> None:
+def test_boxes_above_the_threshold_or_else_the_best_are_reported() -> None:
     scores = np.array([[0.6, 0.5, 0.7], [0.1, 0.4, 0.2]], dtype=np.float32)
 
-    several, one = _read(ScriptedEngine([0.7, 0.7], ["One", "Two"], scores), EDEMA, FRACTURE).prompts
+    several, single = _read(ScriptedEngine([0.7, 0.7], ["One", "Two"], scores), EDEMA, FRACTURE).prompts
 
     assert several.box_scores == pytest.approx([0.6, 0.7])
-    assert one.box_scores == pytest.approx([0.4])
-    assert one.boxes.shape == (1, 4)
+    assert single.box_scores == pytest.approx([0.4])
+    assert single.boxes.shape == (1, 4)
 
 
 def test_without_emphasis_the_generator_hears_what_was_found() -> None:
@@ -236,7 +234,7 @@ def test_without_emphasis_the_generator_hears_what_was_found() -> None:
     )
 
 
-def test_emphasis_tells_the_generator_what_was_decided_and_leaves_alone_what_was_not() -> None:
+def test_emphasis_tells_the_generator_only_what_was_decided() -> None:
     found = [0.8, 0.65, 0.2, 0.8]
     engine = ScriptedEngine(found, ["One", "Two", "Three", "Four"])
     _read(engine, EDEMA, FRACTURE, NORMAL, LEFT, rule=ReportRule(emphasis=0.5))
@@ -248,7 +246,7 @@ def test_emphasis_tells_the_generator_what_was_decided_and_leaves_alone_what_was
 
 
 @pytest.mark.parametrize(("emphasis", "stay"), [(0.0, ["Alike"]), (0.5, ["Same", "Alike"])])
-def test_with_emphasis_no_sentence_stands_for_one_of_another_decision(emphasis: float, stay: list[str]) -> None:
+def test_with_emphasis_sentences_of_other_decisions_stay_apart(emphasis: float, stay: list[str]) -> None:
     scores = np.array([[0.2, 0.1, 0.1], [0.9, 0.1, 0.1]], dtype=np.float32)
     engine = ScriptedEngine([0.8, 0.2], ["Same", "Alike"], scores, {"Same": 2, "Alike": 2})
 
@@ -258,9 +256,7 @@ def test_with_emphasis_no_sentence_stands_for_one_of_another_decision(emphasis: 
 
 
 @given(st.floats(-1, 1), st.floats(0.01, 100), st.integers(0, 2**32 - 1))
-def test_a_step_towards_a_prompt_never_makes_it_less_likely_and_has_no_unit(
-    step: float, unit: float, seed: int
-) -> None:
+def test_a_step_towards_a_prompt_never_makes_it_less_likely(step: float, unit: float, seed: int) -> None:
     feature, positive, negative = np.random.default_rng(seed).normal(size=(3, 1, 8)).astype(np.float32)
 
     def judged(moved: FloatArray) -> float:
@@ -314,7 +310,7 @@ def test_the_opposite_of_a_phrase_is_worded_as_published(phrase: str, words: str
 
 
 @given(st.floats(-1, 1), st.floats(0.01, 2))
-def test_a_probability_is_the_sigmoid_of_the_difference_of_cosines(cosine: float, temperature: float) -> None:
+def test_a_probability_is_the_sigmoid_of_a_cosine_difference(cosine: float, temperature: float) -> None:
     feature = np.array([[cosine, np.sqrt(1 - cosine**2)]], dtype=np.float32)
     axes = np.eye(2, dtype=np.float32)
 
@@ -352,7 +348,7 @@ def test_a_question_that_has_no_answer_is_refused(
 
 
 @pytest.mark.parametrize("box", [None, (0.5, 0.5, 0.2, 0.2)])
-def test_a_question_that_the_network_cannot_read_whole_is_refused(
+def test_a_question_too_long_for_the_network_is_refused(
     box: tuple[float, float, float, float] | None,
 ) -> None:
     reader = _reader(ScriptedEngine([0.5], ["Words"]))
@@ -362,7 +358,7 @@ def test_a_question_that_the_network_cannot_read_whole_is_refused(
         reader.ask(film, [Question(prompt="heart " * 76, box=box)])
 
 
-def test_a_question_is_refused_when_only_its_opposite_would_be_cut() -> None:
+def test_a_question_is_refused_if_only_its_opposite_is_too_long() -> None:
     reader = _reader(ScriptedEngine([0.5], ["Words"]))
     film = reader.look(np.zeros((300, 300), dtype=np.float32))
 
@@ -372,7 +368,7 @@ def test_a_question_is_refused_when_only_its_opposite_would_be_cut() -> None:
 
 
 def test_the_reader_runs_without_torch() -> None:
-    program = "import sys, models.reader; sys.exit('torch' in sys.modules or 'onnxruntime' in sys.modules)"
+    program = "import sys, models.reading.reader; sys.exit('torch' in sys.modules or 'onnxruntime' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[1], check=False).returncode == 0
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from node.commands.operate import render, status
 from node.config import ServerTlsSettings
-from node.status import render, status
 from tests import films, peers
 from tests.certificates import Authority
 from tests.peers import ReceivingArchive
@@ -16,7 +16,7 @@ from tests.service import Service, settings_for
 from tests.test_tls import call
 
 
-def test_a_conflict_is_reported_and_not_read_and_both_ports_are_served(tmp_path: Path) -> None:
+def test_a_conflict_is_reported_and_both_ports_are_served(tmp_path: Path) -> None:
     authority = Authority.found(tmp_path / "authority")
     own, scanner = authority.issue("node"), authority.issue("scanner")
     film = films.thumbnail()

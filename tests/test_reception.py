@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pydicom import dcmread
-from pydicom.uid import UID, generate_uid
+from pydicom.uid import UID, CTImageStorage, generate_uid
 from pynetdicom import AE, build_context
 from pynetdicom.dsutils import decode, encode
 
@@ -101,14 +101,21 @@ def test_an_object_in_the_context_of_another_service_is_refused(node: Node) -> N
     assert is_clean(node)
 
 
-def test_an_object_that_is_announced_as_of_another_service_is_answered_as_an_object(
-    node: Node, recording: Recording
-) -> None:
+def test_an_object_announced_as_another_service_is_answered(node: Node, recording: Recording) -> None:
     announced = command(recording, AffectedSOPClassUID=VERIFICATION)
     with pdus.associate(recording, port=node.listener.port) as odd:
         odd.sendall(fragments((LAST_OF_COMMAND, announced), (LAST_OF_DATASET, dataset(recording))))
 
         assert pdus.status_of(answer_of(odd)) == 0xC000
+
+
+def test_an_object_of_another_class_than_its_context_is_refused(node: Node, recording: Recording) -> None:
+    announced = command(recording, AffectedSOPClassUID=CTImageStorage, AffectedSOPInstanceUID="1.2.3")
+    with pdus.associate(recording, port=node.listener.port) as odd:
+        odd.sendall(fragments((LAST_OF_COMMAND, announced), (LAST_OF_DATASET, dataset(recording))))
+
+        assert pdus.status_of(answer_of(odd)) == 0xC000
+    assert not list(node.spool.directory.rglob("1.2.3~*"))
 
 
 @pytest.mark.parametrize("order", ["data first", "two commands", "two contexts"])
@@ -151,10 +158,10 @@ def test_a_fragment_without_content_ends_the_association(node: Node, recording: 
 
 
 def test_a_thousand_objects_in_one_pdu_take_no_descriptor_each(node: Node, recording: Recording) -> None:
-    one = [(LAST_OF_COMMAND, command(recording)), (LAST_OF_DATASET, b"no film")]
+    message = [(LAST_OF_COMMAND, command(recording)), (LAST_OF_DATASET, b"no film")]
     before = len(os.listdir("/proc/self/fd"))
     with pdus.associate(recording, port=node.listener.port) as hostile:
-        hostile.sendall(fragments(*one * 1000))
+        hostile.sendall(fragments(*message * 1000))
         wait_for_protocol_abort(node)
     assert node.count("cxr_instances_total", outcome="refused") < 100
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, what="all are closed", limit_seconds=60.0)

@@ -23,7 +23,7 @@ from node.domain import (
     ScoredBox,
     Side,
 )
-from node.outputs import record, text, words
+from node.outputs import report_json, report_txt, wording
 from tests import samples
 from tests.samples import absent, film, finding, report, several, unread
 
@@ -80,25 +80,27 @@ _films = st.builds(
 
 @given(_films)
 def test_a_film_is_read_back_exactly(film: Film) -> None:
-    assert record.film_from_json(json.loads(json.dumps(record.film_to_json(film)))) == film
+    assert report_json.film_from_json(json.loads(json.dumps(report_json.film_to_json(film)))) == film
 
 
 def test_a_film_that_was_not_read_is_read_back_exactly() -> None:
-    assert record.film_from_json(record.film_to_json(unread(1))) == unread(1)
+    assert report_json.film_from_json(report_json.film_to_json(unread(1))) == unread(1)
 
 
-@pytest.mark.parametrize("key", record.film_to_json(several()))
+@pytest.mark.parametrize("key", report_json.film_to_json(several()))
 def test_a_damaged_record_is_refused(key: str) -> None:
-    damaged = record.film_to_json(several()) | {key: {"not": "this"}}
+    damaged = report_json.film_to_json(several()) | {key: {"not": "this"}}
 
     if key == "status":  # follows from the reason
         return
     with pytest.raises((TypeError, ValueError)):
-        record.film_from_json(damaged)
+        report_json.film_from_json(damaged)
 
 
 def test_the_report_keeps_its_contract() -> None:
-    document = json.loads(json.dumps(record.report_to_json(report(several(), unread(2)), ["sr.dcm", "a.gsps.dcm"])))
+    document = json.loads(
+        json.dumps(report_json.report_to_json(report(several(), unread(2)), ["sr.dcm", "a.gsps.dcm"]))
+    )
 
     assert document["version"] == 1
     assert document["study"] == samples.STUDY
@@ -127,7 +129,7 @@ def test_the_report_keeps_its_contract() -> None:
 
 def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
     document = json.loads(
-        json.dumps(record.report_to_json(report(several()), [], left_alone=[unread(2, Reason.OWN_OBJECT)]))
+        json.dumps(report_json.report_to_json(report(several()), [], left_alone=[unread(2, Reason.OWN_OBJECT)]))
     )
 
     assert document.keys() == {"version", "study", "model", "films", "outputs"}
@@ -138,33 +140,33 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
             *("source", "status", "reason", "notes", "columns", "rows", "analyzed", "sentences", "findings")
         }
     assert read["findings"]
-    for one in read["findings"]:
-        assert one.keys() == {"prompt", "code", "laterality", "probability", "state", "sentence", "boxes"}
-        assert all(box.keys() == {"box", "score", "tracking_uid"} for box in one["boxes"])
-    for one in read["sentences"]:
-        assert one.keys() == {"text", "prompt", "score", "boxes"}
-        assert all(box.keys() == {"box", "score"} for box in one["boxes"])
+    for found in read["findings"]:
+        assert found.keys() == {"prompt", "code", "laterality", "probability", "state", "sentence", "boxes"}
+        assert all(box.keys() == {"box", "score", "tracking_uid"} for box in found["boxes"])
+    for sentence in read["sentences"]:
+        assert sentence.keys() == {"text", "prompt", "score", "boxes"}
+        assert all(box.keys() == {"box", "score"} for box in sentence["boxes"])
 
 
 def test_the_text_gives_no_side_to_what_was_not_seen() -> None:
     lesion = finding(state=FindingState.ABSENT, side=Side.LEFT, probability=0.04)
 
-    rendered = text.render(report(film(findings=(lesion,), sentences=False)))
+    rendered = report_txt.render(report(film(findings=(lesion,), sentences=False)))
 
     assert "Pleural effusion: probability 0.04" in rendered
     assert "left" not in rendered
 
 
 def test_the_text_says_first_what_it_is() -> None:
-    rendered = text.render(report(several()))
+    rendered = report_txt.render(report(several()))
 
     assert rendered.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
     assert "phantom 1.2.0" in rendered
     assert "chexpert14" in rendered
 
 
-def test_the_text_ties_sentences_to_boxes_and_findings_to_sentences() -> None:
-    lines = text.render(report(several())).splitlines()
+def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
+    lines = report_txt.render(report(several())).splitlines()
 
     [sentence] = [line for line in lines if "The left lung is clear." in line]
     assert "columns 1000 to 1700, rows 200 to 1500" in sentence
@@ -174,7 +176,7 @@ def test_the_text_ties_sentences_to_boxes_and_findings_to_sentences() -> None:
 
 
 def test_the_text_lists_findings_by_state() -> None:
-    rendered = text.render(report(several()))
+    rendered = report_txt.render(report(several()))
 
     places = [rendered.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
     assert places == sorted(places)
@@ -183,11 +185,11 @@ def test_the_text_lists_findings_by_state() -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_words(reason: Reason) -> None:
-    assert words.REASONS[reason] in text.render(report(unread(1, reason), several()))
+    assert wording.REASONS[reason] in report_txt.render(report(unread(1, reason), several()))
 
 
 def test_a_film_without_findings_is_not_called_normal() -> None:
-    rendered = text.render(report(film(findings=(absent(),), sentences=False)))
+    rendered = report_txt.render(report(film(findings=(absent(),), sentences=False)))
 
     assert "No prompted finding came near its threshold" in rendered
     assert "normal" not in rendered.replace("This is not a report of a normal film", "")
@@ -196,12 +198,12 @@ def test_a_film_without_findings_is_not_called_normal() -> None:
 def test_a_film_that_was_analyzed_whole_says_so() -> None:
     whole = replace(film(), analyzed=Box(left=0, top=0, right=samples.COLUMNS, bottom=samples.ROWS))
 
-    assert "That is the whole film." in text.render(report(whole))
+    assert "That is the whole film." in report_txt.render(report(whole))
 
 
 def test_line_breaks_in_a_sentence_do_not_break_the_list() -> None:
     sentence = GroundedSentence(text="One.\nTwo.\x00", prompt="left_lung", score=0.5, boxes=())
 
-    rendered = text.render(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
+    rendered = report_txt.render(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
 
     assert "left lung (score 0.50): One. Two. @ no box" in rendered

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from node.refusals import Refusals
+from node.net.callers import RefusalKey, Refusals
 from tests.listening import connect, listening
 
 
@@ -20,7 +20,7 @@ class Watch:
         self.refusals = Refusals(clock=lambda: self.now)
 
     def refuse(self, host: str = "192.0.2.1", reason: str = "caller") -> None:
-        self.refusals.note("association.refused", reason=reason, host=host)
+        self.refusals.note(RefusalKey("association.refused", reason, host))
 
     def tell_after(self, seconds: float) -> None:
         self.now += seconds
@@ -33,7 +33,7 @@ def watch() -> Watch:
 
 
 def facts(said: list[EventDict]) -> list[tuple[object, object, object]]:
-    return [(one["host"], one["reason"], one.get("times")) for one in said]
+    return [(event["host"], event["reason"], event.get("times")) for event in said]
 
 
 def test_the_first_of_each_host_and_reason_is_told_at_once(watch: Watch) -> None:
@@ -89,15 +89,15 @@ def test_what_was_counted_is_told_in_the_end(watch: Watch) -> None:
     assert facts(said) == [("192.0.2.1", "caller", None), ("192.0.2.1", "caller", 1)]
 
 
-def test_a_stranger_that_calls_again_and_again_is_counted_each_time_and_told_of_seldom(tmp_path: Path) -> None:
+def test_a_repeated_stranger_is_always_counted_and_seldom_logged(tmp_path: Path) -> None:
     with capture_logs() as said:
         with listening(tmp_path) as node:
             for _ in range(20):
                 with connect(node.listener.port) as stranger:
                     stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
             node.wait_for_refusal("protocol", count=20)
-        refused = [one for one in said if one["event"] == "association.refused"]
+        refused = [event for event in said if event["event"] == "association.refused"]
 
     assert facts(refused)[0] == ("127.0.0.1", "protocol", None)
-    assert sum(one.get("times", 1) for one in refused) == 20
+    assert sum(event.get("times", 1) for event in refused) == 20
     assert len(refused) < 5  # two, if it took less than a minute

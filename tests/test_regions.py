@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.chex import Chex
+from models.network.chex import Chex
+from models.reading.tokenizers import SENTENCE_MERGES, SENTENCE_VOCABULARY, VOCABULARIES, SentenceTokenizer
 from models.tasks.batch import Picture, fill_up
 from models.tasks.regions import classify_each, classify_one, explain, features_apart, features_together, tokens_of
-from models.tokenizers import SENTENCE_MERGES, SENTENCE_VOCABULARY, VOCABULARIES, SentenceTokenizer
 from tests.test_chex import DIM, SIZES
 
 
@@ -59,7 +59,7 @@ def test_a_filled_up_batch_by_hand() -> None:
     assert padding.tolist() == [[False, False], [False, True]]
 
 
-def test_boxes_apart_are_described_as_by_the_network_without_prompts(network: Chex, picture: Picture) -> None:
+def test_separate_boxes_are_described_as_without_prompts(network: Chex, picture: Picture) -> None:
     given_boxes, padding = fill_up(boxes(2, 2))
 
     features = features_apart(network, picture, given_boxes, padding)
@@ -113,7 +113,7 @@ def test_of_equally_likely_classes_the_first_is_chosen() -> None:
     assert chosen.tolist() == [1, 0]
 
 
-def test_every_class_is_judged_for_itself_and_undecided_is_not_present() -> None:
+def test_every_class_is_judged_alone_and_undecided_is_absent() -> None:
     positive, negative = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
 
     probabilities, present = classify_each(torch.tensor([[[2.0, 0.0], [1.0, 1.0]]]), positive, negative)

@@ -41,7 +41,7 @@ def test_or_by_the_pair_that_finds_most() -> None:
     np.testing.assert_allclose(noted, [[logistic(2), logistic(-np.sqrt(2))]], atol=1e-6)
 
 
-def test_a_pathology_is_told_of_in_any_case_and_a_region_where_something_is_of_note() -> None:
+def test_pathologies_are_always_told_and_regions_when_of_note() -> None:
     noted = np.array([[0.4, 0.6, 0.5, 0.51]], dtype=np.float32)
     pathologies = [True, True, False, False]
 
@@ -50,7 +50,7 @@ def test_a_pathology_is_told_of_in_any_case_and_a_region_where_something_is_of_n
     assert ignoring.tolist() == [[False, True, False, True]]
 
 
-def test_the_published_code_gives_it_the_numbers_of_another_prompt() -> None:
+def test_the_published_code_gives_numbers_of_another_prompt() -> None:
     told = published_selection(SIMILARITY, PREFERENCE, rule=ReportRule())
 
     # The fourth sentence, made for the fifth prompt, stays and is shown as the fourth prompt's.

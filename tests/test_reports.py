@@ -18,7 +18,7 @@ def failed(longrepr: str) -> pytest.TestReport:
     )
 
 
-def test_a_failure_that_cannot_be_written_as_utf_8_is_still_reported(request: pytest.FixtureRequest) -> None:
+def test_a_failure_beyond_utf_8_is_still_reported(request: pytest.FixtureRequest) -> None:
     report = failed("ValueError: half a pair \udcff")
     make_sendable(report, request.config)
 

@@ -1,4 +1,4 @@
-"""Soft boxes against their formula, written out in double precision (SPEC.md 4.4)."""
+"""Soft boxes against their formula, written out in double precision (spec §4.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.roi_pool import pool, soft_boxes
+from models.network.roi_pool import pool, soft_boxes
 
 GRID = 7
 

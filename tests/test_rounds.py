@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -16,18 +17,19 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
-from node import prompts
 from node.config import DicomDestination, StudySettings
-from node.database import connect
 from node.domain import Delivery, PromptSet
-from node.imaging import Radiograph
-from node.inference import Reading
-from node.ledger import Ledger
+from node.jobs.round_steps import Steps
 from node.metrics import Metrics
-from node.order_store import OrderStore
-from node.pipeline import WRITERS, Pipeline
-from node.spool import Spool
-from node.steps import Steps
+from node.orders.store import OrderStore
+from node.outputs.writers import WRITERS
+from node.pipeline import Pipeline
+from node.read import prompts
+from node.read.decoding import Radiograph
+from node.read.model import Reading
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.spool import Spool
 from tests import films, peers
 from tests.fakes import ScriptedReader
 from tests.service import Service, settings_for
@@ -162,10 +164,7 @@ class Bench:
         )
 
     def receive(self, film: Dataset) -> None:
-        content = films.file_bytes(film)
-        body = films.body_of(content)
-        meta = content[: -len(body)]
-        self.spool.keep(study_uid=STUDY, sop_instance_uid=film.SOPInstanceUID, meta=meta, body=body)
+        films.keep(self.spool, film, study_uid=STUDY)
 
     def round(self, *, is_sent: bool = True) -> list[Delivery]:
         """Read what is new; what is to be delivered, and is delivered, or waits."""
@@ -176,16 +175,18 @@ class Bench:
         assert written is not None
         self.steps.finish(plan, cast(list[str], outcomes), written)
         by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
-        deliveries = [Delivery(**one) for several in by_destination.values() for one in several]
+        deliveries = [Delivery(**fields) for several in by_destination.values() for fields in several]
         for delivery in deliveries if is_sent else ():
             self.ledger.set_sent(delivery, attempts=1)
         return deliveries
 
     def objects(self, deliveries: list[Delivery], kind: str) -> list[Dataset]:
-        return [dcmread(self.spool.output_path(one)) for one in deliveries if one.kind == kind]
+        return [
+            dcmread(BytesIO(self.spool.output(delivery) or b"")) for delivery in deliveries if delivery.kind == kind
+        ]
 
 
-def test_of_a_study_with_a_late_film_only_that_is_read_also_after_a_restart(tmp_path: Path) -> None:
+def test_only_the_late_film_is_read_even_after_a_restart(tmp_path: Path) -> None:
     first, second = Bench(tmp_path), Bench(tmp_path)
     first.receive(film("first"))
     deliveries = [first.round()]
@@ -195,12 +196,12 @@ def test_of_a_study_with_a_late_film_only_that_is_read_also_after_a_restart(tmp_
     deliveries.append(second.round())
 
     assert (first.reader.count, second.reader.count) == (2, 1)
-    assert [sorted(one.kind for one in several) for several in deliveries] == [["gsps", "sr"]] * 3
+    assert [sorted(delivery.kind for delivery in several) for several in deliveries] == [["gsps", "sr"]] * 3
     reports = [report for several in deliveries for report in first.objects(several, "sr")]
     assert [predecessor(report) for report in reports[1:]] == [report.SOPInstanceUID for report in reports[:-1]]
 
 
-def test_a_late_film_of_a_study_whose_results_still_wait_sends_none_of_them_again(tmp_path: Path) -> None:
+def test_a_late_film_does_not_resend_results_that_still_wait(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.receive(film("first"))
     waiting = bench.round(is_sent=False)
@@ -209,11 +210,11 @@ def test_a_late_film_of_a_study_whose_results_still_wait_sends_none_of_them_agai
     deliveries = bench.round()
 
     assert bench.reader.count == 2
-    assert sorted(one.kind for one in deliveries) == ["gsps", "sr"]
+    assert sorted(delivery.kind for delivery in deliveries) == ["gsps", "sr"]
     assert not set(deliveries) & set(waiting)
 
 
-def test_patient_data_that_are_corrected_and_corrected_back_make_a_new_result_each_time(tmp_path: Path) -> None:
+def test_each_correction_of_patient_data_makes_a_new_result(tmp_path: Path) -> None:
     names = ["Right^Name", "Wrong^Name", "Right^Name"]
     bench, deliveries = Bench(tmp_path), []
     for name in names:
@@ -222,13 +223,13 @@ def test_patient_data_that_are_corrected_and_corrected_back_make_a_new_result_ea
 
     for kind in ("sr", "gsps"):
         objects = bench.objects(deliveries, kind)
-        assert [str(one.PatientName) for one in objects] == names
-        assert len({one.SOPInstanceUID for one in objects}) == 3
+        assert [str(dataset.PatientName) for dataset in objects] == names
+        assert len({dataset.SOPInstanceUID for dataset in objects}) == 3
     reports = bench.objects(deliveries, "sr")
     assert [predecessor(report) for report in reports[1:]] == [report.SOPInstanceUID for report in reports[:-1]]
 
 
-def test_a_destination_that_is_added_gets_the_results_of_later_rounds(tmp_path: Path) -> None:
+def test_an_added_destination_gets_the_results_of_later_rounds(tmp_path: Path) -> None:
     before, after = Bench(tmp_path), Bench(tmp_path, "archive", "added")
     before.receive(film("first"))
     before.round()
@@ -236,8 +237,8 @@ def test_a_destination_that_is_added_gets_the_results_of_later_rounds(tmp_path: 
 
     deliveries = after.round()
 
-    assert sorted(one.kind for one in deliveries if one.destination == "archive") == ["gsps", "sr"]
-    assert sorted(one.kind for one in deliveries if one.destination == "added") == ["gsps", "gsps", "sr"]
+    assert sorted(delivery.kind for delivery in deliveries if delivery.destination == "archive") == ["gsps", "sr"]
+    assert sorted(delivery.kind for delivery in deliveries if delivery.destination == "added") == ["gsps", "gsps", "sr"]
 
 
 def test_what_was_delivered_and_removed_is_never_written_again(tmp_path: Path) -> None:

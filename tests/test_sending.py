@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node.commitment import MOST_FAILURES
 from node.config import DicomDestination
-from node.database import connect
+from node.deliver.commitment import MOST_FAILURES
+from node.deliver.delivery import DeliveryJson, Sending
 from node.domain import Delivery, DeliveryState
-from node.ledger import Ledger, Standing
-from node.sending import DeliveryJson, Sending
-from node.spool import Spool
+from node.store.database import connect
+from node.store.ledger import DeliveryRecord, Ledger
+from node.store.spool import Spool
 from tests import films, peers, senders
 from tests.committing import Answer, Committing, uids
 
@@ -34,8 +34,7 @@ class Bench:
         self.committing = Committing()
         self.archive = peers.ReceivingArchive(handlers=self.committing.handlers)
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
-        body = films.file_bytes(films.thumbnail())
-        self.spool.keep(study_uid=STUDY, sop_instance_uid=films.thumbnail().SOPInstanceUID, meta=b"", body=body)
+        films.keep(self.spool, films.thumbnail())
         self.settings = DicomDestination(
             name="archive", ae_title=self.archive.ae_title, host=peers.LOOPBACK, port=self.archive.port
         )
@@ -54,9 +53,7 @@ class Bench:
     def _written(self, name: str) -> DeliveryJson:
         film = films.as_another(films.thumbnail(), name)
         delivery = Delivery(destination="archive", study_uid=STUDY, sop_instance_uid=film.SOPInstanceUID, kind="sr")
-        path = self.spool.output_path(delivery)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(films.file_bytes(film))
+        self.spool.keep_output(delivery, films.file_bytes(film))
         self.ledger.add_delivery(delivery)
         return asdict(delivery)
 
@@ -70,11 +67,11 @@ class BrieflyAway(Ledger):
         super().add_transaction(uid, deliveries)
         self._is_away = True
 
-    def standing(self, delivery: Delivery) -> Standing | None:
+    def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
         if self._is_away:
             self._is_away = False
             raise OperationalError("SELECT", {}, ConnectionError())
-        return super().standing(delivery)
+        return super().delivery_record(delivery)
 
 
 @pytest.fixture
@@ -97,7 +94,7 @@ def test_an_object_that_was_sent_is_not_sent_again(bench: Bench) -> None:
     assert len(bench.archive.requests) == 1
 
 
-def test_an_object_that_is_not_taken_now_is_told_from_an_archive_that_is_down(bench: Bench) -> None:
+def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> None:
     delivery = bench.deliveries[0]
     bench.archive.refuse(0xA700)
     busy = bench.sending.send(delivery, 1, time.time())
@@ -112,9 +109,7 @@ def test_an_object_that_is_not_taken_now_is_told_from_an_archive_that_is_down(be
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 1.0), (2, 2.0), (12, 2048.0), (13, 3600.0), (99, 3600.0)])
-def test_an_object_waits_twice_as_long_each_time_but_an_hour_at_most(
-    bench: Bench, attempt: int, seconds: float
-) -> None:
+def test_each_retry_waits_twice_as_long_but_at_most_an_hour(bench: Bench, attempt: int, seconds: float) -> None:
     bench.archive.refuse(0xA700)
 
     assert bench.sending.send(bench.deliveries[0], attempt, time.time())["wait"] == seconds
@@ -230,9 +225,11 @@ def test_an_archive_commits_to_what_it_was_sent(bench: Bench) -> None:
     asked = sending.commit(bench.deliveries, 1, time.time())
 
     assert (asked["again"], asked["open"]) == ([], [])
-    assert {bench.state(one) for one in bench.deliveries} == {DeliveryState.COMMITTED}
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.COMMITTED}
     assert bench.committing.reported == [0x0000]
-    assert sorted(uids(bench.committing.requests[0])) == sorted(one["sop_instance_uid"] for one in bench.deliveries)
+    assert sorted(uids(bench.committing.requests[0])) == sorted(
+        delivery["sop_instance_uid"] for delivery in bench.deliveries
+    )
     assert bench.ledger.is_delivered(STUDY)
     assert counted(sending, "cxr_deliveries_total", destination="archive", outcome="committed") == 2
 
@@ -248,15 +245,15 @@ def test_what_was_committed_is_neither_sent_nor_asked_for_again(bench: Bench) ->
     assert len(bench.committing.requests) == 1
 
 
-def test_what_was_sent_and_not_asked_for_is_still_open_for_whoever_lost_the_engine(bench: Bench) -> None:
+def test_uncommitted_objects_stay_open_after_the_engine_is_lost(bench: Bench) -> None:
     sending = committed(bench)
 
-    assert [asdict(one) for one in bench.ledger.open_deliveries()] == bench.deliveries
+    assert [asdict(delivery) for delivery in bench.ledger.open_deliveries()] == bench.deliveries
     assert "commit" in sending.send(bench.deliveries[0], 1, time.time())
     assert len(bench.archive.requests) == 2
 
 
-def test_an_archive_that_does_not_answer_is_asked_again_in_a_new_transaction(bench: Bench) -> None:
+def test_a_silent_archive_is_asked_again_in_a_new_transaction(bench: Bench) -> None:
     bench.committing.answer = Answer.NEVER
     sending = committed(bench)
 
@@ -266,7 +263,7 @@ def test_an_archive_that_does_not_answer_is_asked_again_in_a_new_transaction(ben
     assert (first["wait"], second["wait"]) == (5.0, 10.0)
     transactions = {request.TransactionUID for request in bench.committing.requests}
     assert len(transactions) == 2
-    assert {bench.state(one) for one in bench.deliveries} == {DeliveryState.SENT}
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
 
 
 def test_an_archive_that_never_answers_parks_what_it_was_sent(bench: Bench) -> None:
@@ -276,8 +273,8 @@ def test_an_archive_that_never_answers_parks_what_it_was_sent(bench: Bench) -> N
     asked = sending.commit(bench.deliveries, 9, time.time() - 73 * HOUR)
 
     assert (asked["again"], asked["open"]) == ([], [])
-    assert {bench.state(one) for one in bench.deliveries} == {DeliveryState.PARKED}
-    assert "never said whether it keeps it" in bench.ledger.parked()[0].reason
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.PARKED}
+    assert "never reported whether it keeps it" in bench.ledger.parked()[0].reason
     assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
     assert counted(sending, "cxr_failures_total", stage="commit", reason="expired") == 2
 
@@ -296,7 +293,7 @@ def test_an_archive_that_cannot_be_asked_now_is_asked_later(bench: Bench, is_dow
     assert counted(sending, "cxr_failures_total", stage="commit", reason=reason) == 1
 
 
-def test_an_archive_without_storage_commitment_parks_what_it_was_sent_and_says_what_to_do(tmp_path: Path) -> None:
+def test_an_archive_without_commitment_parks_with_a_remedy(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     with peers.ReceivingArchive(port=bench.archive.port):
         sending = committed(bench)
@@ -308,7 +305,7 @@ def test_an_archive_without_storage_commitment_parks_what_it_was_sent_and_says_w
     bench.ledger.close()
 
 
-def test_an_object_that_the_archive_has_lost_is_sent_again_and_parked_in_the_end(bench: Bench) -> None:
+def test_an_object_the_archive_keeps_losing_is_parked_at_last(bench: Bench) -> None:
     bench.committing.answer = Answer.FAIL
     sending = committed(bench)
 
@@ -321,7 +318,7 @@ def test_an_object_that_the_archive_has_lost_is_sent_again_and_parked_in_the_end
 
     assert (asked["again"], asked["open"]) == ([], [])
     assert len(bench.archive.kept) == 6
-    assert {bench.state(one) for one in bench.deliveries} == {DeliveryState.PARKED}
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.PARKED}
     assert "no such object (0112)" in bench.ledger.parked()[0].reason
     assert counted(sending, "cxr_failures_total", stage="commit", reason="failed") == 2
 
@@ -340,7 +337,7 @@ def test_an_object_that_a_person_retries_may_fail_as_often_again(bench: Bench) -
     assert sending.commit([parked], 1, time.time())["again"] == [parked]
 
 
-def test_a_setting_that_is_switched_off_is_content_with_what_was_sent(bench: Bench) -> None:
+def test_without_commitment_a_sent_object_is_done(bench: Bench) -> None:
     committed(bench)
 
     asked = bench.sending.commit(bench.deliveries, 1, time.time())
@@ -351,7 +348,7 @@ def test_a_setting_that_is_switched_off_is_content_with_what_was_sent(bench: Ben
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_what_an_archive_has_lost_is_sent_again_though_it_is_not_asked_any_more(bench: Bench, is_gone: bool) -> None:
+def test_lost_objects_are_sent_again_without_commitment_too(bench: Bench, is_gone: bool) -> None:
     bench.committing.answer = Answer.NEVER
     sending = committed(bench)
     sending.commit(bench.deliveries, 1, time.time())
@@ -370,13 +367,13 @@ def test_what_an_archive_has_lost_is_sent_again_though_it_is_not_asked_any_more(
     assert bench.ledger.is_delivered(STUDY) is not is_gone
 
 
-def test_a_database_that_fails_while_an_answer_is_awaited_parks_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_a_database_that_fails_during_a_commitment_parks_nothing(bench: Bench, tmp_path: Path) -> None:
     bench.committing.answer = Answer.NEVER
     sending = committed(bench)
     with closing(BrieflyAway(connect(tmp_path / "ledger.sqlite"))) as ledger, pytest.raises(OperationalError):
         replace(sending, ledger=ledger, report_seconds=60.0).commit(bench.deliveries, 1, time.time())
 
-    assert {bench.state(one) for one in bench.deliveries} == {DeliveryState.SENT}
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
 
 
 def test_an_answer_after_the_time_to_give_up_still_counts(bench: Bench) -> None:

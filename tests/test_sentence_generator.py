@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from models.manifest import GeneratorSizes
-from models.sentence_generator import SentenceGenerator
-from models.tokenizers import SENTENCE_END
+from models.network.sentence_generator import SentenceGenerator
+from models.reading.tokenizers import SENTENCE_END
 
 SIZES = GeneratorSizes(
     vocabulary=50257, positions=40, width=32, layers=3, heads=4, prefix_length=5, prefix_hidden=48, max_length=30

@@ -26,7 +26,7 @@ def test_growth_is_of_the_last_third_over_the_second() -> None:
     assert growth(samples) == pytest.approx(0.05)
 
 
-def test_a_thread_or_a_descriptor_more_than_there_is_room_for_is_seen() -> None:
+def test_a_thread_or_a_descriptor_too_many_is_seen() -> None:
     assert is_flat(vitals(), vitals(threads=26, descriptors=36), room=6)
     assert not is_flat(vitals(), vitals(threads=27), room=6)
     assert not is_flat(vitals(), vitals(descriptors=37), room=6)

@@ -4,6 +4,7 @@ import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +15,17 @@ from hypothesis import strategies as st
 
 from node.domain import OutputObject, is_uid
 from node.errors import Refused, SpoolFull
-from node.incoming import Incoming
-from node.rounds import RoundMark
-from node.spool import Kept, Spool
+from node.store.incoming import Incoming
+from node.store.received import Kept, sealed
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
+from tests import films
 
 STUDY, FILM = "1.2.3", "1.2.3.4"
 
 
 def keep(spool: Spool, body: bytes = b"film", *, study: str = STUDY, film: str = FILM) -> Kept:
-    return spool.keep(study_uid=study, sop_instance_uid=film, meta=b"meta", body=body)
+    return films.keep_bytes(spool, study_uid=study, sop_instance_uid=film, meta=films.META, body=body)
 
 
 def mark(*files: str, number: int = 1) -> RoundMark:
@@ -39,7 +42,7 @@ def test_a_kept_object_lies_byte_for_byte_under_its_final_name(tmp_path: Path) -
     kept = keep(Spool(tmp_path))
 
     assert kept.is_new
-    assert kept.instance.path.read_bytes() == b"metafilm"
+    assert kept.instance.path.read_bytes() == sealed(films.META) + b"film"
     assert [path.name for path in kept.instance.path.parent.iterdir()] == [kept.instance.path.name]
 
 
@@ -53,7 +56,7 @@ def test_the_same_object_twice_is_kept_once(tmp_path: Path) -> None:
     assert again.instance == first.instance
 
 
-def test_other_bytes_under_the_same_uid_are_kept_beside_and_the_newest_counts(tmp_path: Path) -> None:
+def test_other_bytes_of_a_uid_are_kept_and_the_newest_counts(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     first = keep(spool, b"first")
     os.utime(first.instance.path, (1, 1))
@@ -94,7 +97,7 @@ def test_below_the_reserve_nothing_is_kept(tmp_path: Path) -> None:
     assert not spool.has_room
 
 
-def test_a_disk_that_fills_while_writing_keeps_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_disk_that_fills_while_writing_leaves_no_file(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
@@ -128,7 +131,7 @@ def test_a_study_has_unread_files_until_a_round_covers_each(tmp_path: Path) -> N
     late = keep(spool, film="1.2.3.5").instance.path.name
     assert spool.has_unread(STUDY)
     spool.mark_round(STUDY, mark(first, late, number=2))
-    assert [one.files for one in spool.rounds(STUDY)] == [(first,), (first, late)]
+    assert [round_mark.files for round_mark in spool.rounds(STUDY)] == [(first,), (first, late)]
 
 
 def test_the_mark_of_one_round_never_replaces_that_of_another(tmp_path: Path) -> None:
@@ -148,17 +151,17 @@ def test_an_output_that_exists_keeps_its_bytes(tmp_path: Path) -> None:
 
     spool.keep_output(output(), b"second")
 
-    assert spool.output_path(output()).read_bytes() == b"first"
+    assert spool.output(output()) == b"first"
 
 
 def test_of_many_that_write_an_output_at_once_one_does(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     ready = threading.Barrier(16)
 
-    def write(number: int) -> bytes:
+    def write(number: int) -> bytes | None:
         ready.wait(timeout=60)
         spool.keep_output(output(), str(number).encode())
-        return spool.output_path(output()).read_bytes()
+        return spool.output(output())
 
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(write, range(16)))) == 1
@@ -196,7 +199,7 @@ def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path) -> 
     assert not spool.has_unread(STUDY)
 
 
-def test_a_version_that_was_superseded_before_it_was_read_holds_no_study_back(tmp_path: Path) -> None:
+def test_a_version_superseded_before_its_reading_delays_no_study(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     keep(spool, b"first")
     spool.mark_round(STUDY, mark(keep(spool, b"second").instance.path.name))
@@ -235,7 +238,7 @@ def test_a_removal_that_was_cut_short_loses_nothing_unread(tmp_path: Path, moved
     assert len(spool.rounds(STUDY)) == 1
 
 
-def test_a_film_that_came_after_a_removal_was_cut_short_is_not_lost(tmp_path: Path) -> None:
+def test_a_film_that_follows_an_interrupted_removal_is_kept(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     old = keep(spool).instance.path
     spool.mark_round(STUDY, mark(old.name))
@@ -244,8 +247,8 @@ def test_a_film_that_came_after_a_removal_was_cut_short_is_not_lost(tmp_path: Pa
 
     Spool(tmp_path).sweep(is_shared=True)
 
-    assert old.read_bytes() == b"metafilm"
-    assert new.read_bytes() == b"metaanother"
+    assert old.read_bytes() == sealed(films.META) + b"film"
+    assert new.read_bytes() == sealed(films.META) + b"another"
     assert spool.has_unread(STUDY)
 
 
@@ -260,7 +263,7 @@ def test_beside_other_processes_only_what_is_old_is_swept(tmp_path: Path) -> Non
     assert (young.exists(), old.exists()) == (True, False)
 
 
-def test_a_study_that_another_process_removed_is_not_removed_again(tmp_path: Path) -> None:
+def test_a_study_removed_by_another_process_is_left_alone(tmp_path: Path) -> None:
     spool, other = Spool(tmp_path), Spool(tmp_path)
     spool.mark_round(STUDY, mark(keep(spool).instance.path.name))
 
@@ -269,7 +272,7 @@ def test_a_study_that_another_process_removed_is_not_removed_again(tmp_path: Pat
     assert len(spool.rounds(STUDY)) == 1
 
 
-def test_the_newest_version_is_the_last_that_came_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_the_newest_version_is_the_last_received_at_any_clock(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     first = keep(spool, b"first").instance
     os.utime(first.path, (2**31, 2**31))
@@ -301,20 +304,25 @@ def test_a_damaged_mark_counts_as_none(tmp_path: Path) -> None:
     assert spool.has_unread(STUDY)
 
 
-def test_readings_that_were_begun_and_never_ended_are_counted(tmp_path: Path) -> None:
+def test_only_readings_that_never_ended_are_counted(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
+    with suppress(KeyError), spool.reading_film(STUDY, "key"):
+        raise KeyError
+    returned = spool.interrupted_readings(STUDY, "key")
+    ended_by_the_process = [spool.reading_film(STUDY, "key") for _ in range(3)]
+    for reading in ended_by_the_process:
+        reading.__enter__()
 
-    assert [spool.begin_reading(STUDY, "key") for _ in range(3)] == [1, 2, 3]
-    spool.end_reading(STUDY, "key")
-
-    assert spool.begin_reading(STUDY, "key") == 1
+    assert (returned, spool.interrupted_readings(STUDY, "key")) == (0, 3)
+    spool.forget_interrupted_readings(STUDY)
+    assert spool.interrupted_readings(STUDY, "key") == 0
 
 
 class Slow(Incoming):
     """An object that, once its place is chosen, lets others try to overtake it before it takes it."""
 
     def __init__(self, folder: Path, overtake: Callable[[], None]) -> None:
-        super().__init__(folder, meta=b"meta", has_room=lambda: True)
+        super().__init__(folder, meta=films.META, has_room=lambda: True)
         self._overtake = overtake
 
     def publish(self, path: Path) -> None:
@@ -322,7 +330,7 @@ class Slow(Incoming):
         super().publish(path)
 
 
-def test_two_processes_that_get_other_bytes_under_one_uid_at_once_number_them_apart(tmp_path: Path) -> None:
+def test_two_processes_number_versions_of_one_uid_apart(tmp_path: Path) -> None:
     first, other = Spool(tmp_path), Spool(tmp_path)
     is_kept = threading.Event()
 
@@ -347,7 +355,7 @@ def test_two_processes_that_get_other_bytes_under_one_uid_at_once_number_them_ap
     assert first.study(STUDY).instances == (overtaker.instance,)
 
 
-def test_a_study_of_which_nothing_was_received_in_the_end_leaves_nothing(tmp_path: Path) -> None:
+def test_a_study_without_any_kept_object_leaves_no_folder(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     keep(spool).instance.path.unlink()
 
@@ -357,7 +365,7 @@ def test_a_study_of_which_nothing_was_received_in_the_end_leaves_nothing(tmp_pat
     assert not list((tmp_path / "studies").iterdir())
 
 
-def test_a_removal_ends_well_though_a_starting_process_sweeps_at_the_same_time(tmp_path: Path) -> None:
+def test_a_removal_succeeds_while_a_starting_process_sweeps(tmp_path: Path) -> None:
     spool, starting = Spool(tmp_path), Spool(tmp_path)
     is_over = threading.Event()
 

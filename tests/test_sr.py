@@ -10,11 +10,14 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node import identity, prompts
+from node.dicom import identity
+from node.dicom.film_header import parse_header
 from node.domain import Box, Code, FindingState, GroundedSentence, Reason, Report, Side
-from node.outputs import sr, words
+from node.outputs import wording
 from node.outputs.document import save_bytes
-from node.outputs.sr_findings import probability_name
+from node.outputs.sr import report as sr
+from node.outputs.sr.findings import probability_name
+from node.read import prompts
 from tests import samples, validators
 from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, unread
 
@@ -100,7 +103,7 @@ def test_every_reported_box_has_a_group_of_its_own() -> None:
     assert [contents(group, "111030")[0].GraphicType for group in found] == ["POLYLINE"] * 4
 
 
-def test_the_name_of_the_number_tells_the_finding_and_whether_to_review_it() -> None:
+def test_a_numbers_name_tells_the_finding_and_if_to_review_it() -> None:
     names = [number.ConceptNameCodeSequence[0] for group in groups(written(SEVERAL)) for number in numbers(group)]
 
     assert [(name.CodeValue, name.CodingSchemeDesignator, name.CodeMeaning) for name in names] == [
@@ -112,7 +115,7 @@ def test_the_name_of_the_number_tells_the_finding_and_whether_to_review_it() -> 
 
 
 @pytest.mark.parametrize("state", [FindingState.PRESENT, FindingState.INDETERMINATE])
-def test_the_names_of_all_numbers_of_the_prompt_set_fit_and_differ(state: FindingState) -> None:
+def test_the_names_of_all_numbers_of_the_set_fit_and_differ(state: FindingState) -> None:
     findings = [prompt.finding for prompt in prompts.load("chexpert14").prompts if prompt.finding]
 
     names = [probability_name(finding(code, state=state)) for code in findings]
@@ -121,7 +124,7 @@ def test_the_names_of_all_numbers_of_the_prompt_set_fit_and_differ(state: Findin
     assert len({name.value for name in names}) == len({name.meaning for name in names}) == len(findings)
 
 
-def test_the_longest_code_that_a_prompt_set_may_have_can_be_reported() -> None:
+def test_the_longest_code_of_a_prompt_set_can_be_reported() -> None:
     long = Code(value="W" * 16, scheme="99SITE", meaning="M" * 64)
 
     dataset = written(report(film(findings=(finding(long, state=FindingState.INDETERMINATE),))))
@@ -149,7 +152,7 @@ def test_a_box_is_a_closed_line_clockwise_from_the_top_left() -> None:
     assert region.ContentSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
 
 
-def test_a_side_stands_with_the_site_and_is_left_out_when_unknown() -> None:
+def test_a_side_stands_with_the_site_unless_it_is_unknown() -> None:
     effusion, edema, _, devices = groups(written(SEVERAL))
 
     [site] = contents(effusion, "363698007")
@@ -159,10 +162,10 @@ def test_a_side_stands_with_the_site_and_is_left_out_when_unknown() -> None:
 
 
 def test_the_side_of_a_box_comes_before_the_side_of_its_finding() -> None:
-    one = finding(side=Side.BILATERAL)
-    left = replace(one.boxes[0], side=Side.LEFT)
+    bilateral = finding(side=Side.BILATERAL)
+    left = replace(bilateral.boxes[0], side=Side.LEFT)
 
-    [group] = groups(written(report(film(findings=(replace(one, boxes=(left,)),)))))
+    [group] = groups(written(report(film(findings=(replace(bilateral, boxes=(left,)),)))))
 
     [site] = contents(group, "363698007")
     assert contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Left"
@@ -178,7 +181,7 @@ def test_absent_findings_are_codes_at_the_root_and_never_numbers() -> None:
     assert "NUM" not in {item.ValueType for item in everything(evaluations)}
 
 
-def test_a_sentence_without_a_finding_is_a_text_inferred_from_its_boxes() -> None:
+def test_a_sentence_without_finding_is_inferred_from_its_boxes() -> None:
     [evaluations] = contents(written(SEVERAL), "C0034375")
 
     [sentence] = contents(evaluations, "121106")
@@ -209,18 +212,18 @@ def test_the_analyzed_square_stands_for_a_film_without_findings() -> None:
     [region] = contents(group, "111030")
     assert list(region.GraphicData[:6]) == [120, 0, 1880, 0, 1880, 1760]
     assert numbers(group) == []
-    assert contents(group, "121106")[0].TextValue == words.NOTHING_NEAR
+    assert contents(group, "121106")[0].TextValue == wording.NOTHING_NEAR
 
 
-def test_a_film_without_findings_beside_one_with_findings_is_told_in_words_only() -> None:
+def test_a_film_without_findings_beside_others_is_told_in_words() -> None:
     dataset = written(report(several(), film(3, findings=(absent(),))))
 
     assert len(groups(dataset)) == 4
     about = [item.TextValue for item in contents(dataset, "121106")]
-    assert [words.NOTHING_NEAR in text for text in about] == [False, False, True]
+    assert [wording.NOTHING_NEAR in text for text in about] == [False, False, True]
 
 
-def test_the_research_label_comes_first_and_the_analyzed_part_is_told() -> None:
+def test_the_research_label_comes_first_then_the_analyzed_part() -> None:
     first, about, *_ = (
         item for item in everything(written(SEVERAL)) if item.ConceptNameCodeSequence[0].CodeValue == "121106"
     )
@@ -236,10 +239,10 @@ def test_the_research_label_comes_first_and_the_analyzed_part_is_told() -> None:
 def test_a_film_that_was_not_read_is_listed_beside_the_read_ones() -> None:
     dataset = written(MIXED)
 
-    assert words.REASONS[Reason.UNDECODABLE] in said(dataset)
+    assert wording.REASONS[Reason.UNDECODABLE] in said(dataset)
     [evidence] = dataset.CurrentRequestedProcedureEvidenceSequence
     [series] = evidence.ReferencedSeriesSequence
-    assert [one.ReferencedSOPInstanceUID for one in series.ReferencedSOPSequence] == [
+    assert [reference.ReferencedSOPInstanceUID for reference in series.ReferencedSOPSequence] == [
         samples.film_uid(number) for number in (1, 2, 3)
     ]
 
@@ -250,18 +253,18 @@ def test_a_study_of_which_nothing_was_read_says_why(reason: Reason) -> None:
 
     assert dataset.ConceptNameCodeSequence[0].CodeValue == "18748-4"
     assert dataset.ContentTemplateSequence[0].TemplateIdentifier == "2000"
-    assert words.REASONS[reason] in said(dataset)
+    assert wording.REASONS[reason] in said(dataset)
     assert "normal" not in said(dataset)
 
 
-def test_the_reason_comes_first_the_film_last_and_no_line_is_long() -> None:
+def test_the_reason_comes_first_and_the_film_last_in_short_lines() -> None:
     [findings] = contents(written(NOT_PROCESSED), "59776-5")
 
     texts = [item.TextValue for item in contents(findings, "121071")]
 
     label, first, _ = texts
     assert label.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
-    assert first.startswith(f"Not processed: {words.REASONS[Reason.UNDECODABLE]}.")
+    assert first.startswith(f"Not processed: {wording.REASONS[Reason.UNDECODABLE]}.")
     assert first.endswith(f"\r\nFilm 1 of 2 (SOP Instance UID {samples.film_uid(1)})")
     assert all(len(line) <= 90 and "\n" not in line for text in texts for line in text.split("\r\n"))
     assert "\r\n" in label
@@ -296,7 +299,7 @@ def test_the_document_is_complete_preliminary_and_unverified() -> None:
     [equipment] = dataset.ContributingEquipmentSequence
     assert equipment.PurposeOfReferenceCodeSequence[0].CodeValue == "109102"
     assert equipment.DeviceUID == identity.device_uid(samples.MODEL)
-    assert identity.is_own(dataset)
+    assert parse_header(dataset).is_own
 
 
 def test_orders_are_named_once_where_the_films_name_them() -> None:
@@ -316,7 +319,7 @@ def test_orders_are_named_once_where_the_films_name_them() -> None:
     assert validators.dciodvfy(dataset) == []
 
 
-def test_control_characters_and_stray_surrogates_are_taken_out_of_sentences() -> None:
+def test_control_characters_and_surrogates_leave_sentences() -> None:
     sentence = GroundedSentence(text="Effusion\x00\x1b \ud800 \\ right.\nNew.", prompt="x", score=0.5, boxes=())
 
     dataset = written(report(replace(film(findings=(finding(),)), sentences=(sentence,))))

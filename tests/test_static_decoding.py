@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.checkpoint import load_network
-from models.sentence_generator import SentenceGenerator
-from models.static_decoding import CHECK_EVERY, write_static
-from models.tokenizers import SENTENCE_END
+from models.checkpoint.weights import load_network
+from models.network.sentence_generator import SentenceGenerator
+from models.network.static_decoding import CHECK_EVERY, write_static
+from models.reading.tokenizers import SENTENCE_END
 from tests.test_sentence_generator import SIZES
 from tests.test_sentence_generator import generator as generator  # its fixture: sentences that end at their own times
 
@@ -58,7 +58,7 @@ def test_sentences_of_different_lengths_are_among_them(generator: SentenceGenera
     assert 0 < int(lengths.max()) < 28, "no sentence may end by its limit"
 
 
-def test_ids_are_those_of_the_other_decoding_for_the_shipped_model(phantom_model: Path) -> None:
+def test_both_decodings_give_the_shipped_model_the_same_ids(phantom_model: Path) -> None:
     network = load_network(phantom_model)
     generator, features = network.generator, drawn(3, network.sizes.dim)
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node import prompts
 from node.config import DicomDestination
-from node.database import connect
+from node.deliver.delivery import StepResult
 from node.domain import PromptSet
-from node.imaging import Radiograph
-from node.inference import Reading
-from node.ledger import Ledger
+from node.jobs.round_steps import Steps
 from node.metrics import Metrics
-from node.order_store import OrderStore
-from node.pipeline import WRITERS, Pipeline
-from node.sending import Json
-from node.spool import Spool
-from node.steps import Steps
+from node.orders.store import OrderStore
+from node.outputs.writers import WRITERS
+from node.pipeline import Pipeline
+from node.read import prompts
+from node.read.decoding import Radiograph
+from node.read.model import Reading
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.received import sop_instance_uid_of
+from node.store.spool import Spool
 from tests import films, peers
 from tests.fakes import ScriptedReader
 
@@ -56,8 +59,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
-        body = films.file_bytes(films.thumbnail())
-        self.spool.keep(study_uid=STUDY, sop_instance_uid=films.thumbnail().SOPInstanceUID, meta=b"", body=body)
+        self.first = films.keep(self.spool, films.thumbnail()).instance
 
     def steps(self, reader: ScriptedReader | None = None) -> Steps:
         pipeline = Pipeline(
@@ -77,7 +79,7 @@ class Bench:
             stat_seconds=900.0,
         )
 
-    def written(self, steps: Steps) -> tuple[Json, Json]:
+    def written(self, steps: Steps) -> tuple[StepResult, StepResult]:
         """Plan, read and write; the plan and what was written."""
         plan = steps.plan(STUDY)
         assert plan is not None
@@ -86,6 +88,21 @@ class Bench:
         written = steps.write(plan)
         assert written is not None
         return plan, written
+
+    def round(self, steps: Steps) -> dict[str, str | None]:
+        """Plan, read, write and finish; the outcome of each film by its SOP Instance UID."""
+        plan = steps.plan(STUDY)
+        assert plan is not None
+        files = cast(list[str], plan["files"])
+        outcomes = {sop_instance_uid_of(file): steps.read(STUDY, file) for file in files}
+        written = steps.write(plan)
+        assert written is not None
+        assert steps.finish(plan, [str(outcome) for outcome in outcomes.values()], written) is False
+        return outcomes
+
+    def report(self) -> bytes:
+        """The newest structured report, encoded."""
+        return max(self.folder.rglob("outputs/*.sr.dcm"), key=lambda path: path.stat().st_mtime_ns).read_bytes()
 
 
 @pytest.fixture
@@ -136,7 +153,7 @@ def test_a_fault_of_the_program_parks_the_study_without_its_text(bench: Bench) -
     assert "Doe" not in parked.reason
 
 
-def test_what_a_library_calls_an_error_of_the_system_parks_its_study_alone(bench: Bench) -> None:
+def test_an_os_error_raised_by_a_library_parks_only_its_study(bench: Bench) -> None:
     class Complaining(ScriptedReader):
         """Raises as pydicom and Pillow do for a file that ends too early: without the number that a disk gives."""
 
@@ -146,7 +163,7 @@ def test_what_a_library_calls_an_error_of_the_system_parks_its_study_alone(bench
     (instance,) = bench.spool.study(STUDY).instances
 
     assert bench.steps(Complaining()).read(STUDY, instance.path.name) is None
-    assert [one.study for one in bench.ledger.parked()] == [STUDY]
+    assert [parked.study for parked in bench.ledger.parked()] == [STUDY]
 
 
 def test_a_full_disk_is_no_matter_of_one_study(bench: Bench) -> None:
@@ -159,11 +176,63 @@ def test_a_full_disk_is_no_matter_of_one_study(bench: Bench) -> None:
     assert bench.ledger.parked() == []
 
 
-def test_a_film_that_ended_the_process_again_and_again_is_answered(bench: Bench) -> None:
-    steps = bench.steps()
+def test_a_reader_that_raises_again_and_again_blames_no_film(bench: Bench) -> None:
     (instance,) = bench.spool.study(STUDY).instances
-    key = steps.pipeline._key(instance.path.name)
-    for _ in range(4):
-        bench.spool.begin_reading(STUDY, key)
+    for _ in range(5):
+        assert bench.steps(FailingReader()).read(STUDY, instance.path.name) is None
 
-    assert steps.read(STUDY, instance.path.name) == "undecodable"
+    assert bench.steps().read(STUDY, instance.path.name) == "read"
+
+
+@contextmanager
+def ended_while_reading(steps: Steps, file: str, *, times: int) -> Iterator[None]:
+    """Leave what processes leave that end while they read a film: readings that neither returned nor raised."""
+    readings = [steps.pipeline.spool.reading_film(STUDY, steps.pipeline._key(file)) for _ in range(times)]
+    for reading in readings:
+        reading.__enter__()
+    yield
+
+
+def test_a_film_that_ended_four_processes_is_parked_alone(bench: Bench) -> None:
+    steps, other = bench.steps(), films.as_another(films.thumbnail(), "other")
+    films.keep(bench.spool, other)
+
+    with ended_while_reading(steps, bench.first.path.name, times=4):
+        outcomes = bench.round(steps)
+
+    assert outcomes == {bench.first.sop_instance_uid: "interrupted", other.SOPInstanceUID: "read"}
+    (parked,) = bench.ledger.parked()
+    assert (parked.study, parked.stage) == (STUDY, "read")
+    assert "the process ended 4 times while film" in parked.reason
+    said = bench.report()
+    assert all(uid.encode() in said for uid in outcomes)
+    assert b"Not processed: the program ended several times while it was reading it" in said
+    assert b"could not be decoded" not in said
+
+
+def test_a_film_that_ended_the_process_is_read_on_request(bench: Bench) -> None:
+    steps = bench.steps()
+    with ended_while_reading(steps, bench.first.path.name, times=4):
+        assert list(bench.round(steps).values()) == ["interrupted"]
+
+    bench.spool.forget_interrupted_readings(STUDY)
+
+    assert list(bench.round(steps).values()) == ["read"]
+    assert bench.ledger.study_state(STUDY) == "finished"
+
+
+def test_a_film_over_which_the_process_ended_three_times_is_read(bench: Bench) -> None:
+    steps = bench.steps()
+
+    with ended_while_reading(steps, bench.first.path.name, times=3):
+        assert steps.read(STUDY, bench.first.path.name) == "read"
+
+
+def test_a_film_that_came_during_a_round_asks_for_another_once(bench: Bench) -> None:
+    steps = bench.steps()
+    plan, written = bench.written(steps)
+    films.keep(bench.spool, films.as_another(films.thumbnail(), "late"))
+
+    assert steps.finish(plan, ["read"], written, is_awaited=lambda _study: True) is False
+    assert steps.finish(plan, ["read"], written, is_awaited=lambda _study: False) is True
+    assert bench.ledger.study_state(STUDY) == "receiving"

@@ -1,7 +1,7 @@
 import threading
 from collections import Counter
 
-from node.submitter import Submitter
+from node.jobs.submitter import Submitter
 
 
 class Engine:
@@ -12,13 +12,14 @@ class Engine:
         self._failures = failures
         self._changed = threading.Condition()
 
-    def touch_study(self, study_uid: str, *, is_new: bool) -> None:
+    def touch_study(self, study_uid: str, *, is_new: bool) -> bool:
         with self._changed:
             if self._failures:
                 self._failures -= 1
                 raise OSError("the database is away")
             self.taken.append(study_uid)
             self._changed.notify_all()
+            return True
 
     def wait_for(self, count: int) -> None:
         with self._changed:
@@ -28,6 +29,7 @@ class Engine:
 def test_a_study_is_handed_on_at_most_once_a_second() -> None:
     engine = Engine()
     submitter = Submitter(engine.touch_study)
+    submitter.start()
     submitter.submit("1")
     engine.wait_for(1)
 
@@ -41,6 +43,7 @@ def test_a_study_is_handed_on_at_most_once_a_second() -> None:
 def test_a_study_that_the_engine_did_not_take_is_handed_on_again() -> None:
     engine, delays = Engine(failures=1), Counter[str]()
     submitter = Submitter(engine.touch_study, on_delayed=lambda: delays.update(["delayed"]))
+    submitter.start()
 
     submitter.submit("1")
     engine.wait_for(1)
@@ -53,8 +56,22 @@ def test_a_study_that_the_engine_did_not_take_is_handed_on_again() -> None:
 def test_what_waits_is_handed_on_before_the_end() -> None:
     engine = Engine()
     submitter = Submitter(engine.touch_study)
+    submitter.start()
     for number in range(20):
         submitter.submit(str(number))
     submitter.close()
 
     assert sorted(engine.taken) == sorted(str(number) for number in range(20))
+
+
+def test_what_came_before_the_start_is_handed_on_after_it() -> None:
+    engine = Engine()
+    submitter = Submitter(engine.touch_study)
+    submitter.submit("1")
+    assert not submitter.is_alive
+
+    submitter.start()
+    engine.wait_for(1)
+    submitter.close()
+
+    assert engine.taken == ["1"]

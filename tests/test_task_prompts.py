@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from models.chex import Chex
+from models.network.chex import Chex
+from models.reading.tokenizers import PROMPT_VOCABULARY, VOCABULARIES, PromptTokenizer
 from models.tasks.prompts import ClassPrompt, DataSet, class_prompts, embed, embed_classes, region_prompts
-from models.tokenizers import PROMPT_VOCABULARY, VOCABULARIES, PromptTokenizer
+from tests.material import material
 from tests.test_chex import SIZES
 
 Published = dict[str, dict[str, list[str]]]
 
 
 @pytest.fixture(scope="module")
-def published(shared: Path) -> Published:
-    prompts: Published = json.loads((shared / "chex" / "prompts.json").read_text(encoding="utf-8"))
+def published() -> Published:
+    prompts: Published = json.loads(material("chex/prompts.json").read_text(encoding="utf-8"))
     return prompts
 
 
@@ -70,7 +70,7 @@ def test_regions_and_their_synonyms_are_the_published_ones(published: Published)
     assert members == published["anatomy_multibox_mapping/cig_mapping"]
 
 
-def test_a_class_is_negated_by_rule_unless_the_published_words_are_others() -> None:
+def test_a_class_is_negated_by_rule_or_in_the_published_words() -> None:
     assert by_name("vindr")["vindrcxr/ILD"].negative == "No interstitial lung disease (ILD)"
     assert by_name("cig")["cig/disease/copd/emphysema"].negative == "No COPD or emphysema"
     assert by_name("cig")["cig/af/mass/nodule (not otherwise specified)"].negative == "No mass or nodule"
@@ -94,10 +94,10 @@ def test_a_joined_region_is_made_of_regions_with_one_box() -> None:
 
 
 def test_synonyms_are_averaged(network: Chex, tokenizer: PromptTokenizer) -> None:
-    both, one, other = embed(network, tokenizer, [["SVC", "Superior vena cava"], ["SVC"], ["Superior vena cava"]])
+    both, short, other = embed(network, tokenizer, [["SVC", "Superior vena cava"], ["SVC"], ["Superior vena cava"]])
 
-    torch.testing.assert_close(both, (one + other) / 2)
-    assert (one - other).abs().max() > 1e-3
+    torch.testing.assert_close(both, (short + other) / 2)
+    assert (short - other).abs().max() > 1e-3
 
 
 def test_each_class_keeps_its_three_phrases(network: Chex, tokenizer: PromptTokenizer) -> None:

@@ -101,7 +101,7 @@ def test_every_name_of_the_stub_is_in_the_bindings(bindings: dict[str, dict[str,
     assert missing == []
 
 
-def test_every_method_of_the_stub_has_the_parameters_of_the_bindings(
+def test_every_stub_method_has_the_parameters_of_the_bindings(
     bindings: dict[str, dict[str, str | None] | None],
 ) -> None:
     wrong = {}

@@ -14,7 +14,7 @@ import pytest
 
 from node.config import ListenerSettings, ServerTlsSettings, Settings
 from node.errors import ConfigError
-from node.tls import ServerTls, check_files, days_left
+from node.net.tls import ServerTls, check_files, days_left
 from tests import films, peers
 from tests.certificates import Authority, Identity
 from tests.listening import Node, connect, listening
@@ -108,7 +108,7 @@ def test_the_allow_list_holds_over_tls_too(node: Node, authority: Authority, sca
 
 
 @pytest.mark.parametrize("kind", ["none", "stranger", "expired"])
-def test_who_shows_no_good_certificate_is_refused_and_the_next_gets_in(
+def test_a_caller_without_a_good_certificate_stops_no_other(
     node: Node, authority: Authority, scanner: Identity, tmp_path: Path, kind: str
 ) -> None:
     shown = None
@@ -192,7 +192,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
     assert node.count("cxr_certificate_days", name="listener") == pytest.approx(30, abs=0.1)
 
 
-def test_a_renewed_certificate_is_seen_in_the_metrics_though_nobody_connects(
+def test_a_renewed_certificate_shows_in_the_metrics_unasked(
     node: Node, authority: Authority, tls: ServerTlsSettings
 ) -> None:
     install(authority.issue("renewed", days=30), tls)
@@ -224,7 +224,7 @@ def serial_number(node: Node, authority: Authority, identity: Identity) -> str:
     return str((shown or {})["serialNumber"])
 
 
-def test_files_that_are_missing_or_do_not_fit_are_named_before_anything_starts(
+def test_missing_or_wrong_tls_files_are_named_before_the_start(
     authority: Authority, scanner: Identity, tls: ServerTlsSettings, tmp_path: Path
 ) -> None:
     settings = replace(settings_for(tmp_path, archive_port=4242), listener=ListenerSettings(tls=tls))
@@ -237,7 +237,7 @@ def test_files_that_are_missing_or_do_not_fit_are_named_before_anything_starts(
     tls.ca.write_text("no certificate", encoding="utf-8")
     assert mistakes(settings)[0].startswith("listener.tls: ca, certificate and key cannot be used together (")
     tls.certificate.unlink()
-    assert mistakes(settings) == [f"listener.tls.certificate: there is no file {tls.certificate}; correct the path"]
+    assert mistakes(settings) == [f"listener.tls.certificate: {tls.certificate} does not exist; correct the path"]
 
 
 def mistakes(settings: Settings) -> list[str]:

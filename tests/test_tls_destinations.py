@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from node import destinations
 from node.config import DicomDestination, TlsSettings
+from node.deliver import destinations
 from node.errors import DestinationDown
 from tests import films, peers
 from tests.certificates import Authority, Identity
@@ -80,7 +80,7 @@ def test_dcmtk_takes_an_object_over_tls(
 ) -> None:
     with storescp(tmp_path / "kept", pacs, authority) as port:
         destinations.probe(to(port, authority, own), calling_aet="CHEX")
-        destinations.deliver(film, to(port, authority, own), calling_aet="CHEX")
+        destinations.deliver(film.read_bytes(), to(port, authority, own), calling_aet="CHEX")
 
         (kept,) = (tmp_path / "kept").iterdir()
     assert films.thumbnail().SOPInstanceUID in kept.name
@@ -89,14 +89,14 @@ def test_dcmtk_takes_an_object_over_tls(
 def refusal(film: Path, destination: DicomDestination) -> str:
     """What a delivery and a probe both say."""
     with pytest.raises(DestinationDown) as sent:
-        destinations.deliver(film, destination, calling_aet="CHEX")
+        destinations.deliver(film.read_bytes(), destination, calling_aet="CHEX")
     with pytest.raises(DestinationDown) as probed:
         destinations.probe(destination, calling_aet="CHEX")
     assert str(sent.value) == str(probed.value)
     return str(sent.value)
 
 
-def test_an_archive_that_another_authority_speaks_for_is_not_believed(
+def test_an_archive_certified_by_a_foreign_authority_is_refused(
     film: Path, authority: Authority, stranger: Authority, own: Identity
 ) -> None:
     with archive_of(stranger.issue("pacs"), authority) as archive:
@@ -107,9 +107,7 @@ def test_an_archive_that_another_authority_speaks_for_is_not_believed(
     assert archive.requests == []
 
 
-def test_an_archive_whose_certificate_has_expired_is_not_believed(
-    film: Path, authority: Authority, own: Identity
-) -> None:
+def test_an_archive_with_an_expired_certificate_is_refused(film: Path, authority: Authority, own: Identity) -> None:
     with archive_of(authority.issue("old", days=-1), authority) as archive:
         assert "its certificate is refused (certificate has expired)" in refusal(film, to(archive.port, authority, own))
 
@@ -157,3 +155,4 @@ def test_threads_of_refused_connections_end(film: Path, authority: Authority, st
         for _ in range(3):
             refusal(film, to(archive.port, authority, None))
         peers.wait_until(lambda: threading.active_count() <= before, what="the threads end")
+        assert archive.requests == []

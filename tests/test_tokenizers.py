@@ -1,4 +1,4 @@
-"""Both tokenizers: against a plain byte-pair encoder written from SPEC.md 3, and against known sentences."""
+"""Both tokenizers: against a plain byte-pair encoder written from spec §3, and against known sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import ModelError
-from models.tokenizers import (
+from models.reading.tokenizers import (
     CONTEXT,
     PROMPT_LIMIT,
     PROMPT_VOCABULARY,
@@ -96,12 +96,12 @@ def test_case_blanks_and_html_make_no_difference(prompts: PromptTokenizer) -> No
 
 
 def test_digits_stand_alone_and_marks_split_words(prompts: PromptTokenizer) -> None:
-    one, other = prompts.encode(["t12-l1's", "t 1 2 - l 1 's"])
+    joined, other = prompts.encode(["t12-l1's", "t 1 2 - l 1 's"])
 
-    assert one.tolist() == other.tolist()
+    assert joined.tolist() == other.tolist()
 
 
-def test_marks_written_in_a_text_are_single_tokens_where_a_word_could_start(prompts: PromptTokenizer) -> None:
+def test_marks_in_a_text_are_single_tokens_where_a_word_starts(prompts: PromptTokenizer) -> None:
     start, after_a_word, after_a_sign = prompts.encode(["<|startoftext|>", "heart<|endoftext|>", "!<|endoftext|>"])
 
     assert start[:3].tolist() == [START, START, END]
@@ -116,7 +116,7 @@ def test_a_text_that_is_too_long_keeps_its_end_token(prompts: PromptTokenizer) -
 
 
 @given(st.lists(st.sampled_from(["heart", "4", "no", "<|endoftext|>", "?"]), max_size=90))
-def test_a_text_is_cut_exactly_when_it_counts_more_tokens_than_fit(prompts: PromptTokenizer, words: list[str]) -> None:
+def test_a_text_is_cut_exactly_when_its_tokens_do_not_fit(prompts: PromptTokenizer, words: list[str]) -> None:
     text = " ".join(words)
 
     assert prompts.count(text) == len(words)
@@ -132,7 +132,7 @@ def test_a_text_is_cut_exactly_when_it_counts_more_tokens_than_fit(prompts: Prom
         (" No pneumothorax .", " No pneumothorax."),
     ],
 )
-def test_decoding_joins_what_was_spaced_and_keeps_a_leading_blank(
+def test_decoding_joins_spaced_words_and_keeps_a_leading_blank(
     sentences: SentenceTokenizer, spaced: str, joined: str
 ) -> None:
     assert sentences.decode(sentences.encode(spaced)) == joined

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,27 +18,22 @@ import numpy as np
 import pytest
 import torch
 
-from models.answers import ReaderPrompt
 from models.errors import ModelError
 from models.phantoms.picture import phantom
-from models.reader import open_reader
+from models.reading.answers import ReaderPrompt
+from models.reading.reader import open_reader
 from models.training import checkpoints
 from models.training.loop import train
+from models.training.process_group import ProcessGroup
 from models.training.records import Records
 from models.training.runfile import read_run
-from models.training.team import Team
 from tests.peers import missing
 from tests.training import STAGES, stocked, write_run
 
-ALONE = Team(rank=0, size=1)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ALONE = ProcessGroup(rank=0, size=1)
 LIMIT_SECONDS = 200
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +109,7 @@ def test_two_processes_stop_together_when_they_are_told_to(tmp_path: Path, store
     finally:
         program.kill()
 
-    assert program.returncode == 1 and "goes on from here" in told
+    assert program.returncode == 130 and "to continue from here" in told
     standing = checkpoints.load(tmp_path / "run", fingerprint=read_run(path).fingerprint)
     assert standing is not None and standing["step"] == len(rows(tmp_path / "run"))
     assert not (tmp_path / "run" / "model").exists()
@@ -150,7 +145,7 @@ def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path, repository:
     program = start(path, repository)
     _, told = program.communicate(timeout=LIMIT_SECONDS)
 
-    assert program.returncode == 2 and "is there already" in told
+    assert program.returncode == 2 and "exists already" in told
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) -> None:
@@ -164,10 +159,23 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) 
         train(changed, ALONE)
 
 
+def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path, store: Path) -> None:
+    run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1))
+    (tmp_path / "run").mkdir()
+    assert train(run, ALONE) is not None
+    path = tmp_path / "run" / checkpoints.CHECKPOINT
+    standing = torch.load(path, weights_only=True)
+    del standing["program"]
+    torch.save(standing, path)
+
+    with pytest.raises(ModelError, match="by another version of this program, which cannot continue it; delete it"):
+        train(run, ALONE)
+
+
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     (tmp_path / checkpoints.CHECKPOINT).write_bytes(b"PK no")
 
-    with pytest.raises(ModelError, match="remove it to begin anew"):
+    with pytest.raises(ModelError, match="delete it to start"):
         checkpoints.load(tmp_path, fingerprint="a")
 
 
@@ -189,7 +197,7 @@ def test_films_are_made_once_and_a_half_made_shelf_again(tmp_path: Path) -> None
 
 def test_rows_behind_the_checkpoint_are_written_again(tmp_path: Path) -> None:
     def records(standing: tuple[int, int]) -> Records:
-        return Records(tmp_path, losses=["box"], stages=["one", "two"], standing=standing, events=False)
+        return Records(tmp_path, losses=["box"], stages=["one", "two"], position=standing, events=False)
 
     first = records((0, 0))
     for stage, step in (("one", 1), ("one", 2), ("two", 1), ("two", 2)):
@@ -211,7 +219,7 @@ def test_events_are_written_for_tensorboard(tmp_path: Path) -> None:
     if find_spec("tensorboard") is None:
         missing("needs tensorboard (extra test)")
     accumulators = import_module("tensorboard.backend.event_processing.event_accumulator")
-    written = Records(tmp_path, losses=["box"], stages=["one"], standing=(0, 0), events=True)
+    written = Records(tmp_path, losses=["box"], stages=["one"], position=(0, 0), events=True)
 
     written.add({"stage": "one", "step": 7, "box": 0.5}, update=7)
     written.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,16 @@ from hypothesis import strategies as st
 
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES
+from models.training.catalog import catalog_of
 from models.training.runfile import read_run
 from models.training.schedule import learning_rate
 from models.training.stages import Noise, Stage
+from tests.material import material
 from tests.training import write_run
 
 RUNS = Path(__file__).parents[1] / "models" / "training" / "runs"
 
-# SPEC.md 10: batch, accumulation, epochs, learning rate, warm-up, weight decay.
+# spec §10: batch, accumulation, epochs, learning rate, warm-up, weight decay.
 PUBLISHED = {
     "published_1": (256, 1, 50, 1e-4, 1000, 1e-5),
     "published_2": (256, 1, 200, 1e-3, 1000, 1e-5),
@@ -45,6 +48,12 @@ TRAINED = {
     "published_text": ("generator",),
     "published_3": ("post_decoder", "generator"),
 }
+CLASSES = {
+    "published_1": ("vindr", "cig"),
+    "published_2": ("cig",),
+    "published_text": ("cig",),
+    "published_3": ("cig",),
+}
 BOX_DROP = {"published_1": 0.0, "published_2": 0.3, "published_text": 0.0, "published_3": 0.1}
 
 
@@ -68,7 +77,16 @@ def test_a_published_run_is_as_published(name: str) -> None:
         skip=0.25,
         skip_dropout=0.3,
     )
-    assert (stage.drawing.answerer, stage.drawing.together, stage.drawing.padded) == ("first", 1.0, True)
+    drawing = stage.drawing
+    assert (drawing.answerer, drawing.together, drawing.padded) == ("first", 1.0, True)
+    assert (drawing.classes, drawing.regions, drawing.sentences, drawing.told) == (10, 20, 64, 32)
+    assert (run.data.classes, run.data.side, run.model.gray, run.model.resize) == (
+        CLASSES[name],
+        256,
+        "mimic_jpg",
+        "via_256",
+    )
+    assert (run.model.mean, run.model.std) == (0.505, 0.248)
     temperatures = stage.temperatures
     assert (temperatures.findings, temperatures.anatomy, temperatures.sentences, temperatures.films) == (
         0.2,
@@ -92,13 +110,38 @@ def test_the_first_published_stage_keeps_the_lower_image_encoder() -> None:
     }
 
 
-def test_films_are_changed_as_published() -> None:
-    [stage] = read_run(RUNS / "published_1.toml").stages
+def test_vindr_has_as_large_a_part_of_an_epoch_as_mimic() -> None:
+    mimic, vindr = read_run(RUNS / "published_1.toml").data.films
+
+    assert (mimic.balanced, mimic.repeat, vindr.balanced, vindr.repeat) == (False, 1, True, 1)
+    assert vindr.times(own=15_000, most=237_962) == 16
+    assert all(len(read_run(RUNS / f"{name}.toml").data.films) == 1 for name in CLASSES if name != "published_1")
+
+
+@pytest.mark.parametrize("name", ["published_1", "published_2", "published_3"])
+def test_films_are_changed_as_published(name: str) -> None:
+    [stage] = read_run(RUNS / f"{name}.toml").stages
 
     rule = stage.augmentation
     assert (rule.flip, rule.area, rule.scale, rule.shift, rule.rotate) == (0.5, (0.5, 1.0), (0.95, 1.0), 0.02, 10.0)
     assert (rule.brightness, rule.contrast, rule.blur, rule.blur_sigma, rule.visibility) == (0.4, 0.4, 0.5, 5.0, 0.1)
     assert rule.aspect == 4 / 3
+
+
+def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
+    published = json.loads(material("chex/prompts.json").read_text(encoding="utf-8"))
+    catalog = catalog_of(("vindr", "cig"))
+
+    names = [*published["class_names/vindrcxr_loc"], *published["class_names/cig_all"]]
+    prompts = {
+        side: published[f"prompts/vindrcxr_{side}"] | published[f"prompts/cigcls_{side}"] for side in ("pos", "neg")
+    }
+    assert [phrases.name for phrases in catalog.classes] == names
+    assert [list(phrases.positive) for phrases in catalog.classes] == [prompts["pos"][name] for name in names]
+    assert [list(phrases.negative) for phrases in catalog.classes] == [prompts["neg"][name] for name in names]
+    synonyms = published["prompts/cig_anat_synonym"]
+    regions = [*published["anatomy_names/cig_default"], *published["anatomy_names/cig_multi"]]
+    assert [list(phrases) for phrases in catalog.region_phrases] == [synonyms[name] for name in regions]
 
 
 def test_the_demonstration_run_can_be_read() -> None:
@@ -144,7 +187,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
         ("steps = 2", "steps = 2\nepochs = 1", "epochs or steps must be above 0, and not both"),
         ("processes = 1", "processes = 3", "batch of contrast must be a multiple of machine.processes"),
         ("log = 1", "log = 1\nmixed_precision = true", "mixed_precision needs device cuda"),
-        ("phantoms = 12", "phantoms = 1000001", "later seeds are for tests"),
+        ("phantoms = 12", "phantoms = 1000001", "later seeds are reserved for tests"),
         ('name = "contrast"', 'name = "contrast"\nclip = -1', "clip must be above 0"),
         ("area = [0.6, 1.0]", "area = [0.6]", "area must have 2 values"),
         ("[model]", "model = 3\n[other]", "model must be a table"),
@@ -172,13 +215,13 @@ def test_a_run_file_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 def test_runs_are_told_apart_by_what_they_compute(tmp_path: Path) -> None:
-    one = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
+    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
 
-    moved = replace(one, output="elsewhere", machine=replace(one.machine, log=7, threads=2))
-    hotter = replace(one, stages=(replace(one.stages[0], learning_rate=0.5), *one.stages[1:]))
+    moved = replace(run, output="elsewhere", machine=replace(run.machine, log=7, threads=2))
+    hotter = replace(run, stages=(replace(run.stages[0], learning_rate=0.5), *run.stages[1:]))
 
-    assert moved.fingerprint == one.fingerprint
-    assert hotter.fingerprint != one.fingerprint
+    assert moved.fingerprint == run.fingerprint
+    assert hotter.fingerprint != run.fingerprint
 
 
 def stage(**settings: object) -> Stage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,33 +10,26 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.attention import DecoderLayer
-from models.chex import Chex
 from models.errors import ModelError
+from models.network.attention import DecoderLayer
+from models.network.chex import Chex
 from models.training.catalog import catalog_of
-from models.training.course import Course, open_course, take_step
 from models.training.noise import disturbed
 from models.training.objectives import coverage
 from models.training.parts import free
-from models.training.pupil import PROMPT_TOKENS, SENTENCE_TOKENS, Pupil, enroll
+from models.training.process_group import ProcessGroup
 from models.training.runfile import Run, read_run
+from models.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.training.stages import Noise
 from models.training.store import Library, open_library
-from models.training.team import Team
+from models.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, build_model
 from models.training.vocabulary import all_words, seen_words
 from tests.training import STAGES, stocked, write_run
 
-ALONE = Team(rank=0, size=1)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ALONE = ProcessGroup(rank=0, size=1)
 CATALOG = catalog_of(["chexpert"])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads of so small a network wait for each other longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -55,29 +47,31 @@ def library(run: Run) -> Library:
     return open_library(run.data, run.store, CATALOG)
 
 
-def pupil_of(run: Run, library: Library) -> Pupil:
-    return enroll(run, CATALOG, library.texts())
+def model_of(run: Run, library: Library) -> TrainedModel:
+    return build_model(run, CATALOG, library.texts())
 
 
-def course_of(run: Run, library: Library, name: str) -> Course:
+def trainer_of(run: Run, library: Library, name: str) -> StageTrainer:
     number = list(STAGES).index(name)
-    return open_course(run, ALONE, number=number, catalog=CATALOG, library=library, pupil=pupil_of(run, library))
+    return open_trainer(run, ALONE, number=number, catalog=CATALOG, library=library, model=model_of(run, library))
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_trains_its_weights_and_no_others(run: Run, library: Library, name: str) -> None:
-    course = course_of(run, library, name)
+    trainer = trainer_of(run, library, name)
     # Behind a gate that is closed no gradient would flow in the first step.
-    torch.nn.init.constant_(course.pupil.network.post_decoder.gate, 0.5)
-    before = {key: weight.clone() for key, weight in course.pupil.network.state_dict().items()}
+    torch.nn.init.constant_(trainer.model.network.post_decoder.gate, 0.5)
+    before = {key: weight.clone() for key, weight in trainer.model.network.state_dict().items()}
 
-    with disturbed(course.pupil.network.train(), course.stage.noise):
-        outcomes = [take_step(course, step, stop=False) for step in range(2)]
+    with disturbed(trainer.model.network.train(), trainer.stage.noise):
+        outcomes = [take_step(trainer, step, stop=False) for step in range(2)]
 
     assert all(outcome.losses.isfinite().all() and outcome.losses.min() > 0 for outcome in outcomes)
-    changed = {key for key, weight in course.pupil.network.state_dict().items() if not torch.equal(weight, before[key])}
+    changed = {
+        key for key, weight in trainer.model.network.state_dict().items() if not torch.equal(weight, before[key])
+    }
     parts = {key.split(".")[0] for key in before}
-    trained = set(course.stage.train)
+    trained = set(trainer.stage.train)
     for part in parts:
         own = {key for key in before if key.startswith(f"{part}.")}
         if part in trained:
@@ -87,7 +81,7 @@ def test_a_stage_trains_its_weights_and_no_others(run: Run, library: Library, na
 
 
 def test_frozen_weights_are_exceptions(run: Run, library: Library) -> None:
-    network = pupil_of(run, library).network
+    network = model_of(run, library).network
     stage = replace(run.stages[1], train=("image_encoder",), frozen=("image_encoder.stem", "image_encoder.layers.0"))
 
     free(network, stage)
@@ -99,11 +93,11 @@ def test_frozen_weights_are_exceptions(run: Run, library: Library) -> None:
 
 
 def test_a_stage_that_names_no_weight_is_told(run: Run, library: Library) -> None:
-    network = pupil_of(run, library).network
+    network = model_of(run, library).network
 
     with pytest.raises(ModelError, match="train names detectors"):
         free(network, replace(run.stages[0], train=("detectors",)))
-    with pytest.raises(ModelError, match="everything is frozen"):
+    with pytest.raises(ModelError, match="all its weights are frozen"):
         free(network, replace(run.stages[0], train=("detector",), frozen=("detector",)))
 
 
@@ -119,26 +113,26 @@ def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path
         drawing="padded = false, together = 0.0",
     )
     run = read_run(path)
-    course = open_course(run, ALONE, number=0, catalog=CATALOG, library=library, pupil=pupil_of(run, library))
+    trainer = open_trainer(run, ALONE, number=0, catalog=CATALOG, library=library, model=model_of(run, library))
 
-    losses = torch.stack([take_step(course, step, stop=False).losses for step in range(40)])
+    losses = torch.stack([take_step(trainer, step, stop=False).losses for step in range(40)])
 
     first, last = losses[:5].mean(dim=0), losses[-5:].mean(dim=0)
-    fallen = {name: float(last[place] / first[place]) for place, name in enumerate(course.stage.losses)}
+    fallen = {name: float(last[place] / first[place]) for place, name in enumerate(trainer.stage.losses)}
     for name in ("align", "box", "anat-detect", "finding-gen", "sent-gen"):
         assert fallen[name] < 0.9, fallen
 
 
 def test_a_loss_that_is_no_number_ends_the_run(run: Run, library: Library) -> None:
-    course = course_of(run, library, "contrast")
-    torch.nn.init.constant_(course.pupil.heads.align_scale, torch.inf)
+    trainer = trainer_of(run, library, "contrast")
+    torch.nn.init.constant_(trainer.model.heads.align_scale, torch.inf)
 
-    with pytest.raises(ModelError, match="the loss of step 0 is no number"):
-        take_step(course, 0, stop=False)
+    with pytest.raises(ModelError, match="the loss of step 0 is NaN or infinite"):
+        take_step(trainer, 0, stop=False)
 
 
 def test_noise_leaves_no_trace(run: Run, library: Library) -> None:
-    network = pupil_of(run, library).network
+    network = model_of(run, library).network
     films, prompts = torch.rand(2, 64, 64), torch.randn(2, 3, 16)
     torch.nn.init.constant_(network.post_decoder.gate, 0.5)
 
@@ -162,7 +156,7 @@ def test_noise_leaves_no_trace(run: Run, library: Library) -> None:
 
 
 def test_a_dropped_branch_is_dropped_for_a_whole_film(run: Run, library: Library) -> None:
-    network = pupil_of(run, library).network
+    network = model_of(run, library).network
     layer = network.detector.layers[0]
     assert isinstance(layer, DecoderLayer)
     tokens, memory = torch.randn(40, 6, 16), torch.randn(40, 16, 16)
@@ -200,15 +194,15 @@ def test_all_words_stay_as_they_are() -> None:
 
 
 def test_a_pupil_knows_its_words_in_whole_vocabularies(run: Run, library: Library) -> None:
-    pupil = pupil_of(run, library)
+    model = model_of(run, library)
 
-    state = pupil.state()
+    state = model.state()
 
     whole = Chex(run.network)
     whole.load_state_dict(state)
     texts = ["Pleural effusion", "No abnormality is seen in the left clavicle."]
-    short = pupil.network.encode_prompts(pupil.tongue.prompt_ids(texts))
-    ids = torch.from_numpy(pupil.tongue.prompts.encode(texts))
+    short = model.network.encode_prompts(model.vocabulary.prompt_ids(texts))
+    ids = torch.from_numpy(model.vocabulary.prompts.encode(texts))
     assert torch.allclose(whole.encode_prompts(ids), short, atol=1e-6)
     assert state[PROMPT_TOKENS].shape == (49408, 16) and state[SENTENCE_TOKENS].shape == (50257, 16)
 
@@ -223,11 +217,11 @@ def test_a_patch_is_covered_by_the_part_of_it_that_lies_in_a_box() -> None:
 
 
 def test_a_step_does_not_depend_on_what_was_computed_before(run: Run, library: Library) -> None:
-    first, second = (course_of(run, library, "joint") for _ in range(2))
+    first, second = (trainer_of(run, library, "joint") for _ in range(2))
     take_step(second, 5, stop=False)
-    second.pupil.network.load_state_dict(first.pupil.network.state_dict())
-    second.pupil.heads.load_state_dict(first.pupil.heads.state_dict())
+    second.model.network.load_state_dict(first.model.network.state_dict())
+    second.model.heads.load_state_dict(first.model.heads.state_dict())
 
-    losses = [take_step(course, 3, stop=False).losses for course in (first, second)]
+    losses = [take_step(trainer, 3, stop=False).losses for trainer in (first, second)]
 
     assert np.allclose(losses[0], losses[1], rtol=1e-5)

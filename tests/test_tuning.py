@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -37,8 +38,14 @@ def test_films_for_training_and_tests_are_refused(data: str) -> None:
         check_tunable(parse_set(data))
 
 
-def test_films_for_validation_are_taken() -> None:
-    check_tunable(parse_set("phantoms:1000000:10"))
+@pytest.mark.parametrize(
+    ("first", "is_tunable"), [(999_990, False), (1_000_000, True), (1_999_990, True), (2_000_000, False)]
+)
+def test_films_of_validation_are_taken_and_no_others(first: int, is_tunable: bool) -> None:
+    films = parse_set(f"phantoms:{first}:10")
+
+    with nullcontext() if is_tunable else pytest.raises(ModelError, match="seeds 1000000 to 1999999 only"):
+        check_tunable(films)
 
 
 def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
@@ -90,7 +97,7 @@ def test_a_threshold_lies_between_the_films_that_it_tells_apart() -> None:
     )
 
 
-def test_a_threshold_is_reached_by_the_film_that_it_was_chosen_by() -> None:
+def test_a_threshold_is_reached_by_the_film_that_set_it() -> None:
     for lowest in (0.1234567, 1 / 3, 1e-9):
         threshold = best_threshold(np.array([lowest, 0.9]), np.array([True, True]) & np.array([True, False]))
 
@@ -98,7 +105,7 @@ def test_a_threshold_is_reached_by_the_film_that_it_was_chosen_by() -> None:
         assert lowest >= threshold
 
 
-def test_a_finding_that_cannot_be_told_is_called_on_every_film_alone_and_hardly_on_any_among_others() -> None:
+def test_a_useless_finding_is_called_on_all_films_when_alone() -> None:
     rng = np.random.default_rng(2)
     there = {"edema": rng.random(4000) < 0.3, "fracture": rng.random(4000) < 0.3}
     probabilities = {"edema": there["edema"] * 0.8 + rng.random(4000) * 0.2, "fracture": rng.random(4000)}
@@ -122,7 +129,7 @@ def test_films_that_are_equally_likely_are_called_together() -> None:
 
 
 @pytest.mark.parametrize("there", [[True, True], [False, False]])
-def test_nothing_is_learned_of_a_finding_that_all_films_have_or_none(there: list[bool]) -> None:
+def test_a_finding_that_all_or_no_films_have_teaches_nothing(there: list[bool]) -> None:
     assert best_threshold(np.array([0.2, 0.8]), np.array(there)) is None
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.answers import FilmReading, PromptReading, Sentence, State
 from models.evaluation.cases import Truth, truth_of_phantom
 from models.evaluation.labeler import RuleLabeler
 from models.evaluation.wording import best_wording, contradicted, wrongly_removed
 from models.manifest import ReportRule
 from models.phantoms import phantom
+from models.reading.answers import FilmReading, PromptReading, Sentence, State
 
 LABELER = RuleLabeler()
 BOX = np.zeros((1, 4), dtype=np.float32), np.zeros(1, dtype=np.float32)
@@ -65,7 +65,7 @@ def test_a_sentence_contradicts_a_decision_by_its_opposite(text: str, state: Sta
     assert contradicted([decided(text, state)], LABELER) == share
 
 
-def test_words_that_contradict_decisions_are_not_chosen_however_right_they_are() -> None:
+def test_words_that_contradict_decisions_are_never_chosen() -> None:
     def read(rule: ReportRule) -> list[FilmReading]:
         return [decided("No edema." if rule.emphasis < 0.2 else "There is edema.", "present")]
 
@@ -76,7 +76,7 @@ def test_where_emphasis_changes_nothing_the_published_way_stays() -> None:
     assert best_wording(ReportRule(), lambda _rule: [reading("No edema.")], [film(edema=True)], LABELER).emphasis == 0
 
 
-def test_a_report_becomes_as_short_as_it_can_without_a_denial_that_stands_for_another() -> None:
+def test_a_report_is_shortened_without_losing_a_needed_denial() -> None:
     def read(rule: ReportRule) -> list[FilmReading]:
         if rule.remove_above < 0.98:
             return [reading("No edema.", standing=[0, 0, 0])]
@@ -98,7 +98,7 @@ def test_where_every_removal_loses_something_nothing_is_removed() -> None:
     assert best_wording(ReportRule(), read, [film(edema=False)], LABELER).remove_above == 1
 
 
-def test_a_removed_sentence_counts_as_wrong_where_its_place_is_taken_by_another_meaning() -> None:
+def test_a_removed_sentence_replaced_by_another_meaning_is_wrong() -> None:
     whole = [reading("No edema.", "There is no edema.", "There is edema.")]
 
     assert wrongly_removed(whole, [reading("No edema.", standing=[0, 0, 0])], LABELER) == 0.5

@@ -52,7 +52,7 @@ def found_in(content: bytes) -> list[str]:
 def _forms() -> list[bytes]:
     """The mark as text of any width, as hexadecimal digits, and in the middle of base64."""
     texts = [MARK.encode(encoding) for encoding in ("ascii", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")]
-    digits = [text.hex().encode() for one in texts for text in (one, one.lower(), one.upper())]
+    digits = [text.hex().encode() for encoded in texts for text in (encoded, encoded.lower(), encoded.upper())]
     return [*texts, *digits, *(part for text in texts[:2] for part in _inside_base64(text))]
 
 
@@ -68,7 +68,7 @@ def _inside_base64(text: bytes) -> list[bytes]:
 def _dates() -> list[bytes]:
     """The date of birth as programs write dates; alone, for a long number may hold eight digits by chance."""
     written = [f"{BIRTH_DATE:{form}}" for form in ("%Y%m%d", "%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")]
-    return [rb"(?<![0-9a-f.])" + re.escape(one).encode() + rb"(?![0-9a-f])" for one in written]
+    return [rb"(?<![0-9a-f.])" + re.escape(day).encode() + rb"(?![0-9a-f])" for day in written]
 
 
-_PATTERNS = [re.compile(one) for one in (*(re.escape(form.lower()) for form in _forms()), *_dates())]
+_PATTERNS = [re.compile(pattern) for pattern in (*(re.escape(form.lower()) for form in _forms()), *_dates())]

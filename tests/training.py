@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.progress import quiet
+from models.training.catalog import catalog_of
+from models.training.labels import Line
 from models.training.runfile import read_run
 from models.training.store import stock
 
 _RUN = """
 output = "{output}"
 seed = 5
+start = "{start}"
 
 [model]
 name = "tiny"
@@ -29,6 +32,7 @@ log = 1
 phantoms = 12
 side = 64
 store = "{store}"
+words = "{words}"
 
 [network.image_encoder]
 stem = "conv"
@@ -108,6 +112,11 @@ NOISE = (
 AUGMENTATION = "flip = 0.5, area = [0.6, 1.0], aspect = 1.2, shift = 0.02, rotate = 5.0, contrast = 0.2, blur = 0.5"
 
 
+PUBLISHED = catalog_of(["vindr", "cig"])
+PUBLISHED_NAMES = [phrases.name for phrases in PUBLISHED.classes]
+"""The 22 classes of VinDr-CXR, then the 53 of Chest ImaGenome."""
+
+
 def write_run(
     path: Path,
     *,
@@ -120,10 +129,18 @@ def write_run(
     noise: str = NOISE,
     augmentation: str = AUGMENTATION,
     drawing: str = "padded = false, together = 0.5",
+    start: Path | None = None,
+    words: str = "seen",
 ) -> Path:
     """Write a run file, whose output is a folder beside it."""
-    output = path.with_suffix("")
-    text = _RUN.format(output=output.as_posix(), store=store.as_posix(), processes=processes, checkpoint=checkpoint)
+    text = _RUN.format(
+        output=path.with_suffix("").as_posix(),
+        start="" if start is None else start.as_posix(),
+        store=store.as_posix(),
+        words=words,
+        processes=processes,
+        checkpoint=checkpoint,
+    )
     for name in stages:
         train, losses = STAGES[name]
         text += _STAGE.format(
@@ -145,3 +162,25 @@ def stocked(store: Path) -> Path:
     run = read_run(write_run(store.with_suffix(".toml"), store=store))
     stock(run.data, run.store, renderers=1, report=quiet)
     return store
+
+
+def vindr_film() -> Line:
+    """Every class of VinDr-CXR is labelled on each of its films, with all boxes."""
+    own = PUBLISHED_NAMES[:22]
+    there = own[::5]
+    # Of one class more than the detector has boxes for.
+    boxes = {
+        name: [[0.2 + 0.1 * place, 0.5, 0.2, 0.2] for place in range(5 if name == there[0] else 1)] for name in there
+    }
+    return {"present": {name: name in there for name in own}, "boxes": boxes, "located": own}
+
+
+def cig_film() -> Line:
+    """Regions have labels of every class of Chest ImaGenome; the film as a whole has none."""
+    own = PUBLISHED_NAMES[22:]
+    return {
+        "regions": {name: [0.5, 0.5, 0.3, 0.3] for name in PUBLISHED.regions},
+        "region_present": {name: own[:12] for name in PUBLISHED.regions[:6]},
+        "region_known": own,
+        "said": [{"text": "Edema.", "positive": True, "findings": [], "regions": ["right lung"], "boxes": []}],
+    }

@@ -21,8 +21,8 @@ from pydicom.dataset import Dataset
 from node.outputs.document import save_bytes
 from tests.peers import missing
 
-# DicomSRValidator's rules are more than Java 17's XPath limits allow (INTEROP.md 7). It runs its code once: without the
-# optimizing compiler it takes 10 seconds of processor time instead of 20.
+# DicomSRValidator's rules are more than Java 17's XPath limits allow (interoperability §7). It runs its code once:
+# without the optimizing compiler it takes 10 seconds of processor time instead of 20.
 _JAVA_OPTIONS = " ".join(
     (
         *(f"-Djdk.xml.xpath{name}Limit=0" for name in ("ExprGrp", "ExprOp", "TotalOp")),

@@ -36,6 +36,18 @@ _ASSOCIATIONS = (
         queries={"{{reason}}": 'sum by (reason) (increase(cxr_associations_aborted_total{instance=~"$instance"}[1h]))'},
         unit=COUNT,
         kind=Kind.STACK,
+        width=8,
+    ),
+    Panel(
+        title="HTTP connections closed by the node",
+        description="Per hour: silent (no complete header within 5 s), stalled (the client reads no answer), host and "
+        "limit (for a new connection), descriptors (the process may open no more files).",
+        queries={
+            "{{reason}}": 'sum by (reason) (increase(cxr_http_connections_closed_total{instance=~"$instance"}[1h]))'
+        },
+        unit=COUNT,
+        kind=Kind.STACK,
+        width=8,
     ),
     Panel(
         title="Certificates",
@@ -43,6 +55,7 @@ _ASSOCIATIONS = (
         "30: runbook, CxrCertificateToBeRenewed; below 7: CxrCertificateExpiring.",
         queries={"{{name}}": 'min by (name) (cxr_certificate_days{instance=~"$instance"})'},
         unit=DAYS,
+        width=8,
         steps=(30, 7),
     ),
 )

@@ -36,12 +36,15 @@ spec:
       imagePullPolicy: {{ $values.image.pullPolicy }}
       {{- if $is_split }}
       args: [serve, /etc/chex-node/node.toml, --only, {{ .role }}, --executor, $(POD_NAME)]
+      {{- end }}
       env:
+        - { name: ORT_DISABLE_TELEMETRY, value: "1" }
+        {{- if $is_split }}
         - name: POD_NAME # the same again after a restart of a StatefulSet's pod: it goes on with its own work
           valueFrom: { fieldRef: { fieldPath: metadata.name } }
         - name: PGPASSWORD
           valueFrom: { secretKeyRef: { name: {{ $values.database.secret }}, key: {{ $values.database.secretKey }} } }
-      {{- end }}
+        {{- end }}
       securityContext:
         readOnlyRootFilesystem: true
         allowPrivilegeEscalation: false

@@ -1,8 +1,10 @@
-"""Runnable: a published checkpoint in, a model directory out.
+"""Runnable: turns a published checkpoint into a model directory.
 
-    python -m models.checkpoint SOURCE DIRECTORY [--name TEXT] [--version TEXT] [--gpt2-heads N] [--rest DIR] [--json]
+    python -m models.checkpoint SOURCE DIRECTORY [--name TEXT] [--model-version TEXT] [--gpt2-heads N] [--rest DIR]
+                                                 [--no-export] [--json]
 
-Exit 0: done; 1: the disk failed, or it was stopped; 2: wrong input, with one line that says what to do.
+After the import it exports the ONNX graphs, so that the node can use the directory at once. Exit 0: done; 1: a file
+could not be written or the export failed; 2: wrong input, with one line that says what to do; 130: stopped.
 """
 
 from __future__ import annotations
@@ -10,49 +12,94 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from models import progress
-from models.checkpoint.importer import Imported, Wishes, bring
-from models.command import exit_status
+from models.command import INTERRUPTED, command_parser, exit_status, run
+from node import command_for
+
+if TYPE_CHECKING:
+    from models.checkpoint.importer import Imported
 
 _NOTHING_LEFT = "; nothing was left behind"
+_ROOT = Path(__file__).parents[2]
+"""The folder that holds `models` and `export`."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
+    """Run the command. Returns its exit status."""
     options = _parser().parse_args(arguments)
+    imported: Imported | None = None
+
+    def bring() -> int:
+        nonlocal imported
+        imported = _bring(options)
+        return 0
+
+    status = exit_status(bring, remark=_NOTHING_LEFT)
+    return status if imported is None else _finish(imported, options)
+
+
+def _bring(options: argparse.Namespace) -> Imported:
+    from models import progress
+    from models.checkpoint.importer import Wishes, bring
+
     wishes = Wishes(
         name=options.name,
-        version=options.version,
+        version=options.model_version,
         gpt2_heads=options.gpt2_heads,
         rest=options.rest,
         seed=options.seed,
     )
+    with progress.on(sys.stderr) as report:
+        return bring(options.source, options.directory, wishes, report=report)
 
-    def make() -> int:
-        with progress.on(sys.stderr) as report:
-            imported = bring(options.source, options.directory, wishes, report=report)
-        print(json.dumps(asdict(imported), default=str, ensure_ascii=False) if options.json else _line(imported))
-        return 0
 
+def _finish(imported: Imported, options: argparse.Namespace) -> int:
+    """Export the graphs unless --no-export was given, and print the result."""
+    place = imported.directory
+    if not options.json:
+        print(f"{place}: {imported.name} {imported.version}, {imported.parameters:,} parameters", flush=True)
+    status = _export(place) if options.export else 0
+    exported = options.export and status == 0
+    if options.json:
+        print(json.dumps(asdict(imported) | {"exported": exported}, default=str, ensure_ascii=False))
+    elif exported:
+        read = f"{command_for('node')} read FILE --model {place} --out DIR"
+        print(f"{place}: graphs exported and proven; {read} reads a film")
+    return status
+
+
+def _export(directory: Path) -> int:
+    """Run `python -m export.build` for a model directory; 0 if its graphs are exported and proven, 130 after Ctrl-C.
+
+    It is a separate process because `models` must not import `export`, and so that the importer's memory is free before
+    the export starts. The process has its own session, so Ctrl-C on the terminal reaches this process only, which stops
+    the other one and says how to continue.
+    """
+    command = [sys.executable, "-m", "export.build", "--model", str(directory.absolute()), "--json"]
     try:
-        return exit_status(make, remark=_NOTHING_LEFT)
+        done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.DEVNULL, start_new_session=True, check=False)
+        if done.returncode == 0:
+            return 0
+        status, problem = 1, "failed"
+    except OSError as error:
+        status, problem = 1, f"failed ({error.strerror})"
     except KeyboardInterrupt:
-        print(f"stopped{_NOTHING_LEFT}", file=sys.stderr)
-        return 1
-
-
-def _line(imported: Imported) -> str:
-    return f"{imported.directory}: {imported.name} {imported.version}, {imported.parameters:,} parameters"
+        status, problem = INTERRUPTED, "stopped"
+    print(
+        f"export {problem}: {directory} is imported and lacks only its graphs; "
+        f"run {command_for('export.build')} --model {directory}",
+        file=sys.stderr,
+    )
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m models.checkpoint", description="Turn a published checkpoint into a model directory."
-    )
+    parser = command_parser("models.checkpoint", description="Turn a published checkpoint into a model directory.")
     parser.add_argument(
         "source",
         type=Path,
@@ -62,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="the model directory to write")
     parser.add_argument("--name", help="of the model; default: the folder above the run")
-    parser.add_argument("--version", help="of the model; default: its training step")
+    parser.add_argument("--model-version", metavar="TEXT", help="of the model; default: its training step")
     parser.add_argument("--gpt2-heads", type=int, metavar="N", help="of a GPT-2 that is not the published one")
     parser.add_argument(
         "--rest", type=Path, metavar="DIR", help="the model directory that gives what CheXzero or GPT-2 do not hold"
@@ -70,10 +117,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=1, help="of the random weights without --rest; default: %(default)s"
     )
+    parser.add_argument(
+        "--export",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help=f"go on to the ONNX graphs and their proof, as {command_for('export.build')} does",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main(sys.argv[1:]))
+    run(main)

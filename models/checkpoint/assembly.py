@@ -1,6 +1,6 @@
-"""A whole network out of what there is: a source, another model directory for the rest, random weights for what lacks.
+"""Assembles a network from a source, another model directory for what it lacks, and random weights for the rest.
 
-Every weight is looked at before the first is written: all are there, none is unknown, each has its shape.
+All weights are checked before the first is written: none is missing, none is unknown, each has its shape.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models import published
-from models.checkpoint import claims
+from models.checkpoint import claims, published
 from models.checkpoint.contents import Contents, Kind
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, Manifest, NetworkSizes
@@ -24,8 +23,11 @@ from models.random_weights import draw, shapes_of
 FloatArray = NDArray[np.float32]
 
 UNTRAINED = "random weights"
+"""The origin of weights drawn to complete an import; a training initializes such parts again."""
+INITIAL = "not trained yet"
+"""The origin of a training's initial weights; later trainings continue from them."""
 PARTS = ("image_encoder", "prompt_encoder", "detector", "post_decoder", "generator.prefix", "generator")
-"""What weights are named by; the first that fits."""
+"""The parts of the network by the beginnings of their weights' names; the first match counts."""
 
 _PARTS_OF: Mapping[Kind, tuple[str, ...]] = {
     "ChEX": PARTS,
@@ -43,7 +45,7 @@ _PIECE = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """A model directory that gives what a source does not hold."""
+    """A model directory that provides what a source does not hold."""
 
     manifest: Manifest
     state: Mapping[str, Tensor]
@@ -51,10 +53,10 @@ class Rest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A network whose weights are known and not yet copied.
+    """A network whose weights are known but not yet copied.
 
     shapes: by our names, in the order of the file
-    state: what is not drawn at random; origins: of each of PARTS
+    state: the weights that are not drawn at random; origins: of each of PARTS
     """
 
     sizes: NetworkSizes
@@ -65,22 +67,32 @@ class Network:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it has."""
+        """The number of its parameters."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def numbers(self) -> Iterator[FloatArray]:
-        """Yield all weights in order, a piece at a time. Raises ModelError for one that is not finite."""
+        """Yield all weights in order, in pieces. Raises ModelError for a number that is not finite."""
         for name, shape in self.shapes.items():
             if name in self.state:
-                yield from _pieces(name, self.state[name], origin=self.origins[_part(name)])
+                yield from _pieces(name, self.state[name], origin=self.origins[part_of(name)])
             else:
                 yield from draw(name, shape, seed=self.seed)
 
 
-def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_heads: int | None, seed: int) -> Network:
-    """Put a network together.
+def origin_of(manifest: Manifest) -> str:
+    """Return where a part came from, if it came from the training of a whole model."""
+    return f"{manifest.name} {manifest.version}, trained on {manifest.trained_on}"
 
-    place: what to call the source among the origins; generator_heads: of GPT-2, where a person says so
+
+def part_of(name: str) -> str:
+    """Return which of PARTS a weight belongs to."""
+    return next(part for part in PARTS if name.startswith(f"{part}."))
+
+
+def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_heads: int | None, seed: int) -> Network:
+    """Assemble a network.
+
+    place: the name of the source among the origins; generator_heads: of GPT-2, if --gpt2-heads gives it
     Raises ModelError that names the key, what was expected and what was found.
     """
     claims.check_behavior(contents)
@@ -98,8 +110,7 @@ def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_hea
         state = {**rest.state, **state}
     origins = {part: f"{UNTRAINED}, seed {seed}" for part in PARTS}
     if rest is not None:
-        told = f"{rest.manifest.name} {rest.manifest.version}, trained on {rest.manifest.trained_on}"
-        origins = {part: rest.manifest.origins.get(part, told) for part in PARTS}
+        origins = {part: rest.manifest.origins.get(part, origin_of(rest.manifest)) for part in PARTS}
     origins |= dict.fromkeys(_PARTS_OF[contents.kind], place)
     return Network(sizes=sizes, shapes=shapes, state=state, origins=origins, seed=seed)
 
@@ -133,9 +144,9 @@ def _sizes(
 
 
 def _check(contents: Contents, shapes: published.Shapes) -> None:
-    """Compare a source with the network that its sizes make, key by key under the published names."""
+    """Compare a source with the network that its sizes describe, key by key under the published names."""
     parts = _PARTS_OF[contents.kind]
-    expected = published.their_shapes({name: shape for name, shape in shapes.items() if _part(name) in parts})
+    expected = published.their_shapes({name: shape for name, shape in shapes.items() if part_of(name) in parts})
     found = contents.state
     for problem, keys in (
         ("is missing", expected.keys() - found.keys()),
@@ -157,7 +168,7 @@ def _check(contents: Contents, shapes: published.Shapes) -> None:
 
 
 def _check_rest(rest: Rest, shapes: published.Shapes, *, taken: Mapping[str, Tensor]) -> None:
-    """See that the weights around a part fit it."""
+    """Check that the other model directory's weights fit the part."""
     for name, shape in shapes.items():
         if name not in taken and (name not in rest.state or tuple(rest.state[name].shape) != shape):
             found = list(rest.state[name].shape) if name in rest.state else "missing"
@@ -167,12 +178,8 @@ def _check_rest(rest: Rest, shapes: published.Shapes, *, taken: Mapping[str, Ten
             )
 
 
-def _part(name: str) -> str:
-    return next(part for part in PARTS if name.startswith(f"{part}."))
-
-
 def _pieces(name: str, tensor: Tensor, *, origin: str) -> Iterator[FloatArray]:
-    """Cut a weight into pieces of whole rows, so that only one of them is in memory."""
+    """Divide a weight into pieces of whole rows, so that only one piece is in memory."""
     rows = max(_PIECE // max(math.prod(tensor.shape[1:]), 1), 1)
     for start in range(0, tensor.shape[0], rows):
         values = tensor[start : start + rows].to(torch.float32).contiguous()

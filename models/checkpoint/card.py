@@ -1,4 +1,4 @@
-"""What an imported model says about itself: its card for people, its manifest for the program."""
+"""The card and the manifest of an imported model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from models.checkpoint.assembly import UNTRAINED, Network, Rest
 from models.checkpoint.contents import Kind
 from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Decisions, InputRule, Manifest
 
-# Not calibrated. Above one half is positive in the published code, boxes and regions alike (SPEC.md 4.5, 8 and 9.1).
-# The temperature is the one that it ships for MS-CXR, films of the same hospital as those of training (SPEC.md 9.2).
+# Not calibrated. Above one half is positive in the published code, boxes and regions alike (spec §4.5, 8 and 9.1).
+# The temperature is the one that it ships for MS-CXR, films of the same hospital as those of training (spec §9.2).
 _DECISIONS = Decisions(temperature=0.1, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
 _WHAT: Mapping[Kind, str] = {
     "ChEX": "ChEX: Interactive Localization and Region Description in Chest X-rays (Müller et al., ECCV 2024).",
@@ -24,7 +24,7 @@ _LICENCE = "that of the publisher of the weights; see the model card"
 class Provenance:
     """Where a model came from.
 
-    place: what a person calls the file: the name of the source, and the path inside of it; sha256: of that file
+    place: a name of the file for people: the source's name, and the path inside it; sha256: of that file
     """
 
     name: str
@@ -36,7 +36,7 @@ class Provenance:
 
 
 def manifest_of(provenance: Provenance, network: Network, *, rest: Rest | None, files: Mapping[str, str]) -> Manifest:
-    """Make the manifest. Beside the weights of another model, its input and decisions are that model's."""
+    """Make the manifest. If the rest comes from another model, input and decisions are that model's."""
     untrained = _untrained(network)
     mixed = len(set(network.origins.values())) > 1
     manifest = Manifest(

@@ -1,6 +1,7 @@
-"""What a configuration says about its network, compared with what this network computes and what its weights show.
+"""Compares a checkpoint's configuration with what this network computes and with the shapes of the weights.
 
-A key that is not there claims nothing: the published program has had others before. One that is there must fit.
+A missing key is accepted, because older versions of the published program had other keys. A key that is present must
+match.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PUBLISHED_LANGUAGE_MODEL = "healx/gpt-2-pubmed-medium"
 _GENERATION = "txt_decoder.generation_kwargs"
 _LENGTH = (f"{_GENERATION}.max_length", "txt_decoder.max_length")
 
-# How the published network computes, as far as a configuration could say otherwise (SPEC.md 2 to 7).
+# How the published network computes, as far as a configuration could say otherwise (spec §2 to 7).
 _CHEX: Mapping[str, object] = {
     "model_class": "ChEX",
     "act": "gelu",
@@ -80,13 +81,13 @@ _COUNTED = {
 
 
 def check_behavior(contents: Contents) -> None:
-    """Refuse a configuration of a network that computes otherwise. Raises ModelError that names the key."""
+    """Refuse the configuration of a network that computes something else. Raises ModelError that names the key."""
     expected = _CHEX if contents.kind == "ChEX" else _GPT2
     for key, wanted in expected.items():
         for found in _values(contents.config, key):
             if found != wanted:
                 raise ModelError(
-                    f"{contents.config_place}: {key} is {found!r}, expected {wanted!r}; this version computes no other"
+                    f"{contents.config_place}: {key} is {found!r}, expected {wanted!r}; no other value is supported"
                 )
     known = {*expected, *_LENGTH}
     for rules in _values(contents.config, _GENERATION):
@@ -107,12 +108,12 @@ def check_sizes(contents: Contents, sizes: NetworkSizes) -> None:
 
 
 def heads(contents: Contents) -> int:
-    """Give the heads of detector and post decoder, which no shape tells (SPEC.md 12)."""
+    """Return the number of heads of detector and post decoder, which no shape shows (spec §12)."""
     return _whole(contents, "n_head")
 
 
 def beta(contents: Contents) -> float:
-    """Give the exponent of the soft boxes."""
+    """Return the exponent of the soft boxes."""
     found = next(_values(contents.config, "detector.soft_roi_beta"), None)
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found <= sys.float_info.max:
         return float(found)
@@ -120,16 +121,16 @@ def beta(contents: Contents) -> float:
 
 
 def max_length(contents: Contents) -> int:
-    """Give the tokens of a sentence, the leading BOS included: what generation asks for wins (SPEC.md 7.3)."""
+    """Return the tokens of a sentence, the leading BOS included; the generation settings come first (spec §7.3)."""
     is_there = next((key for key in _LENGTH if any(_values(contents.config, key))), _LENGTH[-1])
     return _whole(contents, is_there)
 
 
 def generator_heads(contents: Contents, *, width: int, option: int | None) -> int:
-    """Give the heads of GPT-2: by its name, by its own configuration, or as a person says; never those of ChEX.
+    """Return the heads of GPT-2: by its name, by its own configuration, or from the command line; never those of ChEX.
 
-    width: of GPT-2; the name alone is not enough, since small networks for tests carry it too
-    Raises ModelError where none of them tells, or two disagree.
+    width: of GPT-2; the name alone does not suffice, because small networks for tests use it too
+    Raises ModelError if none of them gives the number, or if two disagree.
     """
     known: int | None = None
     if contents.kind == "GPT-2" and "n_head" in contents.config:
@@ -153,7 +154,7 @@ def _whole(contents: Contents, key: str) -> int:
 
 
 def _values(config: Mapping[str, object], key: str) -> Iterator[object]:
-    """Yield what stands at a key with dots, or nothing where there is no such key."""
+    """Yield the value at a dotted key, or nothing if there is no such key."""
     found: object = config
     for part in key.split("."):
         if not isinstance(found, Mapping) or part not in found:

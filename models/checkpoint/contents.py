@@ -1,4 +1,4 @@
-"""What a source holds: a whole ChEX network, the two encoders of CheXzero, or a GPT-2 (SPEC.md 12)."""
+"""Recognizes what a source holds: a complete ChEX network, the two encoders of CheXzero, or a GPT-2 (spec §12)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, SupportsIndex
 import torch
 from torch import Tensor
 
-from models import published
+from models.checkpoint import published
 from models.errors import ModelError
 
 Kind = Literal["ChEX", "CheXzero", "GPT-2"]
@@ -20,10 +20,10 @@ Kind = Literal["ChEX", "CheXzero", "GPT-2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Weights under their published names, each once, and what was said about them.
+    """Weights under their published names, each once, and their metadata.
 
     config: `config_dict` of ChEX, `config.json` beside a GPT-2
-    config_place: what to call it in messages
+    config_place: its name in messages
     step: of the training
     """
 
@@ -35,10 +35,10 @@ class Contents:
 
 
 def recognize(content: Mapping[str, object], *, path: Path) -> Contents:
-    """Say what the dictionary of a file is.
+    """Recognize the dictionary of a file.
 
-    path: of the file, beside which a GPT-2 has its `config.json`
-    Raises ModelError where it is nothing that is known, or a weight is not a tensor of real numbers.
+    path: of the file; a GPT-2 has its `config.json` beside it
+    Raises ModelError if the contents are unknown, or if a weight is not a tensor of real numbers.
     """
     if "state_dict" in content:
         return _chex(content)
@@ -76,7 +76,7 @@ def _dictionary(content: Mapping[str, object], key: str) -> dict[str, object]:
 
 
 def _tensors(content: Mapping[str, object]) -> dict[str, Tensor]:
-    """Refuse whatever is no dense tensor, which no part of the network has."""
+    """Refuse anything but dense tensors."""
     tensors = {}
     for key, value in content.items():
         if not isinstance(value, Tensor) or value.is_meta or value.is_nested or value.layout != torch.strided:
@@ -86,15 +86,15 @@ def _tensors(content: Mapping[str, object]) -> dict[str, Tensor]:
 
 
 def _read_config(path: Path) -> dict[str, object]:
-    """Read what Hugging Face puts beside weights. Without the file there is nothing to check."""
+    """Read the configuration that Hugging Face puts beside weights. Without the file there is nothing to check."""
     if not path.is_file():
         return {}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}); fetch it again, or remove it") from error
+        raise ModelError(f"{path} is not JSON ({error}); download it again, or remove it") from error
     if not isinstance(config, dict):
-        raise ModelError(f"{path} is a {type(config).__name__}, expected an object; fetch it again, or remove it")
+        raise ModelError(f"{path} is a {type(config).__name__}, expected an object; download it again, or remove it")
     return config
 
 

@@ -1,7 +1,7 @@
-"""Which file of a published zip or folder is the checkpoint (SPEC.md 12), and where it can be read.
+"""Finds the checkpoint in a published zip or folder (spec §12).
 
-The last run by name, in it the newest checkpoint, and the best one only where there is no other: what the published
-code takes by default.
+It takes the last run by name and in it the newest checkpoint, the best one only if there is no other: the default of
+the published code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from models.errors import ModelError
-from models.progress import Report
+from models.progress import ProgressReport
 
 _BLOCK = 1 << 22
 _RUN = "run_"
@@ -33,10 +33,10 @@ _Age = Callable[[_Place], tuple[float, ...]]
 class Found:
     """A file with weights.
 
-    path: where it can be read now
-    place: what a person calls it: the name of the source, and the path inside of it
-    model: the folder above its run; None where it lies in none
-    sha256: of the file itself, whether it came out of a zip or not
+    path: where it can be read
+    place: a name for people: the source's name, and the path inside it
+    model: the folder above its run; None if it is in none
+    sha256: of the file itself, whether it came from a zip or not
     """
 
     path: Path
@@ -45,10 +45,10 @@ class Found:
     sha256: str
 
 
-def find(source: Path, *, work: Path, report: Report) -> Found:
-    """Find the checkpoint of a zip, a folder or a file; out of a zip, it is unpacked into the folder `work`.
+def find(source: Path, *, work: Path, report: ProgressReport) -> Found:
+    """Find the checkpoint in a zip, a folder or a file; a checkpoint in a zip is unpacked into the folder `work`.
 
-    Raises ModelError where there is none, where it is not clear which, or where the zip is damaged.
+    Raises ModelError if there is none, if the choice is ambiguous, or if the zip is damaged.
     """
     if source.is_dir():
         path = _in_folder(source)
@@ -70,7 +70,7 @@ def find(source: Path, *, work: Path, report: Report) -> Found:
 
 
 def _is_archive(source: Path) -> bool:
-    """Whether a file is a zip, and not the zip of one pickle and its numbers that PyTorch writes. No name tells."""
+    """Return whether a file is a zip of files, and not the zip of one pickle with its tensors that PyTorch writes."""
     if not zipfile.is_zipfile(source):
         return False
     with _reading_zip(source), zipfile.ZipFile(source) as archive:
@@ -84,14 +84,14 @@ def _in_folder(folder: Path) -> Path:
     return choose(folder, age=lambda path: (path.stat().st_mtime,), title=str(folder))
 
 
-def _out_of_zip(source: Path, *, work: Path, report: Report) -> Found:
+def _out_of_zip(source: Path, *, work: Path, report: ProgressReport) -> Found:
     with _reading_zip(source), zipfile.ZipFile(source) as archive:
         chosen = choose(zipfile.Path(archive), age=lambda path: archive.getinfo(path.at).date_time, title=source.name)
         packed_file, inner = archive.getinfo(chosen.at), PurePosixPath(chosen.at)
         place = f"{source.name}: {inner}"
         report(f"taking {place}")
         size, done, hashed = packed_file.file_size, 0, hashlib.sha256()
-        # Not `extract`: the name inside an archive is another's, and shall not say where a file goes.
+        # Not `extract`: a name inside an archive is not trusted to decide where a file is written.
         path = work / "checkpoint.pth"
         with archive.open(packed_file) as packed, path.open("wb") as file:
             while block := packed.read(_BLOCK):
@@ -108,7 +108,7 @@ def _reading_zip(source: Path) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ModelError(f"{source} is damaged, or no zip that can be read ({error}); fetch it again") from error
+        raise ModelError(f"{source} is damaged, or is not a readable zip ({error}); download it again") from error
 
 
 def _model(parts: tuple[str, ...]) -> str | None:
@@ -118,10 +118,10 @@ def _model(parts: tuple[str, ...]) -> str | None:
 
 
 def choose(root: _Place, *, age: _Age[_Place], title: str) -> _Place:
-    """Choose the checkpoint below a model folder, a run or its folder `checkpoints`.
+    """Choose the checkpoint below a model folder, a run, or its folder `checkpoints`.
 
-    age: tells when a file was last written, the greater the later
-    Raises ModelError where there is none, or where runs lie in several folders.
+    age: returns when a file was last written; a greater number is later
+    Raises ModelError if there is none, or if runs are in several folders.
     """
     if _checkpoints(root):
         return _newest(root, age=age)
@@ -147,11 +147,11 @@ def _last_run(root: _Place, *, title: str) -> _Place:
 
 
 def _holding_runs(root: _Place) -> list[_Place]:
-    """List the folders that runs lie in, at any depth; what lies below or beside runs is not searched."""
+    """List the folders that contain runs, at any depth; folders below or beside runs are not searched."""
     holding, seen, waiting = [], set(), [root]
     while waiting:
         folder = waiting.pop()
-        # Links may lead up again, or twice to one folder; those in a zip lead nowhere.
+        # Links could lead upward or to the same folder twice; in a zip they lead nowhere.
         if (place := os.path.realpath(str(folder))) in seen:
             continue
         seen.add(place)

@@ -1,6 +1,7 @@
-"""A model directory made of a published checkpoint, whole or not at all.
+"""Makes a model directory from a published checkpoint, completely or not at all.
 
-Everything is written into a folder beside it, synced, and renamed. What fails, or is stopped, takes that folder along.
+Everything is written into a temporary folder beside it, synced, and renamed. If the import fails or is stopped, that
+folder is removed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from pathlib import Path
 from models.checkpoint.assembly import FloatArray, Network, Rest, assemble
 from models.checkpoint.card import Provenance, manifest_of, model_card
 from models.checkpoint.contents import Contents, recognize
+from models.checkpoint.files import CARD, file_sha256, verify
 from models.checkpoint.find import Found, find
 from models.checkpoint.stream import write_stream
 from models.checkpoint.unpickle import open_weights
-from models.checkpoint.weights import CARD, file_sha256, load_weights, verify
+from models.checkpoint.weights import load_weights
 from models.errors import ModelError
 from models.manifest import WEIGHTS, read_manifest, write_manifest
-from models.progress import Report
-from models.tokenizers import VOCABULARIES
+from models.progress import ProgressReport
+from models.reading.tokenizers import VOCABULARIES
 
 _NAME_LENGTH = 64
 """As long as a name may be in the objects that carry it (DICOM PS3.5 6.2, LO), where no control or backslash may be."""
@@ -32,9 +34,9 @@ _NAME_LENGTH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the person says who brings a checkpoint; None: as the source says.
+    """The options of an import; None: as the source says.
 
-    rest: the model directory that gives what the source does not hold, else it is drawn from `seed`
+    rest: the model directory that provides what the source lacks; otherwise it is drawn from `seed`
     """
 
     name: str | None = None
@@ -46,7 +48,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What was written. step: of the training, where the source says it."""
+    """What was written. step: of the training, if the source gives it."""
 
     directory: Path
     name: str
@@ -58,16 +60,17 @@ class Imported:
     weights_sha256: str
 
 
-def bring(source: Path, directory: Path, wishes: Wishes, *, report: Report) -> Imported:
+def bring(source: Path, directory: Path, wishes: Wishes, *, report: ProgressReport) -> Imported:
     """Turn a published checkpoint into a model directory.
 
-    Raises ModelError where the source or a wish is wrong, OSError where the disk fails. Both leave nothing behind.
+    Raises ModelError if the source or an option is wrong, OSError if a file cannot be written. Neither leaves files
+    behind.
     """
     _check_place(directory)
-    for option, text in (("--name", wishes.name), ("--version", wishes.version)):
+    for option, text in (("--name", wishes.name), ("--model-version", wishes.version)):
         if text is not None:
             _check_label(option, text)
-    rest = _open_rest(wishes.rest) if wishes.rest is not None else None
+    rest = open_rest(wishes.rest) if wishes.rest is not None else None
     with new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
         found = find(source, work=Path(work), report=report)
         content = open_weights(found.path, place=found.place, report=report)
@@ -79,7 +82,7 @@ def bring(source: Path, directory: Path, wishes: Wishes, *, report: Report) -> I
                 contents, place=found.place, rest=rest, generator_heads=wishes.gpt2_heads, seed=wishes.seed
             )
         provenance = _provenance(found, contents, wishes)
-        weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, _counted(network, report))
+        weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
         _write_others(aside, network, provenance, rest=rest, weights_sha256=weights_sha256)
         read_manifest(aside)
     return Imported(
@@ -95,7 +98,7 @@ def bring(source: Path, directory: Path, wishes: Wishes, *, report: Report) -> I
 
 
 def _check_place(directory: Path) -> None:
-    """Refuse at once what the finished folder could not be renamed to. Raises ModelError."""
+    """Refuse early a place to which the finished folder could not be renamed. Raises ModelError."""
     if directory.is_symlink():
         raise ModelError(f"{directory} is a link; name a new directory, or the one that it leads to")
     if directory.is_mount():
@@ -104,11 +107,11 @@ def _check_place(directory: Path) -> None:
         raise ModelError(f"{directory} exists already; name a new directory, or remove it first")
     above = next(parent for parent in directory.absolute().parents if os.path.lexists(parent))
     if not above.is_dir():
-        raise ModelError(f"{above} is no folder; name a new directory elsewhere than below it")
+        raise ModelError(f"{above} is not a folder; name a new directory elsewhere")
 
 
 def _check_label(option: str, text: str) -> None:
-    """Refuse a name that no report can carry. Raises ModelError."""
+    """Refuse a name that a report cannot contain. Raises ModelError."""
     if not (text.strip() and len(text) <= _NAME_LENGTH and text.isprintable() and "\\" not in text):
         raise ModelError(
             f"{option} is {text!r}, expected 1 to {_NAME_LENGTH} printable characters without a backslash; "
@@ -118,14 +121,15 @@ def _check_label(option: str, text: str) -> None:
 
 @contextmanager
 def _naming(place: str) -> Iterator[None]:
-    """Say of which file a complaint is."""
+    """Prefix errors with the name of the file."""
     try:
         yield
     except ModelError as error:
         raise ModelError(f"{place}: {error}") from error
 
 
-def _open_rest(directory: Path) -> Rest:
+def open_rest(directory: Path) -> Rest:
+    """Open a model directory to take weights from. Raises ModelError if a file does not match its hash."""
     manifest = read_manifest(directory)
     verify(directory, manifest)
     return Rest(manifest=manifest, state=load_weights(directory / WEIGHTS))
@@ -146,7 +150,8 @@ def _provenance(found: Found, contents: Contents, wishes: Wishes) -> Provenance:
     )
 
 
-def _counted(network: Network, report: Report) -> Iterator[FloatArray]:
+def counted(network: Network, report: ProgressReport) -> Iterator[FloatArray]:
+    """Yield the weights of a network in pieces, and report the progress."""
     done, total = 0, network.parameters
     for values in network.numbers():
         yield values
@@ -157,7 +162,7 @@ def _counted(network: Network, report: Report) -> Iterator[FloatArray]:
 def _write_others(
     directory: Path, network: Network, provenance: Provenance, *, rest: Rest | None, weights_sha256: str
 ) -> None:
-    """Write all that stands beside the weights, the manifest last."""
+    """Write everything except the weights, the manifest last."""
     (directory / "vocab").mkdir()
     for vocabulary in sorted(VOCABULARIES.iterdir()):
         shutil.copyfile(vocabulary, directory / "vocab" / vocabulary.name)
@@ -169,7 +174,7 @@ def _write_others(
 
 @contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
-    """Give a folder to write in, which becomes `directory` if all goes well, and else is gone with all it holds."""
+    """Yield a temporary folder that becomes `directory` on success; on failure it is removed with its contents."""
     directory = directory.absolute()
     parents = [parent for parent in directory.parents if not parent.exists()]
     aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.part")
@@ -188,7 +193,7 @@ def new_directory(directory: Path) -> Iterator[Path]:
 
 
 def _sync(paths: Iterable[Path]) -> None:
-    """See that files and folders outlive a power cut."""
+    """Sync files and folders, so that they survive a power failure."""
     for path in paths:
         number = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""A safetensors file, written number by number, so that the largest network needs little memory.
+"""Writes a safetensors file in pieces, so that the largest network needs little memory.
 
 The format: eight bytes with the length of a JSON header, the header, then all numbers in the header's order.
 """
@@ -41,13 +41,13 @@ def write_stream(
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]], *, name: str, itemsize: int) -> tuple[bytes, int]:
-    """Make all that stands before the numbers, and count the bytes of these."""
+    """Return everything before the numbers, and the size of the numbers in bytes."""
     header: dict[str, object] = {}
     end = 0
     for key, shape in shapes.items():
         begin, end = end, end + math.prod(shape) * itemsize
         header[key] = {"dtype": name, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    # Tensors start at a multiple of eight bytes, which the format fills with blanks.
+    # Tensors start at a multiple of eight bytes; the header is padded with blanks.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, end

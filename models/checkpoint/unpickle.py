@@ -1,7 +1,7 @@
-"""A file of PyTorch or safetensors from outside, opened without running anything that is in it.
+"""Opens a foreign file of PyTorch or safetensors without running any code in it.
 
-Tensors stay on disk until they are used, so the optimizer's state costs nothing. Besides tensors and plain containers
-numpy's numbers are let in, which training results may be (SPEC.md 12); their names are numpy's of before and after 2.0.
+Tensors stay on disk until they are used, so an optimizer's state costs no memory. Besides tensors and plain containers
+numpy scalars are allowed, which training results may be (spec §12), under their names before and after numpy 2.0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch.serialization import safe_globals
 
 from models.errors import ModelError
-from models.progress import Report
+from models.progress import ProgressReport
 
 _BLOCK = 1 << 22
 _ALLOWED: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
@@ -33,17 +33,19 @@ _ALLOWED: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
 ]
 
 
-def open_weights(path: Path, *, place: str, report: Report) -> Mapping[str, object]:
-    """Open the dictionary in a file. Raises ModelError where it is damaged, no such file, or holds pickled code.
+def open_weights(path: Path, *, place: str, report: ProgressReport) -> Mapping[str, object]:
+    """Open the dictionary in a file. Raises ModelError if it is damaged, of another format, or holds pickled code.
 
-    place: what to call the file in messages
+    place: the file's name in messages
     """
     content: object
     if path.suffix == ".safetensors":
         try:
             content = load_file(path)
         except SafetensorError as error:
-            raise ModelError(f"{place} is damaged, or no safetensors file ({error}); fetch it again") from error
+            raise ModelError(
+                f"{place} is damaged, or is not a safetensors file ({error}); download it again"
+            ) from error
     else:
         with path.open("rb") as file:
             is_zip = file.read(2) == b"PK"
@@ -57,28 +59,28 @@ def open_weights(path: Path, *, place: str, report: Report) -> Mapping[str, obje
 
 def _unpickled(path: Path, *, place: str, is_zip: bool) -> object:
     with safe_globals(_ALLOWED), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of pickles newer than PyTorch's own, which are refused below
+        warnings.simplefilter("ignore")  # about pickle protocols newer than PyTorch's own, which are refused below
         try:
             # Files of PyTorch before 1.6, as some of GPT-2 are, can only be read as a whole.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         except pickle.UnpicklingError as error:
             found = _found(path, str(error), is_zip=is_zip)
             if found is None:
-                raise ModelError(f"{place} is damaged, or no file of PyTorch; fetch it again") from error
+                raise ModelError(f"{place} is damaged, or no file of PyTorch; download it again") from error
             raise ModelError(
                 f"{place} holds pickled code, {found}, and was refused before any of it ran; "
                 "expected nothing but weights, numbers and texts"
             ) from error
-        except Exception as error:  # what damaged bytes make of a pickle can be any error
-            # Its first sentence: what follows tells programmers of PyTorch what to do.
+        except Exception as error:  # a damaged pickle can raise any error
+            # Only its first sentence: the rest is advice for users of the PyTorch API.
             cause = re.split(r"\.?\s*\n|\.\s", str(error).strip())[0][:200] or type(error).__name__
-            raise ModelError(f"{place} is damaged, or no file of PyTorch ({cause}); fetch it again") from error
+            raise ModelError(f"{place} is damaged, or no file of PyTorch ({cause}); download it again") from error
 
 
 def _found(path: Path, message: str, *, is_zip: bool) -> str | None:
-    """Name what a pickle asked for and did not get, out of PyTorch's message or, where that is silent, of the file.
+    """Name the code that a pickle refers to, from PyTorch's message or, if that does not say it, from the file.
 
-    None where the file is no pickle from its beginning to its end.
+    None if the file is not a complete pickle.
     """
     if named := re.search(r"GLOBAL (\S+)|but got (<class '[\w.]+'>)", message):
         return str(named[1] or named[2])
@@ -95,8 +97,8 @@ def _found(path: Path, message: str, *, is_zip: bool) -> str | None:
     return message.partition("error:")[2].strip().partition("\n")[0] or "of an unknown kind"
 
 
-def _check_sums(path: Path, *, place: str, report: Report) -> None:
-    """Compare every part of the file with its checksum, which PyTorch itself does not."""
+def _check_sums(path: Path, *, place: str, report: ProgressReport) -> None:
+    """Verify the checksum of every part of the file, which PyTorch does not do."""
     try:
         with zipfile.ZipFile(path) as archive:
             total, done = sum(entry.file_size for entry in archive.infolist()), 0
@@ -106,4 +108,4 @@ def _check_sums(path: Path, *, place: str, report: Report) -> None:
                         done += len(block)
                         report("check", done, total)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ModelError(f"{place} is damaged ({error}); fetch it again") from error
+        raise ModelError(f"{place} is damaged ({error}); download it again") from error

@@ -1,7 +1,8 @@
-"""What a runtime must offer, and the way to open one. Numpy in, numpy out; torch and onnxruntime only on demand.
+"""The interface of an engine, which is a runtime of the network, and the function that opens one.
 
-A model directory is opened only if its files are what its manifest says, and exported graphs only with the proof that
-they compute what the weights compute (DESIGN.md 4).
+Arrays are numpy; torch and onnxruntime are imported on demand. A model directory is opened only if its files match the
+hashes of its manifest, and exported graphs only with the proof that they compute what the weights compute (design
+§4).
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ GpuEngineName = Literal["tensorrt", "onnx-cuda"]
 Unavailable = Literal["not_installed", "no_gpu", "no_graphs", "not_built", "not_loaded"]
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
-"""Those that any machine has."""
+"""Engines that run on any machine."""
 GPU_ENGINES: Final[tuple[GpuEngineName, ...]] = get_args(GpuEngineName)
-"""Those that need a GPU, and libraries that fit it."""
+"""Engines that need a GPU and its libraries."""
 
 INSTALL_TENSORRT: Final = "run pip install -c constraints.txt '.[gpu]' on a machine with an NVIDIA GPU"
 
 
 class EngineUnavailable(ModelError):
-    """This machine cannot run this engine, though nothing is wrong with the model directory: another may do.
+    """This machine cannot run this engine. The model directory is not at fault, so another engine may work.
 
-    reason: which of a short list; the message says what to do
+    reason: one of a short list; the message says what to do
     """
 
     def __init__(self, reason: Unavailable, message: str) -> None:
@@ -44,7 +45,7 @@ class EngineUnavailable(ModelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Patches:
-    """Encoded films: all that the other functions need of a picture.
+    """Encoded films: what the other functions need of a picture.
 
     features: [film, patch, dim], row by row; positions: [film, patch, dim]; cls: [film, dim]
     """
@@ -54,7 +55,7 @@ class Patches:
     cls: FloatArray
 
     def copies(self, times: int) -> Patches:
-        """Put the same films `times` after each other, so that each copy is asked on its own."""
+        """Repeat the films this many times, so that each copy can be asked independently."""
         return Patches(
             features=np.concatenate([self.features] * times),
             positions=np.concatenate([self.positions] * times),
@@ -64,7 +65,7 @@ class Patches:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Regions:
-    """What prompts found (SPEC.md 4.5, 6).
+    """The detections of prompts (spec §4.5, 6).
 
     boxes: [film, prompt, box, 4], clipped; scores: [film, prompt, box]; aggregated_scores: [film, prompt];
     features: [film, prompt, dim], after the post decoder
@@ -77,11 +78,11 @@ class Regions:
 
 
 class Engine(Protocol):
-    """A runtime of one model. May be called from several threads."""
+    """A runtime with one opened model. May be called from several threads."""
 
     @property
     def name(self) -> str:
-        """The name it is opened by; printed in every output."""
+        """The name it was opened by; it is printed in every output."""
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """Encode normalized films, pixels: [film, side, side]."""
@@ -90,12 +91,12 @@ class Engine(Protocol):
         """Encode phrases, tokens: [phrase, 77]. Returns [phrase, dim]."""
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
-        """Locate prompts: [film, prompt, dim]. Prompts of one film see each other in the post decoder (SPEC.md 6)."""
+        """Locate prompts: [film, prompt, dim]. Prompts of one film see each other in the post decoder (spec §6)."""
 
     def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        """Look into given boxes (SPEC.md 5).
+        """Compute the features of given boxes (spec §5).
 
-        boxes: [film, box, 4]; prompts: [film, box, dim]; prompted: [film, box], 1 where the prompt counts, else 0
+        boxes: [film, box, 4]; prompts: [film, box, dim]; prompted: [film, box], 1 if the prompt counts, else 0
         Returns features [film, box, dim].
         """
 
@@ -104,12 +105,12 @@ class Engine(Protocol):
 
 
 def open_engine(directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None) -> Engine:
-    """Open a runtime of a model directory.
+    """Open a model directory with an engine.
 
     threads: 0 means all cores, but one for a network below 50 million parameters, which is faster with one
-    engines: where TensorRT's engines are kept; it is not opened without
-    Raises ModelError where files do not fit the manifest, where graphs lack their proof, or where there is no such
-    runtime; of these EngineUnavailable where this machine alone is the reason.
+    engines: the folder of TensorRT's built engines; TensorRT requires it
+    Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
+    subclass EngineUnavailable if only this machine is the reason.
     """
     if engine in ("onnx", "onnx-cuda"):
         check_proof(directory, read_manifest(directory))
@@ -119,12 +120,12 @@ def open_engine(directory: Path, *, engine: str, threads: int = 0, engines: Path
 
 
 def open_unproven(directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None) -> Engine:
-    """As `open_engine`, but graphs need no proof: for what makes the proof."""
+    """Open like `open_engine`, but without the proof of the graphs: for the code that makes the proof."""
     if threads < 0:
-        raise ModelError(f"threads is {threads}; 0 lets the program choose, 1 and more is taken as it is")
+        raise ModelError(f"threads is {threads}; give 0 to let the program choose, or the number of threads")
     if engine not in (*ENGINES, *GPU_ENGINES):
         raise ModelError(f'there is no engine "{engine}"; choose one of {", ".join((*ENGINES, *GPU_ENGINES))}')
-    from models.checkpoint import verify
+    from models.checkpoint.files import verify
 
     verify(directory, read_manifest(directory))
     if engine == "torch":
@@ -140,7 +141,7 @@ def open_unproven(directory: Path, *, engine: str, threads: int = 0, engines: Pa
 
 def _open_tensorrt(directory: Path, engines: Path | None) -> Engine:
     if engines is None:
-        raise ModelError("TensorRT keeps its engines in a folder; name one, such as storage.directory/engines")
+        raise ModelError("TensorRT needs a folder for its engines; name one, such as storage.directory/engines")
     try:
         from models.engines.tensorrt_engine import open_tensorrt
     except ImportError as error:
@@ -151,7 +152,7 @@ def _open_tensorrt(directory: Path, engines: Path | None) -> Engine:
 
 
 def _check_float16(directory: Path) -> None:
-    """Ask for the proof of the float16 graphs; a directory that has none of them may be run by another engine."""
+    """Check the proof of the float16 graphs; if a directory has none of them, another engine may still run it."""
     try:
         check_proof(directory, read_manifest(directory), "float16")
     except ModelError as error:

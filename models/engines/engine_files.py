@@ -1,8 +1,8 @@
-"""Built engines on disk: `<graph hash>-<gpu>-<version>.engine`, used only as they were written and for what they are.
+"""Built engines on disk: `<graph hash>-<gpu>-<version>.engine`; each is used only intact and for what it was built for.
 
-A file is written aside and renamed, so it is there whole or not at all. Its first line names what it was built for and
-the SHA-256 of the rest; with anything else in it, or when the runtime does not take it, it is built again. An engine is
-never refitted: whether one with other weights still fits would be a guess.
+A file is written under a temporary name and renamed, so it exists completely or not at all. Its first line names what
+it was built for and the SHA-256 of the rest; if anything differs, or the runtime cannot load it, the engine is built
+again. An engine is never refitted, because it is not certain that it fits other weights.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ T = TypeVar("T")
 
 
 class Compiler(Protocol[T_co]):
-    """Makes engines for the GPU at hand."""
+    """Builds engines for this machine's GPU."""
 
     @property
     def gpu(self) -> str:
-        """The GPU's name, as its driver says it."""
+        """The GPU's name, as the driver reports it."""
 
     @property
     def version(self) -> str:
-        """The runtime's version; an engine of another one is of no use."""
+        """The runtime's version; an engine of another version cannot be used."""
 
     def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
-        """Build an engine; gives it, and the timings that make the next build faster.
+        """Build an engine. Returns it, and timings that make the next build faster.
 
-        Raises EngineUnavailable with everything that the runtime says against the graph.
+        Raises EngineUnavailable with all errors that the runtime reports about the graph.
         """
 
     def load(self, engine: bytes) -> T_co | None:
-        """Load an engine; None where the runtime does not take it."""
+        """Load an engine; None if the runtime cannot load it."""
 
 
 class EngineFiles:
-    """The engines in one folder, which appears when the first of them is built."""
+    """The engines in a folder, which is created with the first of them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def open(self, graph: Path, compiler: Compiler[T]) -> T | None:
-        """Load the engine of a graph, and build it first where no good one is kept; None where it cannot be loaded.
+        """Load the engine of a graph, building it first if there is no valid one. Returns None if it cannot be loaded.
 
-        Raises EngineUnavailable as `Compiler.build` does, and where the folder cannot be written: that is found out
-        before a build, which takes minutes.
+        Raises EngineUnavailable as `Compiler.build` does, and if the folder cannot be written: this is checked before
+        the build, which takes minutes.
         """
         content = graph.read_bytes()
         path = self.path(content, compiler)
@@ -66,7 +66,7 @@ class EngineFiles:
         return loaded if loaded is not None else compiler.load(self._build(content, compiler, path, facts))
 
     def path(self, graph: bytes, compiler: Compiler[T]) -> Path:
-        """Where the engine of a graph lies (DESIGN.md 4)."""
+        """Return the path of a graph's engine (design §4)."""
         return self._folder / f"{hashlib.sha256(graph).hexdigest()}-{_device(compiler)}.engine"
 
     def _build(self, graph: bytes, compiler: Compiler[T], path: Path, facts: Mapping[str, object]) -> bytes:
@@ -76,22 +76,22 @@ class EngineFiles:
         engine, learned = compiler.build(graph, timings=_read(timings, _facts(compiler)) or b"")
         with self._writing():
             _write(path, facts, engine)
-        with suppress(OSError):  # the next build takes longer without them, and that is all
+        with suppress(OSError):  # without them only the next build takes longer
             _write(timings, _facts(compiler), learned)
         return engine
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say what to do about a folder that cannot be written."""
+        """Turn an OSError in the folder into EngineUnavailable."""
         try:
             yield
         except OSError as error:
-            message = f"{self._folder}: cannot be used ({error.strerror}); make it a folder the node may write"
+            message = f"{self._folder}: cannot be used ({error.strerror}); make it a folder that the node may write to"
             raise EngineUnavailable("not_built", message) from error
 
 
 def _facts(compiler: Compiler[T]) -> dict[str, object]:
-    """Say what an engine is built for. With other ranges it would refuse what the reader asks."""
+    """Return what an engine is built for. With other ranges it would refuse the reader's inputs."""
     ranges = {axis: asdict(RANGES[axis]) for axis in RANGES}
     return {"gpu": compiler.gpu, "version": compiler.version, "ranges": ranges}
 
@@ -102,7 +102,7 @@ def _device(compiler: Compiler[T]) -> str:
 
 
 def _read(path: Path, facts: Mapping[str, object]) -> bytes | None:
-    """Read what follows the first line; None where the file is missing, for something else, or damaged."""
+    """Read what follows the first line; None if the file is missing, damaged, or was built for something else."""
     try:
         line, _, content = path.read_bytes().partition(b"\n")
         claimed = json.loads(line)
@@ -112,15 +112,15 @@ def _read(path: Path, facts: Mapping[str, object]) -> bytes | None:
 
 
 def _try_to_write(folder: Path) -> None:
-    """Make the folder, and a file in it that is gone again. Raises OSError."""
-    for one in (folder.parent, folder):
-        one.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Create the folder and write a temporary file in it. Raises OSError."""
+    for directory in (folder.parent, folder):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"\n")
 
 
 def _write(path: Path, facts: Mapping[str, object], content: bytes) -> None:
-    """Write a file whole or not at all. Somebody else may write the same one: each has a file of its own aside."""
+    """Write a file atomically. Another process may write the same file, so each uses its own temporary file."""
     line = json.dumps({**facts, "sha256": hashlib.sha256(content).hexdigest()}, sort_keys=True)
     number, aside = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:

@@ -1,6 +1,6 @@
-"""An engine whose first four functions are exported graphs; who runs a graph, and who writes, is handed in.
+"""An engine whose first four functions are exported graphs; what runs a graph, and the generator, are passed in.
 
-So ONNX Runtime and TensorRT differ in how one graph is run, and in nothing else.
+ONNX Runtime and TensorRT therefore differ only in how a graph is run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
 
 
 class GraphEngine:
-    """Four functions as graphs, the generator in PyTorch. One call at a time: each uses the whole device."""
+    """An engine with four graphs and the generator in PyTorch. One call at a time: each uses the whole device."""
 
     def __init__(self, name: str, *, run: RunGraph, write: Callable[[FloatArray], IntArray]) -> None:
         self._name = name
@@ -29,20 +29,20 @@ class GraphEngine:
 
     @property
     def name(self) -> str:
-        """As in `Engine`."""
+        """See `Engine`."""
         return self._name
 
     def encode_image(self, pixels: FloatArray) -> Patches:
-        """As in `Engine`."""
+        """See `Engine`."""
         features, positions, cls = self._run("encode_image", pixels=pixels)
         return Patches(features=features, positions=positions, cls=cls)
 
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        """As in `Engine`."""
+        """See `Engine`."""
         return self._run("encode_prompts", tokens=tokens)[0]
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
-        """As in `Engine`."""
+        """See `Engine`."""
         found = self._run(
             "find", patches=patches.features, positions=patches.positions, cls=patches.cls, prompts=prompts
         )
@@ -50,7 +50,7 @@ class GraphEngine:
         return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
 
     def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        """As in `Engine`."""
+        """See `Engine`."""
         return self._run(
             "describe",
             patches=patches.features,
@@ -62,7 +62,7 @@ class GraphEngine:
         )[0]
 
     def write(self, features: FloatArray) -> IntArray:
-        """As in `Engine`."""
+        """See `Engine`."""
         with self._lock:
             return self._write(features)
 

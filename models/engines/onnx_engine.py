@@ -1,6 +1,6 @@
-"""Exported graphs in ONNX Runtime, on the CPU or on a GPU; only the sentence generator stays in PyTorch, on the CPU.
+"""Exported graphs in ONNX Runtime, on the CPU or on a GPU; the sentence generator runs in PyTorch on the CPU.
 
-The float32 graphs, on a GPU too: those are the ones that are proven for it.
+The GPU runs the float32 graphs too, because the proof covers these.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from models.checkpoint import load_network
+from models.checkpoint.weights import load_generator
 from models.engines import EngineUnavailable, FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs, RunGraph
 from models.engines.proof import STAGES, Precision, graph_path, require_graphs
@@ -22,23 +22,23 @@ _CUDA = "CUDAExecutionProvider"
 
 
 def open_onnx(directory: Path, *, threads: int = 0, precision: Precision = "float32") -> GraphEngine:
-    """Open a model directory as it stands, on the CPU; `engines.open_engine` asks for hashes and proof first."""
+    """Open a model directory on the CPU without any checks; `engines.open_engine` checks hashes and proof first."""
     return _open(directory, threads=threads, precision=precision, cuda=False)
 
 
 def open_onnx_cuda(directory: Path, *, threads: int = 0) -> GraphEngine:
     """Open a model directory on a GPU.
 
-    Raises EngineUnavailable where this ONNX Runtime has no CUDA, or no GPU answers it.
+    Raises EngineUnavailable if this ONNX Runtime has no CUDA, or finds no usable GPU.
     """
     if _CUDA not in onnxruntime.get_available_providers():
-        raise EngineUnavailable("not_installed", "this ONNX Runtime has no CUDA; install onnxruntime-gpu in its place")
+        raise EngineUnavailable("not_installed", "this ONNX Runtime has no CUDA; install onnxruntime-gpu instead of it")
     return _open(directory, threads=threads, precision="float32", cuda=True)
 
 
 def _open(directory: Path, *, threads: int, precision: Precision, cuda: bool) -> GraphEngine:
     require_graphs(directory, precision)
-    network = load_network(directory)
+    network = load_generator(directory)
     threads = use_threads(threads, network)
     generator = network.generator
     return GraphEngine(
@@ -64,15 +64,15 @@ def _session(path: Path, *, threads: int, cuda: bool) -> onnxruntime.InferenceSe
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    # A pool that spins between two calls takes the cores from PyTorch's generator, which runs in turn with it.
+    # Threads that spin between two calls would take the cores from PyTorch's generator, which runs in between.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # TF32 keeps ten bits of what the proof counts on.
+    # TF32 has only ten bits of precision; the proof needs float32.
     providers = [(_CUDA, {"use_tf32": "0"}), _CPU] if cuda else [_CPU]
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # the library's errors have no public base
         raise ModelError(f"{path} cannot be opened ({type(error).__name__}); export it again") from error
-    # The library goes on without the GPU, and says so nowhere but here.
+    # If there is no GPU the library silently continues on the CPU; only the list of providers shows it.
     if cuda and _CUDA not in session.get_providers():
         raise EngineUnavailable("no_gpu", "ONNX Runtime found no GPU that its CUDA can use; see its installation page")
     return session

@@ -1,7 +1,7 @@
-"""How many films, prompts, phrases and boxes an engine is built for: the one table, and the way to live with it.
+"""How many films, prompts, phrases and boxes an engine is built for, and how larger inputs are divided.
 
-Axes have these names in the exported graphs. Films do not see each other, nor do phrases, so more of them than are
-built for go through in parts. Prompts of one film do see each other (SPEC.md 6): more than the most are refused.
+Axes have these names in the exported graphs. Films do not affect each other, nor do phrases, so larger numbers of them
+are processed in parts. Prompts of one film do see each other (spec §6): too many of them are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.errors import ModelError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The least, the usual and the most of an axis; kernels are chosen for the usual."""
+    """The least, the usual and the greatest length of an axis; kernels are optimized for the usual one."""
 
     least: int
     usual: int
@@ -41,13 +41,15 @@ _SECOND_AXIS = MappingProxyType({"find": "prompt", "describe": "box"})
 
 
 def in_parts(run: RunGraph) -> RunGraph:
-    """Let a runtime see no more films or phrases at once than it was built for."""
+    """Limit a runtime to the number of films or phrases that it was built for, by processing more of them in parts."""
 
     def run_in_parts(stage: str, inputs: Inputs) -> list[FloatArray]:
         second = _SECOND_AXIS.get(stage)
         asked = inputs["prompts"].shape[1] if second is not None else 0
         if second is not None and asked > RANGES[second].most:
-            raise ModelError(f"{asked} of {second} in one call; this engine is built for {RANGES[second].most}")
+            raise ModelError(
+                f"{asked} {second} inputs in one call; this engine is built for at most {RANGES[second].most}"
+            )
         most = RANGES[_FIRST_AXIS.get(stage, "film")].most
         count = next(iter(inputs.values())).shape[0]
         parts = [

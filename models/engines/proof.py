@@ -1,7 +1,7 @@
 """The proof that exported graphs compute what the weights compute: `parity.json` in a model directory.
 
-It names the SHA-256 of every graph and of the weights it was made with. Anything exchanged afterwards has no proof.
-Float16 graphs are made from the float32 ones, so their proof stands inside that of the others and falls with it.
+It names the SHA-256 of every graph and of the weights it was made with, so a replaced file has no proof. Float16 graphs
+are made from the float32 ones; their proof is inside that of the float32 graphs and becomes invalid with it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 
 from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest
+from node import command_for
 
 STAGES = ("encode_image", "encode_prompts", "find", "describe")
 PROOF = "parity.json"
@@ -23,51 +24,51 @@ Precision = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """The largest difference of one stage, over all its inputs, and what is allowed."""
+class StageDifference:
+    """The largest difference of one stage over all its inputs, and the tolerance."""
 
     max_abs: float
     tolerance: float
 
     @property
     def passed(self) -> bool:
-        """Whether it is allowed; NaN never is."""
+        """Whether the difference is within the tolerance; NaN never is."""
         return self.max_abs <= self.tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was compared, and how it went.
+    """What was compared, and the result.
 
     graphs: SHA-256 of each graph by its path in the model directory
     stages: by the graph's name, or the graph's name, a dot, and one of its outputs
     versions: of the libraries and of the network's source that made the graphs
-    remark: what the figures do not show, in plain words
-    float16: the proof of the graphs that were made from these, where there are any
+    remark: limits of the figures, in plain words
+    float16: the proof of the float16 graphs made from these, if there are any
     """
 
     graphs: dict[str, str]
     weights_sha256: str
     versions: dict[str, str]
-    stages: dict[str, Stage]
+    stages: dict[str, StageDifference]
     passed: bool
     remark: str = ""
     float16: Proof | None = None
 
 
 def graph_path(directory: Path, stage: str, precision: Precision = "float32") -> Path:
-    """Where the exported graph of a stage lies."""
+    """Return the path of a stage's exported graph."""
     return directory / "onnx" / (f"{stage}.onnx" if precision == "float32" else f"{stage}.{precision}.onnx")
 
 
 def hash_graphs(directory: Path, precision: Precision = "float32") -> dict[str, str]:
-    """Hash the exported graphs that are there, by their path in the model directory."""
+    """Hash the exported graphs that exist, by their path in the model directory."""
     paths = [graph_path(directory, stage, precision) for stage in STAGES]
     return {f"onnx/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}
 
 
 def read_proof(directory: Path) -> Proof | None:
-    """Read parity.json; None where it is missing or is no proof."""
+    """Read parity.json; None if it is missing or not a proof."""
     try:
         return _proof(json.loads((directory / PROOF).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -75,7 +76,7 @@ def read_proof(directory: Path) -> Proof | None:
 
 
 def write_proof(directory: Path, proof: Proof) -> None:
-    """Write parity.json, whole or not at all."""
+    """Write parity.json atomically."""
     aside = directory / f".{PROOF}.{os.getpid()}"
     aside.write_text(json.dumps(asdict(proof), indent=2) + "\n", encoding="utf-8")
     aside.replace(directory / PROOF)
@@ -84,14 +85,14 @@ def write_proof(directory: Path, proof: Proof) -> None:
 def check_proof(directory: Path, manifest: Manifest, precision: Precision = "float32") -> None:
     """Refuse a directory whose graphs are missing or not proven against its weights.
 
-    The manifest's own hashes are taken for true: verify them first.
+    The manifest's own hashes are trusted: verify the files first.
     """
     require_graphs(directory, precision)
     remedy = _remedy(directory, precision)
     whole = read_proof(directory)
     proof = whole.float16 if whole is not None and precision == "float16" else whole
     if proof is None:
-        raise ModelError(f"{directory}: the exported graphs have no {PROOF}; {remedy}")
+        raise ModelError(_no_proof(directory, remedy))
     if proof.weights_sha256 != manifest.files.get(WEIGHTS):
         raise ModelError(f"{directory}: {PROOF} was made with other weights; {remedy}")
     if proof.graphs != hash_graphs(directory, precision):
@@ -102,20 +103,36 @@ def check_proof(directory: Path, manifest: Manifest, precision: Precision = "flo
 
 
 def require_graphs(directory: Path, precision: Precision = "float32") -> None:
-    """Raise ModelError where an exported graph is missing."""
-    missing = [stage for stage in STAGES if not graph_path(directory, stage, precision).is_file()]
-    if missing:
+    """Raise ModelError if an exported graph is missing."""
+    if missing := _missing_graphs(directory, precision):
         raise ModelError(
             f"{directory}: no exported {precision} graph of {', '.join(missing)}; {_remedy(directory, precision)}"
         )
 
 
+def require_files(directory: Path, *precisions: Precision) -> None:
+    """Raise ModelError if the proof, or the graphs of all these precisions, are missing; no file is read."""
+    if all(_missing_graphs(directory, precision) for precision in precisions):
+        require_graphs(directory, precisions[-1])
+    if not (directory / PROOF).is_file():
+        raise ModelError(_no_proof(directory, _remedy(directory, precisions[-1])))
+
+
+def _missing_graphs(directory: Path, precision: Precision) -> list[str]:
+    return [stage for stage in STAGES if not graph_path(directory, stage, precision).is_file()]
+
+
+def _no_proof(directory: Path, remedy: str) -> str:
+    return f"{directory}: the exported graphs have no {PROOF}; {remedy}"
+
+
 def _proof(found: dict[str, object]) -> Proof:
-    """Make a proof of what JSON holds; what fits nowhere is a TypeError, as for any dataclass."""
-    stages = {name: Stage(**stage) for name, stage in found["stages"].items()}  # type: ignore[attr-defined]  # caught
+    """Make a proof from parsed JSON; an unknown key is a TypeError, as for any dataclass."""
+    stages = {name: StageDifference(**stage) for name, stage in found["stages"].items()}  # type: ignore[attr-defined]  # caught
     inner = found.get("float16")
     return Proof(**{**found, "stages": stages, "float16": _proof(inner) if isinstance(inner, dict) else None})  # type: ignore[arg-type]  # as above
 
 
 def _remedy(directory: Path, precision: Precision) -> str:
-    return f"run python -m export.build --model {directory}" + (" --target tensorrt" if precision == "float16" else "")
+    target = " --target tensorrt" if precision == "float16" else ""
+    return f"run {command_for('export.build')} --model {directory}{target}"

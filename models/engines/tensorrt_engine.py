@@ -1,7 +1,7 @@
-"""Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU: memory is PyTorch's, the stream is one.
+"""Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU; both use PyTorch's memory and one stream.
 
-Numbers come and go in float32 arrays; what is float16 in between, the graphs say. The generator is float16 as a whole,
-so its ids are those of the float32 one only as a rule (`static_decoding`).
+Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. The whole generator is float16,
+so its ids may differ from those of the float32 generator (`static_decoding`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import tensorrt as trt
 import torch
 
-from models.checkpoint import load_network
+from models.checkpoint.weights import load_generator
 from models.engines import EngineUnavailable, FloatArray, IntArray
 from models.engines.engine_files import EngineFiles
 from models.engines.graph_engine import GraphEngine, Inputs
@@ -21,27 +21,27 @@ from models.engines.profiles import in_parts
 from models.engines.proof import STAGES, graph_path, require_graphs
 from models.engines.tensorrt_build import TensorRtCompiler
 from models.errors import ModelError
-from models.sentence_generator import SentenceGenerator
-from models.static_decoding import write_static
+from models.network.sentence_generator import SentenceGenerator
+from models.network.static_decoding import write_static
 
 
 def open_tensorrt(directory: Path, *, engines: Path) -> GraphEngine:
-    """Open a model directory as it stands, and build what engines are missing, which takes minutes.
+    """Open a model directory without checks, building missing engines, which takes minutes.
 
-    engines: the folder that they are kept in
-    Raises EngineUnavailable without a GPU, and where TensorRT cannot build or load an engine.
+    engines: the folder of built engines
+    Raises EngineUnavailable if there is no GPU, or if TensorRT cannot build or load an engine.
     """
     compiler = TensorRtCompiler()
     loaded = build_engines(directory, engines=engines, compiler=compiler)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch left it without types
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch has no type for it
     graphs = {stage: _Graph(engine, stream) for stage, engine in loaded.items()}
-    generator = load_network(directory).generator.half().to("cuda")
+    generator = load_generator(directory).generator.half().to("cuda")
     run = in_parts(lambda stage, inputs: graphs[stage].run(inputs))
     return GraphEngine("tensorrt", run=run, write=partial(_write, generator, stream))
 
 
 def build_engines(directory: Path, *, engines: Path, compiler: TensorRtCompiler) -> dict[str, trt.ICudaEngine]:
-    """Load the engine of every stage, built where no good one is kept."""
+    """Load the engine of every stage, building those without a valid file."""
     require_graphs(directory, "float16")
     files = EngineFiles(engines)
     loaded: dict[str, trt.ICudaEngine] = {}
@@ -56,7 +56,7 @@ def build_engines(directory: Path, *, engines: Path, compiler: TensorRtCompiler)
 
 
 class _Graph:
-    """One engine with its context: every call sets shapes and addresses anew."""
+    """An engine with its context; every call sets shapes and addresses."""
 
     def __init__(self, engine: trt.ICudaEngine, stream: torch.cuda.Stream) -> None:
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
@@ -66,7 +66,7 @@ class _Graph:
         self._stream = stream
 
     def run(self, inputs: Inputs) -> list[FloatArray]:
-        """Run on inputs by name; gives the outputs in the graph's order."""
+        """Run on inputs by name. Returns the outputs in the graph's order."""
         context = self._context
         with torch.cuda.stream(self._stream):
             given = {name: torch.from_numpy(np.ascontiguousarray(array)).cuda() for name, array in inputs.items()}
@@ -82,7 +82,7 @@ class _Graph:
                 context.set_tensor_address(name, tensor.data_ptr())
             if not context.execute_async_v3(self._stream.cuda_stream):
                 raise ModelError("TensorRT could not run an engine; see the driver's log (nvidia-smi, dmesg)")
-            # On the same stream, so this waits for the engine.
+            # On the same stream, so the copy waits for the engine.
             return [tensor.cpu().numpy() for tensor in made.values()]
 
 

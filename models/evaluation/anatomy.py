@@ -1,4 +1,4 @@
-"""How well regions are found: the overlap of the best box of each with the true one, averaged (mIoU)."""
+"""How well regions are located: the mean overlap (mIoU) of each region's best box with its true box."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
-from models.answers import FloatArray
 from models.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.evaluation.cases import Truth
+from models.reading.answers import FloatArray
 from models.tasks.prompts import region_prompts
 
 REGIONS: Final = tuple(region.name for region in region_prompts() if not region.members)
@@ -20,7 +20,7 @@ LUNGS_AND_HEART: Final = (*LUNGS, "cardiac silhouette")
 
 
 def overlaps(truths: Sequence[Truth], found: Sequence[Mapping[str, FloatArray]]) -> NDArray[np.float64]:
-    """Give the IoU of every region of every film [film, region]; NaN where it is not known, or not shown."""
+    """Return the IoU of every region of every film [film, region]; NaN if the region is unknown or not visible."""
     table = np.full((len(truths), len(REGIONS)), np.nan)
     for film, (truth, boxes) in enumerate(zip(truths, found, strict=True)):
         for place, name in enumerate(REGIONS):
@@ -29,9 +29,9 @@ def overlaps(truths: Sequence[Truth], found: Sequence[Mapping[str, FloatArray]])
     return table
 
 
-def overlap(one: FloatArray, other: FloatArray) -> float:
-    """Give the IoU of two center-size boxes [4]."""
-    corners = [unit_boxes.to_corners(box.astype(np.float64)[np.newaxis]) for box in (one, other)]
+def overlap(first: FloatArray, other: FloatArray) -> float:
+    """Return the IoU of two center-size boxes [4]."""
+    corners = [unit_boxes.to_corners(box.astype(np.float64)[np.newaxis]) for box in (first, other)]
     return float(unit_boxes.iou(*corners)[0, 0])
 
 
@@ -44,7 +44,7 @@ def per_region(table: NDArray[np.float64]) -> dict[str, float]:
 
 
 def summary(regions: Mapping[str, float]) -> Figures:
-    """Average over regions: all, both lungs, lungs and heart, and all others; None where none of them is known."""
+    """Average over regions: all, both lungs, lungs and heart, and the rest; None if none of them is known."""
     return {
         "miou": mean(list(regions.values())),
         "lungs": mean([regions[name] for name in LUNGS if name in regions]),
@@ -58,7 +58,7 @@ def summary(regions: Mapping[str, float]) -> Figures:
 def measure(
     truths: Sequence[Truth], found: Sequence[Mapping[str, FloatArray]], bootstrap: Bootstrap
 ) -> dict[str, object]:
-    """Make all figures of the regions."""
+    """Compute all figures of the regions."""
     table = overlaps(truths, found)
 
     def figures(films: Indices) -> Figures:

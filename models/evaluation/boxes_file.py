@@ -1,11 +1,13 @@
-"""Films of a file: one film to a line of JSON, beside the pictures that it names.
+"""Films listed in a file: one JSON object a line, one film each, beside the pictures that the lines name.
 
-Of a line count `file`, relative to the file of lines; `boxes`, a list of {label, xyxy} in pixels of that picture, each
-left, top, right, bottom; `nih_labels`, those of ChestX-ray14; `patient`. What `python -m models.phantoms` writes with
-`--truth` counts too: `region_findings` and `sentences` say that everything is known of a film.
+These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
+picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `report`, its text, or `sentences`, a
+list of {text}; `patient`. The output of `python -m models.phantoms` with `--truth` is accepted too: `region_findings`
+means that everything is known about a film.
 
-A box is a region's where its label is one of Chest ImaGenome's, a finding's where ChestX-ray14 or CheXpert has it. Of
-ChestX-ray14 a class is taken for absent where its label is missing; of boxes, only on a film without any finding.
+A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
+label that no catalog knows is refused. A class of ChestX-ray14 is absent if its label is missing; boxes imply absence
+only on a film without any finding.
 """
 
 from __future__ import annotations
@@ -19,18 +21,20 @@ import cv2
 import numpy as np
 
 from models import boxes as unit_boxes
-from models.answers import FloatArray
+from models.chexpert import NEVER_SHOWN, NIH_LABELS
 from models.errors import ModelError
-from models.evaluation.cases import NEVER_SHOWN, Asked, Case, Task, Truth, labels_of, shown
+from models.evaluation.cases import EvaluationCase, SideQuestion, Truth, labels_of, shown
+from models.evaluation.request import Task
 from models.manifest import Manifest
 from models.phantoms import FINDINGS
-from models.preprocess import square
-from models.tasks.prompts import region_prompts
-from models.training.films import NIH_LABELS, is_held_out, patient_of
+from models.reading.answers import FloatArray
+from models.reading.preprocess import square
+from models.tasks.labels import UnknownLabel, check_classes, check_regions, class_of, classes_of_nih, region_of
+from models.training.films import is_held_out, patient_of
 
 _NO_FINDING = "No Finding"
 _LEAST_SIDE = 1e-3
-"""Of a box that counts, as a share of the square (SPEC.md 1)."""
+"""The smallest side of a box that counts, as a share of the square (spec §1)."""
 
 
 class BoxLine(TypedDict):
@@ -65,28 +69,29 @@ class FilmLine(TypedDict):
     patient: NotRequired[str]
     boxes: NotRequired[list[BoxLine]]
     nih_labels: NotRequired[list[str]]
+    report: NotRequired[str]
     region_findings: NotRequired[dict[str, list[str]]]
     sentences: NotRequired[list[SentenceLine]]
     hints: NotRequired[list[HintLine]]
 
 
 class FileFilms:
-    """The films of a file, read when they are asked for."""
+    """The films of a file, read when they are requested."""
 
     def __init__(self, path: Path, lines: Sequence[FilmLine], manifest: Manifest) -> None:
         self._path, self._lines, self._manifest = path, lines, manifest
 
     @property
     def tasks(self) -> frozenset[Task]:
-        """What enough is known for, of one film at least."""
+        """The tasks that the labels of at least one film are sufficient for."""
         kinds = {kind for line in self._lines for kind in _tasks_of(line)}
         return frozenset(kinds)
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def load(self, index: int) -> Case:
-        """Read one. Raises ModelError where its picture cannot be read, or has not the size that its line says."""
+    def load(self, index: int) -> EvaluationCase:
+        """Read one film. Raises ModelError if its picture cannot be read, or has another size than its line says."""
         line = self._lines[index]
         path = self._path.parent / line["file"]
         pixels = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
@@ -94,22 +99,24 @@ class FileFilms:
             raise ModelError(f"{path} cannot be read as a picture (PNG or JPEG); restore it, or remove its line")
         rows, columns = pixels.shape
         if line.get("size", [columns, rows]) != [columns, rows]:
-            raise ModelError(f"{path} has {columns} x {rows} pixels, its line says {line['size']}; boxes would not fit")
+            raise ModelError(
+                f"{path} has {columns} x {rows} pixels, but its line says {line['size']}; correct the line"
+            )
         seen = square(columns, rows, self._manifest.input)
         gray = shown(np.asarray(pixels, dtype=np.uint8), self._manifest.gray)
-        return Case(name=path.stem, gray=gray, truth=_truth(line, np.array(seen, dtype=np.float64)))
+        return EvaluationCase(name=path.stem, gray=gray, truth=_truth(line, np.array(seen, dtype=np.float64)))
 
 
 def read_films(path: Path, manifest: Manifest, *, held_out: float | None = None) -> FileFilms:
     """Read a file of films.
 
-    held_out: only the patients that a run keeps from training with this share
-    Raises ModelError that names the line and what is wrong with it.
+    held_out: use only the patients that a training run with this share held out
+    Raises ModelError that names the line and its mistake.
     """
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); name a file with one film to a line") from error
+        raise ModelError(f"{path} cannot be read ({error}); name a file with one film per line") from error
     lines = [_checked(text, where=f"{path}, line {number}") for number, text in enumerate(texts, 1) if text.strip()]
     if held_out is not None:
         lines = [line for line in lines if is_held_out(patient_of(line), held_out)]
@@ -123,8 +130,15 @@ def _checked(text: str, *, where: str) -> FilmLine:
     try:
         line = cast("FilmLine", json.loads(text))
         named = isinstance(line["file"], str)
-        boxes = [(one["label"].lower(), np.array(one["xyxy"], dtype=np.float64)) for one in line.get("boxes", [])]
+        boxes = [
+            (box_line["label"].lower(), np.array(box_line["xyxy"], dtype=np.float64))
+            for box_line in line.get("boxes", [])
+        ]
         whole = all(box.shape == (4,) and np.isfinite(box).all() for _, box in boxes)
+        _report_of(line).strip()
+        _check_labels(line)
+    except UnknownLabel as error:
+        raise ModelError(f"{where}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{where}: not a film as expected ({error!r}); correct or remove it") from error
     if not named or not whole:
@@ -132,15 +146,31 @@ def _checked(text: str, *, where: str) -> FilmLine:
     return line
 
 
+def _check_labels(line: FilmLine) -> None:
+    """Refuse labels, regions and findings that no catalog knows. Raises UnknownLabel."""
+    for box in line.get("boxes", []):
+        if "region" in box:
+            check_regions([box["region"].lower()])
+        elif "finding" in box:
+            check_classes([box["finding"]])
+        else:
+            class_of(box["label"])
+    classes_of_nih(line.get("nih_labels", []))
+    check_regions(line.get("region_findings", {}))
+    for found in line.get("region_findings", {}).values():
+        check_classes(found)
+    check_classes(hint["finding"] for hint in line.get("hints", []))
+
+
 def _tasks_of(line: FilmLine) -> list[Task]:
     kinds: list[Task] = []
-    if any(_region(one) for one in line.get("boxes", [])):
+    if any(_region(box) for box in line.get("boxes", [])):
         kinds.append("anatomy")
-    if any(_finding(one) in FINDINGS for one in line.get("boxes", [])):
+    if any(_finding(box) in FINDINGS for box in line.get("boxes", [])):
         kinds.append("detection")
     if "region_findings" in line:
         kinds.append("region_classification")
-    if "nih_labels" in line or "sentences" in line:
+    if "nih_labels" in line or _report_of(line).strip():
         kinds.append("report")
     if line.get("hints"):
         kinds.append("hints")
@@ -148,19 +178,19 @@ def _tasks_of(line: FilmLine) -> list[Task]:
 
 
 def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np.float64]]) -> Truth:
-    """Translate a line whose film's square has these edges in pixels."""
+    """Convert a line; seen: the edges of the square, in pixels of the film."""
     regions: dict[str, FloatArray] = {}
     found: dict[str, list[FloatArray]] = {}
     sides: dict[tuple[str, str | None], list[FloatArray]] = {}
-    for one in line.get("boxes", []):
-        box = _unit(one["xyxy"], seen)
+    for box_line in line.get("boxes", []):
+        box = _unit(box_line["xyxy"], seen)
         if box is None:
             continue
-        if region := _region(one):
+        if region := _region(box_line):
             regions[region] = box
-        elif finding := _finding(one):
+        elif finding := _finding(box_line):
             found.setdefault(finding, []).append(box)
-            sides.setdefault((finding, one.get("side")), []).append(box)
+            sides.setdefault((finding, box_line.get("side")), []).append(box)
     boxes = {key: np.stack(some) for key, some in found.items() if key in _DETECTED}
     whole = "region_findings" in line
     present = {key: key in found for key in (*FINDINGS, *NEVER_SHOWN)} if whole else _labels(line)
@@ -171,48 +201,51 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
         labels=labels_of(present) if whole else present,
         regions=regions,
         region_findings={
-            name: frozenset(there) for name, there in line.get("region_findings", {}).items() if name in regions
+            name: frozenset(there) & _DETECTED
+            for name, there in line.get("region_findings", {}).items()
+            if name in regions
         },
         judged=frozenset(FINDINGS) if whole else frozenset(),
-        report=" ".join(one["text"] for one in line.get("sentences", [])),
-        hints=tuple(_asked(one, sides) for one in line.get("hints", [])),
+        report=_report_of(line),
+        hints=tuple(_asked(hint, sides) for hint in line.get("hints", [])),
     )
 
 
+def _report_of(line: FilmLine) -> str:
+    return line["report"] if "report" in line else " ".join(sentence["text"] for sentence in line.get("sentences", []))
+
+
 def _labels(line: FilmLine) -> dict[str, bool]:
-    """Translate labels of ChestX-ray14, which it has of every film or of none."""
+    """Convert labels of ChestX-ray14."""
     if "nih_labels" not in line:
         return {}
-    there = {NIH_LABELS[label] for label in line["nih_labels"] if label in NIH_LABELS}
+    there = classes_of_nih(line["nih_labels"])
     return {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
 
 
-def _asked(hint: HintLine, sides: Mapping[tuple[str, str | None], list[FloatArray]]) -> Asked:
+def _asked(hint: HintLine, sides: Mapping[tuple[str, str | None], list[FloatArray]]) -> SideQuestion:
     other = "left" if hint["side"] == "right" else "right"
     own, others = (
         np.array(sides.get((hint["finding"], side), []), dtype=np.float32).reshape(-1, 4)
         for side in (hint["side"], other)
     )
-    return Asked(text=hint["text"], boxes=own, others=others, taught=True)
+    return SideQuestion(text=hint["text"], boxes=own, others=others, taught=True)
 
 
 def _unit(xyxy: Sequence[float], seen: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> FloatArray | None:
-    """Bring pixels of a film into the square; None for what lies outside of it."""
+    """Convert pixels of a film to the square; None if the box lies outside of it."""
     offset, size = np.tile(seen[:2], 2), np.tile(seen[2:] - seen[:2], 2)
     corners = ((np.array(xyxy, dtype=np.float64) - offset) / size).clip(0, 1)
     box: FloatArray = unit_boxes.to_center_size(corners).astype(np.float32)
     return box if box[2:].min() > _LEAST_SIDE else None
 
 
-def _region(one: BoxLine) -> str | None:
-    name = one.get("region", one["label"]).lower()
-    return name if name in _REGIONS else None
+def _region(box: BoxLine) -> str | None:
+    return region_of(box.get("region", box["label"]))
 
 
-def _finding(one: BoxLine) -> str | None:
-    key = one.get("finding", one["label"].lower().replace(" ", "_"))
-    return key if key in FINDINGS else NIH_LABELS.get(one["label"])
+def _finding(box: BoxLine) -> str | None:
+    return box["finding"] if "finding" in box else class_of(box["label"])
 
 
 _DETECTED: frozenset[str] = frozenset(FINDINGS)
-_REGIONS = frozenset(region.name for region in region_prompts() if not region.members)

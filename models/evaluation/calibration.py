@@ -1,4 +1,4 @@
-"""How far probabilities are from frequencies."""
+"""How far probabilities are from observed frequencies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ BINS = 15
 
 
 def calibration_error(probabilities: Scores, there: Marks) -> float:
-    """Give the expected calibration error: the gap of each of 15 bins of equal width, by the share that lies in it."""
+    """Return the expected calibration error over 15 bins of equal width, each weighted by its share of the films."""
     gaps = np.bincount(_places(probabilities), weights=there - probabilities, minlength=BINS)
     return float(np.abs(gaps).sum() / len(probabilities))
 
 
 def reliability(probabilities: Scores, there: Marks) -> list[tuple[float, float, int]]:
-    """Give the mean probability, the frequency and the number of each bin that holds any, from low to high."""
+    """Return the mean probability, the frequency and the count of each non-empty bin, in rising order."""
     places = _places(probabilities)
     return [
         (float(probabilities[mine].mean()), float(there[mine].mean()), int(mine.sum()))

@@ -1,11 +1,12 @@
-"""Runnable: puts figures, plots and failures into the card of a model directory.
+"""Runnable: writes figures, plots and failures into the card of a model directory.
 
     python -m models.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md]
 
-What training wrote about the model stays; everything from `## Measured` on is written anew, so the command may be run
-again. Evaluations of the directory's own weights are its figures; one with a part left out, or of other weights, is a
-row among the ablations. The manifest gets the hashes of what was written last of all: after a cut in between, the
-directory is refused until the command is run again. Exit 0: done; 1: the disk failed; 2: wrong input.
+What training wrote about the model is kept; everything from `## Measured` on is replaced, so the command can be
+repeated. Evaluations of the directory's own weights are its figures; an evaluation with a part left out, or of other
+weights, becomes a row among the ablations.
+The manifest gets the hashes of the written files at the very end: after an interruption the directory is refused until
+the command is run again. Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from models.checkpoint import CARD, file_sha256
-from models.command import exit_status
+from models.checkpoint.files import CARD, file_sha256
+from models.command import command_parser, exit_status, run
 from models.errors import ModelError
 from models.evaluation import plots
 from models.evaluation.document import decisions, inner, row, shown, tables
@@ -35,7 +35,7 @@ _PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "region_classification": ("per_finding", "AUROC by finding, mean of regions", "", ""),
     "report": ("per_class", "F1 of reports by class", "", ""),
 }
-"""By task: its table, the title, and the reference whose table is drawn beside it."""
+"""By task: its table, the title, and the reference whose table is drawn with it."""
 _COMPARED: Final[Mapping[str, tuple[str, str]]] = {
     "mAP": ("detection", "map"),
     "mAP large four": ("detection", "large_four"),
@@ -52,7 +52,7 @@ _COMPARED: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One evaluation; path: of its JSON, whose pictures lie beside it."""
+    """One evaluation; path: of its JSON file, which has its pictures beside it."""
 
     path: Path
     document: Mapping[str, object]
@@ -75,11 +75,13 @@ class Evaluation:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m models.evaluation.card", description="Fill a model card.")
+    """Run the command. Returns its exit status."""
+    parser = command_parser("models.evaluation.card", description="Fill a model card.")
     parser.add_argument("evaluations", type=Path, nargs="+", metavar="JSON", help="evaluation.json of models.evaluate")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
-    parser.add_argument("--notes", type=Path, metavar="FILE.md", help="what somebody saw who looked at the failures")
+    parser.add_argument(
+        "--notes", type=Path, metavar="FILE.md", help="a description of the failures, written by a person"
+    )
     options = parser.parse_args(arguments)
     return exit_status(lambda: _fill(options))
 
@@ -93,27 +95,33 @@ def _fill(options: argparse.Namespace) -> int:
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read what `models.evaluate` wrote. Raises ModelError where it did not."""
+    """Read the output of `models.evaluate`. Raises ModelError if it is something else."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read ({error}); name evaluation.json of an --out folder") from error
     if not isinstance(document, dict) or not {"data", "count", "tasks", "model"} <= document.keys():
-        raise ModelError(f"{path} is no evaluation; name evaluation.json of an --out folder")
+        raise ModelError(f"{path} is not an evaluation; name evaluation.json of an --out folder")
     return Evaluation(path=path, document=document)
 
 
 def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "") -> None:
     """Write the card, its plots and pictures, and the manifest.
 
-    Raises ModelError where no evaluation is of these weights, OSError where the disk fails.
+    Raises ModelError if no evaluation is of these weights, OSError if a file cannot be written.
     """
     manifest = read_manifest(directory)
-    own = [one for one in evaluations if one.weights_sha256 == manifest.files.get(WEIGHTS) and not _ablated(one)]
+    own = [
+        evaluation
+        for evaluation in evaluations
+        if evaluation.weights_sha256 == manifest.files.get(WEIGHTS) and not _ablated(evaluation)
+    ]
     if not own:
-        raise ModelError(f"none of the evaluations is of the weights in {directory}; evaluate them first")
-    if missing := [path for one in own for path in one.pictures if not path.is_file()]:
-        raise ModelError(f"{missing[0]} is not there; evaluate with --out again")
+        raise ModelError(
+            f"none of the evaluations measured the weights in {directory}; run models.evaluate on them first"
+        )
+    if missing := [path for evaluation in own for path in evaluation.pictures if not path.is_file()]:
+        raise ModelError(f"{missing[0]} is missing; run models.evaluate with --out again")
     card = directory / CARD
     try:
         text = card.read_text(encoding="utf-8")
@@ -121,13 +129,13 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str 
         raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
     shutil.rmtree(directory / FOLDER, ignore_errors=True)
     (directory / FOLDER).mkdir()
-    measured = _measured(directory, own, [one for one in evaluations if one not in own], notes)
+    measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
     card.write_text(_kept(text, own) + "\n".join(measured).rstrip() + "\n", encoding="utf-8")
     write_manifest(directory, _hashed(directory, manifest))
 
 
 def _hashed(directory: Path, manifest: Manifest) -> Manifest:
-    """Give the manifest with the hashes of the card and all that it shows."""
+    """Return the manifest with the hashes of the card and of its pictures."""
     files = {name: sha256 for name, sha256 in manifest.files.items() if not name.startswith(f"{FOLDER}/")}
     shown_files = sorted(path for path in (directory / FOLDER).iterdir())
     files[CARD] = file_sha256(directory / CARD)
@@ -135,12 +143,12 @@ def _hashed(directory: Path, manifest: Manifest) -> Manifest:
 
 
 def _kept(text: str, own: Sequence[Evaluation]) -> str:
-    """Give what training wrote, with the two lines that are no longer true."""
-    tuned = [one.document["data"] for one in own if "tuning" in one.document]
+    """Return what training wrote, with the two lines replaced that are out of date."""
+    tuned = [evaluation.document["data"] for evaluation in own if "tuning" in evaluation.document]
     lines: list[str] = []
     replaced = False
     for line in text.partition(HEADING)[0].rstrip().splitlines():
-        # What a replaced line goes on with goes too.
+        # The continuation of a replaced line is dropped with it.
         if replaced and line.startswith("  "):
             continue
         replaced = line.startswith("- Performance:") or (line.startswith("- Thresholds:") and bool(tuned))
@@ -156,31 +164,31 @@ def _kept(text: str, own: Sequence[Evaluation]) -> str:
 def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evaluation], notes: str) -> Iterator[str]:
     yield HEADING
     yield ""
-    yield "By `python -m models.evaluate`; deviations are over films drawn anew, references need no network."
+    yield "Measured by `python -m models.evaluate`; deviations are over resampled films, references use no network."
     yield ""
-    for number, one in enumerate(own, 1):
-        yield from _figures(directory, one, number=number)
+    for number, evaluation in enumerate(own, 1):
+        yield from _figures(directory, evaluation, number=number)
     if others:
         yield from _ablations(own, others)
     yield from _failures(directory, own, notes)
 
 
-def _figures(directory: Path, one: Evaluation, *, number: int) -> Iterator[str]:
-    held_out = one.document.get("held_out")
+def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterator[str]:
+    held_out = evaluation.document.get("held_out")
     patients = f", only patients held out from training ({held_out:.0%})" if isinstance(held_out, float) else ""
-    yield f"### `{one.document['data']}`"
+    yield f"### `{evaluation.document['data']}`"
     yield ""
-    yield f"{one.document['count']} films{patients}, engine {inner(one.document, 'model').get('engine')}."
+    yield f"{evaluation.document['count']} films{patients}, engine {inner(evaluation.document, 'model').get('engine')}."
     yield ""
-    for task in one.tasks:
-        made = inner(one.tasks, task)
+    for task in evaluation.tasks:
+        made = inner(evaluation.tasks, task)
         yield from tables(task, made, level=4)
         for name, drawing in _drawn(task, made):
             path = f"{FOLDER}/{number}-{name}.svg"
             (directory / path).write_text(drawing, encoding="utf-8")
             yield f"![{name.replace('_', ' ')}]({path})"
             yield ""
-    if tuning := inner(one.document, "tuning"):
+    if tuning := inner(evaluation.document, "tuning"):
         yield from decisions(tuning, level=4)
 
 
@@ -197,59 +205,65 @@ def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Iterator[str]:
-    """Compare every other evaluation with that of the model itself on the same films."""
-    data = {one.document["data"] for one in others}
-    rows = [("this model", one) for one in own if one.document["data"] in data]
-    rows += [(_name(one), one) for one in others]
+    """Compare every other evaluation with the model's own on the same films."""
+    data = {evaluation.document["data"] for evaluation in others}
+    rows = [("this model", evaluation) for evaluation in own if evaluation.document["data"] in data]
+    rows += [(_name(evaluation), evaluation) for evaluation in others]
     compared = {
-        title: place for title, place in _COMPARED.items() if any(_figure(one, *place) is not None for _, one in rows)
+        title: place
+        for title, place in _COMPARED.items()
+        if any(_figure(evaluation, *place) is not None for _, evaluation in rows)
     }
     yield "### Ablations"
     yield ""
     yield from row("", "films", *compared)
     yield from row("---", "---", *["---"] * len(compared))
-    for name, one in rows:
-        yield from row(name, f"`{one.document['data']}`", *(shown(_figure(one, *place)) for place in compared.values()))
+    for name, evaluation in rows:
+        yield from row(
+            name,
+            f"`{evaluation.document['data']}`",
+            *(shown(_figure(evaluation, *place)) for place in compared.values()),
+        )
     yield ""
 
 
 def _failures(directory: Path, own: Sequence[Evaluation], notes: str) -> Iterator[str]:
-    """Name what it does worst, and show it."""
+    """Name the lowest figures and show the worst films."""
     yield "### Failures"
     yield ""
-    for one in own:
+    for evaluation in own:
         for task, (table, title, *_) in _PLOTS.items():
-            values = _numbers(inner(inner(one.tasks, task), table))
+            values = _numbers(inner(inner(evaluation.tasks, task), table))
             known = sorted((value, name) for name, value in values.items() if value is not None)[:_WORST]
             if known:
                 worst = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for value, name in known)
-                yield f"- `{one.document['data']}`, {title.partition(';')[0]}, the lowest: {worst}."
+                yield f"- `{evaluation.document['data']}`, {title.partition(';')[0]}, the lowest: {worst}."
     yield ""
     if notes.strip():
         yield notes.strip()
         yield ""
-    for number, one in enumerate(own, 1):
-        for picture in one.pictures:
+    for number, evaluation in enumerate(own, 1):
+        for picture in evaluation.pictures:
             path = f"{FOLDER}/{number}-{picture.name}"
             shutil.copyfile(picture, directory / path)
-            yield f"![{picture.stem} on {one.document['data']}]({path})"
+            yield f"![{picture.stem} on {evaluation.document['data']}]({path})"
             yield ""
 
 
-def _name(one: Evaluation) -> str:
-    left_out = one.document.get("ablations")
+def _name(evaluation: Evaluation) -> str:
+    left_out = evaluation.document.get("ablations")
     if isinstance(left_out, list) and left_out:
         return " and ".join(str(name).replace("_", " ") for name in left_out)
-    model = inner(one.document, "model")
+    model = inner(evaluation.document, "model")
     return f"{model.get('name')} {model.get('version')}"
 
 
-def _ablated(one: Evaluation) -> bool:
-    return bool(one.document.get("ablations"))
+def _ablated(evaluation: Evaluation) -> bool:
+    return bool(evaluation.document.get("ablations"))
 
 
-def _figure(one: Evaluation, task: str, key: str) -> object:
-    return inner(one.tasks, task).get(key)
+def _figure(evaluation: Evaluation, task: str, key: str) -> object:
+    return inner(evaluation.tasks, task).get(key)
 
 
 def _numbers(table: Mapping[str, object]) -> dict[str, float | None]:
@@ -257,4 +271,4 @@ def _numbers(table: Mapping[str, object]) -> dict[str, float | None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -1,35 +1,29 @@
-"""Films with what is known of them, whether made by a program or taken from people.
+"""Films with their labels, from phantoms or from people.
 
-Boxes are center x, center y, width, height in 0..1 of the square that the network sees. What is not known of a film is
-not in its truth, and counts neither for nor against a model.
+Boxes are center x, center y, width, height in 0..1 of the square that the network sees. What is unknown about a film is
+missing from its labels and does not count in any figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.answers import FloatArray
+from models.chexpert import DEVICES, NEVER_SHOWN, NO_FINDING
+from models.evaluation.request import TASKS, Task
 from models.manifest import Manifest
 from models.phantoms import FINDINGS, Phantom, PhantomSet, hints_of, phantom
-
-Task = Literal["detection", "anatomy", "region_classification", "report", "hints"]
-TASKS: Final[tuple[Task, ...]] = get_args(Task)
-
-NO_FINDING = "no_finding"
-DEVICES = "support_devices"
-NEVER_SHOWN: Final = ("enlarged_cardiomediastinum", "pleural_other", "pneumonia")
-"""Classes of CheXpert that no phantom shows."""
+from models.reading.answers import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
-    """A question about one side of a finding that both have; taught: whether training may have used its wording."""
+class SideQuestion:
+    """A question about one side, for a finding that both sides have; taught: training may have used its wording."""
 
     text: str
     boxes: FloatArray
@@ -39,11 +33,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Truth:
-    """What is known of one film.
+    """The labels of one film.
 
-    boxes: [n, 4] of each finding that is there; located: the findings all of whose boxes are known, be there none
+    boxes: [n, 4] of each finding that is present; located: the findings whose boxes are complete, possibly none
     labels: of the film, by CheXpert's classes; regions: [4] by Chest ImaGenome's names
-    region_findings: what is in each region, among the findings in `judged`
+    region_findings: the findings in each region, among the findings in `judged`
     """
 
     boxes: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -53,34 +47,34 @@ class Truth:
     region_findings: Mapping[str, frozenset[str]] = field(default_factory=dict)
     judged: frozenset[str] = frozenset()
     report: str = ""
-    hints: tuple[Asked, ...] = ()
+    hints: tuple[SideQuestion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Case:
-    """One film, upright, gray [row, column] in 0..1 as the model wants it."""
+class EvaluationCase:
+    """One film, upright, gray [row, column] in 0..1 as the model expects it."""
 
     name: str
     gray: FloatArray
     truth: Truth
 
 
-class Films(Protocol):
-    """A set of films, each made or read when it is asked for."""
+class CaseSource(Protocol):
+    """A set of films; each is made or read when it is requested."""
 
     @property
     def tasks(self) -> frozenset[Task]:
-        """What enough is known for."""
+        """The tasks that the labels are sufficient for."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of films."""
 
-    def load(self, index: int) -> Case:
-        """Give one of them. Raises ModelError where it cannot be had."""
+    def load(self, index: int) -> EvaluationCase:
+        """Return one film. Raises ModelError if it cannot be read."""
 
 
 class Phantoms:
-    """Films made by a program, at the size of the network's input; everything is known of them."""
+    """Phantoms at the size of the network's input; their labels are complete."""
 
     tasks = frozenset(TASKS)
 
@@ -91,16 +85,16 @@ class Phantoms:
     def __len__(self) -> int:
         return len(self._seeds)
 
-    def load(self, index: int) -> Case:
-        """Make one."""
+    def load(self, index: int) -> EvaluationCase:
+        """Make one film."""
         film = phantom(self._seeds[index], side=self._manifest.input.size)
-        return Case(
+        return EvaluationCase(
             name=f"phantom-{film.seed}", gray=shown(film.pixels, self._manifest.gray), truth=truth_of_phantom(film)
         )
 
 
 def truth_of_phantom(film: Phantom) -> Truth:
-    """Say all that is true of a phantom."""
+    """Return the labels of a phantom."""
     return Truth(
         boxes={str(key): boxes for key, boxes in film.findings.items()},
         located=frozenset(FINDINGS),
@@ -110,7 +104,7 @@ def truth_of_phantom(film: Phantom) -> Truth:
         judged=frozenset(FINDINGS),
         report=film.report,
         hints=tuple(
-            Asked(text=hint.text, boxes=hint.boxes, others=hint.others, taught=not untaught)
+            SideQuestion(text=hint.text, boxes=hint.boxes, others=hint.others, taught=not untaught)
             for untaught in (False, True)
             for hint in hints_of(film, untaught=untaught)
         ),
@@ -118,13 +112,13 @@ def truth_of_phantom(film: Phantom) -> Truth:
 
 
 def labels_of(known: Mapping[str, bool]) -> dict[str, bool]:
-    """Complete what is known of a whole film: nothing is found where all but devices is absent, as CheXpert has it."""
+    """Add the class "no finding": as in CheXpert it is true if every class except devices is absent."""
     return dict(known) | {NO_FINDING: not any(there for key, there in known.items() if key != DEVICES)}
 
 
 def shown(pixels: NDArray[np.uint8], gray: Literal["voi", "mimic_jpg"]) -> FloatArray:
-    """Give a film's bytes the gray values that a model wants (SPEC.md 15); they are as displayed already."""
+    """Give a film's bytes the gray values that a model wants (spec §15); they are as displayed already."""
     if gray == "mimic_jpg":
-        # No stretch to the full range before: what is equalized keeps no memory of its range.
+        # Equalization does not depend on the range of the values, so no stretching is needed before.
         pixels = np.asarray(cv2.equalizeHist(pixels), dtype=np.uint8)
     return pixels.astype(np.float32) / np.float32(255)

@@ -1,4 +1,4 @@
-"""One evaluation from its request to its document: what `python -m models.evaluate` does."""
+"""One evaluation, from the request to the document: what `python -m models.evaluate` does."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from models.answers import FilmReading
 from models.errors import ModelError
 from models.evaluation import references, run
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.boxes_file import read_films
-from models.evaluation.cases import TASKS, Films, Phantoms, Task, Truth
+from models.evaluation.cases import CaseSource, Phantoms, Truth
 from models.evaluation.document import markdown, rounded
+from models.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.evaluation.labeler import RuleLabeler
 from models.evaluation.pictures import write_sheets
 from models.evaluation.prompt_set import read_questions
-from models.evaluation.request import Request
-from models.evaluation.subject import Subject, open_subject
+from models.evaluation.request import TASKS, Request, Task
 from models.evaluation.tuning import check_tunable, tune
 from models.evaluation.wording import best_wording
 from models.manifest import Manifest, ReportRule, read_manifest, write_manifest
 from models.phantoms import PhantomSet, parse_set
-from models.progress import Report
+from models.progress import ProgressReport
+from models.reading.answers import FilmReading
 
 _BOXES: Final = "boxes:"
 _WORDED: Final = 40
-"""Films that are put into words again and again when a manifest is tuned; the others cost more than they tell."""
+"""How many films are read repeatedly to choose the wording; more would cost time and change little."""
 
 
-def evaluate(request: Request, report: Report) -> dict[str, object]:
-    """Measure, and write what is asked for. Raises ModelError for wrong input, OSError where the disk fails."""
+def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
+    """Measure a model, write the requested files. Raises ModelError for wrong input, OSError if writing fails."""
     began = time.monotonic()
     data = _data(request)
     if request.tune:
         if request.ablations:
-            raise ModelError("a model with a part left out cannot be tuned; leave --ablate out")
+            raise ModelError("--tune and --ablate exclude each other; leave one of them out")
         check_tunable(data)
     films = _films(data, request, read_manifest(request.model))
     tasks = _tasks(films, request)
     questions = read_questions(request.prompts)
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)
-    subject = _open(request)
-    tuning = _tune(request, subject, films, report) if request.tune else None
+    model = _open(request)
+    tuning = _tune(request, model, films, report) if request.tune else None
     if tuning is not None:
-        subject = _open(request)
-    observed = run.observe(subject, films, tasks, report)
+        model = _open(request)
+    observed = run.observe(model, films, tasks, report)
     report("figures")
     document: dict[str, object] = {
         "data": request.data,
@@ -62,10 +62,10 @@ def evaluate(request: Request, report: Report) -> dict[str, object]:
             bootstrap=Bootstrap(resamples=request.resamples),
         ),
         "model": {
-            "name": subject.manifest.name,
-            "version": subject.manifest.version,
-            "weights_sha256": subject.reader.weights_sha256,
-            "engine": subject.reader.engine_name,
+            "name": model.manifest.name,
+            "version": model.manifest.version,
+            "weights_sha256": model.reader.weights_sha256,
+            "engine": model.reader.engine_name,
         },
         "prompts": {"name": questions.name, "sha256": questions.sha256},
         "split": data.split if isinstance(data, PhantomSet) else None,
@@ -78,7 +78,7 @@ def evaluate(request: Request, report: Report) -> dict[str, object]:
         document["tuning"] = tuning
     if request.out is not None and request.pictures:
         document["pictures"] = write_sheets(
-            request.out, films, observed.truths, observed.said, rule=subject.manifest.input, count=request.pictures
+            request.out, films, observed.truths, observed.said, rule=model.manifest.input, count=request.pictures
         )
     document["seconds"] = round(time.monotonic() - began, 1)
     document = {key: rounded(value) for key, value in document.items()}
@@ -94,34 +94,34 @@ def _data(request: Request) -> PhantomSet | Path:
     try:
         return parse_set(request.data)
     except ValueError as error:
-        raise ModelError(f"--data: {error}; or boxes:FILE.jsonl for films of a file") from error
+        raise ModelError(f"--data: {error}, or boxes:FILE.jsonl for the films of a file") from error
 
 
-def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> Films:
+def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> CaseSource:
     if isinstance(data, Path):
         return read_films(data, manifest, held_out=request.held_out)
     if request.held_out is not None:
-        raise ModelError("phantoms have no patients to hold out: their seeds decide; leave --held-out out")
+        raise ModelError("phantoms have no patients to hold out; leave --held-out out")
     return Phantoms(data, manifest)
 
 
-def _tasks(films: Films, request: Request) -> list[Task]:
-    """Choose the tasks: all possible ones, or those that are asked for."""
+def _tasks(films: CaseSource, request: Request) -> list[Task]:
+    """Choose the tasks: those that were asked for, otherwise all that are possible."""
     known = films.tasks
     possible = [task for task in TASKS if task in known]
     if not possible:
-        raise ModelError(f"{request.data} says nothing of its films that could be measured; give them boxes or labels")
+        raise ModelError(f"{request.data} has no labels that a task could be measured with; add boxes or labels")
     if request.tasks is None:
         return possible
     if missing := [task for task in request.tasks if task not in possible]:
         raise ModelError(
-            f"{request.data} knows nothing for the task {missing[0]}; it is good for {', '.join(possible)}"
+            f"{request.data} has no labels for the task {missing[0]}; its labels suffice for {', '.join(possible)}"
         )
     return list(request.tasks)
 
 
-def _open(request: Request) -> Subject:
-    return open_subject(
+def _open(request: Request) -> EvaluatedModel:
+    return open_model(
         request.model,
         engine=request.engine,
         questions=read_questions(request.prompts),
@@ -129,27 +129,29 @@ def _open(request: Request) -> Subject:
     )
 
 
-def _tune(request: Request, subject: Subject, films: Films, report: Report) -> dict[str, object]:
+def _tune(request: Request, model: EvaluatedModel, films: CaseSource, report: ProgressReport) -> dict[str, object]:
     """Choose decisions and write them into the model directory."""
-    truths, weighed = run.weigh(subject, films, report)
+    truths, weighed = run.weigh(model, films, report)
     report("choosing decisions")
-    tuned = tune(subject.manifest, truths, weighed, detections=subject.detections, sensitivity=request.sensitivity)
-    wording = _word(subject, tuned.manifest, films, truths, report)
+    tuned = tune(model.manifest, truths, weighed, detections=model.detections, sensitivity=request.sensitivity)
+    wording = _word(model, tuned.manifest, films, truths, report)
     write_manifest(request.model, replace(tuned.manifest, report=wording))
     return {
-        "before": {**tuned.before, "emphasis": subject.manifest.report.emphasis},
+        "before": {**tuned.before, "emphasis": model.manifest.report.emphasis},
         "after": {**tuned.after, "emphasis": wording.emphasis, "remove_above": wording.remove_above},
     }
 
 
-def _word(subject: Subject, manifest: Manifest, films: Films, truths: Sequence[Truth], report: Report) -> ReportRule:
+def _word(
+    model: EvaluatedModel, manifest: Manifest, films: CaseSource, truths: Sequence[Truth], report: ProgressReport
+) -> ReportRule:
     """Choose how a manifest's decisions are put into words, on some of the films."""
     some = range(min(len(films), _WORDED))
-    looks = [subject.reader.look(films.load(index).gray) for index in some]
+    looks = [model.reader.look(films.load(index).gray) for index in some]
 
     def read(rule: ReportRule) -> list[FilmReading]:
         report("choosing words")
-        reader = subject.reader_by(replace(manifest, report=rule))
-        return [reader.report(look, subject.questions.prompts) for look in looks]
+        reader = model.reader_by(replace(manifest, report=rule))
+        return [reader.report(look, model.questions.prompts) for look in looks]
 
     return best_wording(manifest.report, read, truths[: len(some)], RuleLabeler())

@@ -1,7 +1,7 @@
-"""How well findings are found: mean average precision over IoU 0.1 to 0.7, computed by pycocotools.
+"""How well findings are located: mean average precision over IoU 0.1 to 0.7, computed by pycocotools.
 
-Average precision is COCO's: the mean of precision at 101 recalls. A finding counts on the films where all of its boxes
-are known; one without any box there has no figure.
+Average precision is COCO's: the mean of the precision at 101 recalls. A finding counts on films where all of its boxes
+are known; a finding without any box there has no figure.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from models import boxes as unit_boxes
-from models.answers import FloatArray
 from models.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.evaluation.cases import Truth
 from models.phantoms import FINDINGS
+from models.reading.answers import FloatArray
 
 IOUS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SUBSETS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -31,7 +31,7 @@ _SIDE: Final = 1000
 
 
 class Detections(NamedTuple):
-    """What was found on one film: boxes [n, 4] center-size, the number of the class of each, and its score."""
+    """The detections on one film: boxes [n, 4] center-size, the number of each one's class, and its score."""
 
     boxes: FloatArray
     classes: Indices
@@ -39,12 +39,12 @@ class Detections(NamedTuple):
 
 
 class Precision:
-    """Average precision of the classes over a set of films, or over some of them."""
+    """Average precision of the classes, over a set of films or a part of it."""
 
     def __init__(
         self, truths: Sequence[Truth], found: Sequence[Detections], *, classes: Sequence[str] = FINDINGS
     ) -> None:
-        """Compare once; drawing films anew costs little afterwards."""
+        """Match boxes once; the figures of resampled films are cheap afterwards."""
         self._classes = classes
         with contextlib.redirect_stdout(io.StringIO()):
             self._coco = _compared(truths, found, classes)
@@ -55,7 +55,7 @@ class Precision:
             self._matches[number, unknown] = None
 
     def per_class(self, films: Indices | None = None) -> dict[str, float | None]:
-        """Give the average precision of each class; None where no film has a box of it."""
+        """Return the average precision of each class; None if no film has a box of it."""
         matches = self._matches if films is None else self._matches[:, films]
         self._coco.evalImgs = list(matches.reshape(-1))
         with contextlib.redirect_stdout(io.StringIO()):
@@ -67,18 +67,18 @@ class Precision:
         }
 
     def figures(self, films: Indices | None = None) -> Figures:
-        """Give `map` over all classes, and over each of the subsets."""
+        """Return `map` over all classes and over each subset."""
         return summary(self.per_class(films))
 
 
 def summary(per_class: Mapping[str, float | None]) -> Figures:
-    """Average over classes and over the subsets of them."""
+    """Average over classes and over subsets of them."""
     subsets = {name: mean([per_class.get(key) for key in keys]) for name, keys in SUBSETS.items()}
     return {"map": mean(list(per_class.values())), **subsets}
 
 
 def measure(truths: Sequence[Truth], found: Sequence[Detections], bootstrap: Bootstrap) -> dict[str, object]:
-    """Make all figures of detection."""
+    """Compute all figures of detection."""
     precision = Precision(truths, found)
     return {
         **precision.figures(),
@@ -88,7 +88,7 @@ def measure(truths: Sequence[Truth], found: Sequence[Detections], bootstrap: Boo
 
 
 def _compared(truths: Sequence[Truth], found: Sequence[Detections], classes: Sequence[str]) -> COCOeval:
-    """Let COCO match what was found with what is there."""
+    """Let COCO match the detections with the true boxes."""
     numbers = {key: number for number, key in enumerate(classes, 1)}
     there = COCO()
     there.dataset = {
@@ -102,14 +102,14 @@ def _compared(truths: Sequence[Truth], found: Sequence[Detections], classes: Seq
             for box in boxes
         ],
     }
-    # COCO takes a match with number 0 for none.
+    # COCO treats a match with number 0 as no match.
     for number, annotation in enumerate(there.dataset["annotations"], 1):
         annotation["id"] = number
     there.createIndex()
     answers = [
         {"image_id": film, "category_id": int(number) + 1, "score": float(score), **_annotation(box)}
-        for film, one in enumerate(found, 1)
-        for box, number, score in zip(*one, strict=True)
+        for film, detections in enumerate(found, 1)
+        for box, number, score in zip(*detections, strict=True)
     ]
     judged = COCO()
     judged.dataset = {

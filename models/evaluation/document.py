@@ -1,4 +1,4 @@
-"""The figures of one evaluation as JSON (DESIGN.md 8) and as Markdown."""
+"""The figures of one evaluation as JSON (design §8) and as Markdown."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ _NAMES: Final[Mapping[str, str]] = {
     "rouge_l": "ROUGE-L",
     "calibration_error": "calibration error of probabilities",
     "sentences_per_film": "sentences per film",
+    "labeled_by_images": "films with labels of their own",
+    "labeled_by_reports": "films that got their labels from their reports",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
     "accuracy_untaught": "followed, wordings never trained",
@@ -47,7 +49,7 @@ _TABLES: Final[Mapping[str, str]] = {
 
 
 def rounded(value: object) -> object:
-    """Round every number of a document to what can be told apart."""
+    """Round every number of a document to its significant digits."""
     if isinstance(value, Mapping):
         return {key: rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -74,7 +76,7 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
     yield from row("---", *["---"] * (2 + len(rivals)))
     for key, value in made.items():
         if key in _NAMES and value is not None:
-            cells = [shown(one.get(key)) for one in rivals.values()]
+            cells = [shown(rival.get(key)) for rival in rivals.values()]
             yield from row(_NAMES[key], shown(value), shown(deviations.get(key)), *cells)
     for key in ("as_read", "decisions"):
         for name, value in inner(made, key).items():
@@ -91,7 +93,7 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
 
 
 def shown(value: object) -> str:
-    """Write one figure; what could not be measured is a dash."""
+    """Format one figure; an unknown one is a dash."""
     if value is None:
         return "-"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
@@ -104,7 +106,7 @@ def _lines(document: Mapping[str, object]) -> Iterator[str]:
     yield (
         f"{document['count']} films, engine {model.get('engine')}, weights {str(model.get('weights_sha256'))[:12]}"
         + (f", without {document['ablations']}" if document.get("ablations") else "")
-        + ". Deviations are over films drawn anew."
+        + ". Deviations are over resampled films."
     )
     yield ""
     for task, made in inner(document, "tasks").items():
@@ -133,6 +135,6 @@ def row(*cells: str) -> Iterator[str]:
 
 
 def inner(table: Mapping[str, object], key: str) -> Mapping[str, object]:
-    """Give a table of a table; an empty one where there is none."""
+    """Return a table inside a table; an empty one if it is missing."""
     found = table.get(key)
     return found if isinstance(found, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Whether a question about one side is answered there, on films where both sides have what is asked for."""
+"""Whether a question about one side is answered on that side, on films where both sides have the finding."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from models import boxes as unit_boxes
-from models.answers import FloatArray
 from models.evaluation.bootstrap import Bootstrap, Figures, Indices
-from models.evaluation.cases import Asked, Truth
+from models.evaluation.cases import SideQuestion, Truth
+from models.reading.answers import FloatArray
 
 
-def is_followed(asked: Asked, box: FloatArray) -> bool:
-    """Say whether a box [4] lies where it was asked for: it overlaps that side's boxes, and the other side's less."""
+def is_followed(asked: SideQuestion, box: FloatArray) -> bool:
+    """Say whether a box [4] overlaps the boxes of the side that was asked for more than those of the other side."""
     own, other = (_best(box, boxes) for boxes in (asked.boxes, asked.others))
     return own > other
 
 
 def measure(truths: Sequence[Truth], boxes: Sequence[FloatArray], bootstrap: Bootstrap) -> dict[str, object]:
-    """Make all figures; boxes: [hint, 4] of each film."""
+    """Compute all figures; boxes: [hint, 4] of each film."""
     followed = [
         (film, asked.taught, is_followed(asked, box))
         for film, (truth, found) in enumerate(zip(truths, boxes, strict=True))

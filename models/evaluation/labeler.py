@@ -1,7 +1,7 @@
-"""What a report says of the 14 classes of CheXpert: there, uncertain, or not there. By rules, written for this project.
+"""Finds the 14 classes of CheXpert in a report, each present, uncertain or absent, by rules written for this project.
 
-The words stand in `labels.toml`. Another labeler takes its place by keeping `Labeler`; figures made by two of them are
-not comparable.
+The rules are in `labels.toml`. Another labeler can replace this one by implementing `Labeler`; figures of different
+labelers are not comparable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NotRequired, Protocol, TypedDict, cast
 
-from models.evaluation.cases import DEVICES, NO_FINDING
+from models.chexpert import DEVICES, NO_FINDING
 
 Mark = Literal["positive", "uncertain", "negative"]
 
@@ -23,39 +23,39 @@ _END_OF_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 class Labeler(Protocol):
-    """Reads reports."""
+    """Labels reports."""
 
     @property
     def name(self) -> str:
-        """The name that figures are printed with."""
+        """The name that is printed with the figures."""
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes it knows, by CheXpert's keys."""
 
     def label(self, report: str) -> Mapping[str, Mark]:
-        """Mark every class that a report speaks of; of several sentences the one that finds most counts."""
+        """Mark every class that a report mentions; if several sentences do, the most positive mark counts."""
 
 
 def says(marks: Mapping[str, Mark], key: str) -> bool:
-    """Say whether a report finds a class; what is uncertain counts, as in CheXbert's figures of generated reports."""
+    """Say whether a report finds a class; uncertain counts as found, as in CheXbert's figures for generated reports."""
     return marks.get(key) in ("positive", "uncertain")
 
 
 class RuleLabeler:
-    """Mentions, negation and uncertainty by words around a mention."""
+    """Finds mentions, and negation and uncertainty by the words around a mention."""
 
     name = "rules"
 
     def __init__(self) -> None:
         """Read the rules."""
-        file = cast("_File", tomllib.loads(_FILE.read_text(encoding="utf-8")))
+        file = cast("_LabelerFile", tomllib.loads(_FILE.read_text(encoding="utf-8")))
         self._cues = {kind: _any(words) for kind, words in file["cues"].items()}
-        self._rules = {key: _rule(one) for key, one in file["classes"].items()}
+        self._rules = {key: _rule(words) for key, words in file["classes"].items()}
         self.classes = (*sorted(self._rules), NO_FINDING)
 
     def label(self, report: str) -> Mapping[str, Mark]:
-        """As in `Labeler`; nothing is found where no class but devices is."""
+        """See `Labeler`; "no finding" is positive if no class except devices is found."""
         found: dict[str, set[Mark]] = {}
         for sentence in _END_OF_SENTENCE.split(report.lower()):
             text = self._cues["nothing_said"].sub(" ", sentence)
@@ -66,7 +66,7 @@ class RuleLabeler:
             marks[NO_FINDING] = "positive"
         return marks
 
-    def _marks(self, sentence: str, rule: _Rule) -> Iterator[Mark]:
+    def _marks(self, sentence: str, rule: _ClassRule) -> Iterator[Mark]:
         """Mark every mention of a class in a sentence."""
         if rule.normal is not None and rule.normal.search(sentence):
             yield "negative"
@@ -79,8 +79,8 @@ class RuleLabeler:
 
     def _mark(self, sentence: str, mention: re.Match[str]) -> Mark:
         breaks = self._cues["breaks"]
-        start = max((one.end() for one in breaks.finditer(sentence[: mention.start()])), default=0)
-        # What a mention spans is looked at too: "the heart is not enlarged".
+        start = max((boundary.end() for boundary in breaks.finditer(sentence[: mention.start()])), default=0)
+        # The mention itself is searched too, because a cue may be inside it: "the heart is not enlarged".
         before = sentence[start : mention.end()]
         after = breaks.split(sentence[mention.end() :].partition(",")[0], maxsplit=1)[0]
         cues = self._cues
@@ -94,7 +94,7 @@ class RuleLabeler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
+class _ClassRule:
     mentions: re.Pattern[str]
     normal: re.Pattern[str] | None
     unless: tuple[re.Pattern[str], re.Pattern[str]] | None
@@ -106,20 +106,20 @@ class _Class(TypedDict):
     unless: NotRequired[list[str]]
 
 
-class _File(TypedDict):
+class _LabelerFile(TypedDict):
     cues: dict[str, list[str]]
     classes: dict[str, _Class]
 
 
-def _rule(one: _Class) -> _Rule:
-    unless = [re.compile(pattern) for pattern in one.get("unless", [])]
-    return _Rule(
-        mentions=re.compile("|".join(f"(?:{pattern})" for pattern in one["mentions"])),
-        normal=re.compile("|".join(one["normal"])) if "normal" in one else None,
+def _rule(words: _Class) -> _ClassRule:
+    unless = [re.compile(pattern) for pattern in words.get("unless", [])]
+    return _ClassRule(
+        mentions=re.compile("|".join(f"(?:{pattern})" for pattern in words["mentions"])),
+        normal=re.compile("|".join(words["normal"])) if "normal" in words else None,
         unless=(unless[0], unless[1]) if unless else None,
     )
 
 
 def _any(words: list[str]) -> re.Pattern[str]:
-    """Find any of some words or patterns, as whole words."""
+    """Match any of these words or patterns, as whole words."""
     return re.compile("|".join(rf"(?<!\w)(?:{word})(?!\w)" for word in words))

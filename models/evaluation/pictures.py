@@ -1,4 +1,4 @@
-"""Films with boxes drawn on them: what is true in green, what the model says in orange; the best and the worst read."""
+"""Contact sheets of the best and the worst films, with the true boxes in green and the model's boxes in orange."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
-from models.answers import FilmReading, FloatArray
 from models.evaluation.anatomy import LUNGS_AND_HEART, overlap
-from models.evaluation.cases import Case, Films, Truth
+from models.evaluation.cases import CaseSource, EvaluationCase, Truth
 from models.evaluation.detection import Detections
-from models.evaluation.subject import Observation
+from models.evaluation.evaluated_model import Observation
 from models.manifest import InputRule
 from models.phantoms import FINDINGS
-from models.preprocess import square
+from models.reading.answers import FilmReading, FloatArray
+from models.reading.preprocess import square
 
 Picture = NDArray[np.uint8]
 """[row, column, color], blue, green, red."""
@@ -29,9 +29,9 @@ _SIDE, _BAND, _COLUMNS = 320, 22, 4
 
 
 def quality(truth: Truth, said: Observation) -> float | None:
-    """Say how well a film was read: the mean overlap of what is there with what was found; None where nothing is known.
+    """Return how well a film was read: the mean overlap of true and found boxes; None if nothing is known.
 
-    Findings where the film has any and was asked for them, else lungs and heart.
+    Findings are used if the film has any and they were asked for, otherwise the lungs and the heart.
     """
     if said.found is not None and truth.boxes:
         best = best_of(said.found)
@@ -41,7 +41,7 @@ def quality(truth: Truth, said: Observation) -> float | None:
 
 
 def best_of(found: Detections) -> dict[str, FloatArray]:
-    """Give the best box [4] of each finding."""
+    """Return the best box [4] of each finding."""
     return {
         key: found.boxes[mine[found.scores[mine].argmax()]]
         for number, key in enumerate(FINDINGS)
@@ -50,11 +50,17 @@ def best_of(found: Detections) -> dict[str, FloatArray]:
 
 
 def write_sheets(
-    folder: Path, films: Films, truths: Sequence[Truth], said: Sequence[Observation], *, rule: InputRule, count: int
+    folder: Path,
+    films: CaseSource,
+    truths: Sequence[Truth],
+    said: Sequence[Observation],
+    *,
+    rule: InputRule,
+    count: int,
 ) -> list[str]:
-    """Write the best and the worst films, `count` of each at most; returns the names of the files.
+    """Write the best and the worst films, at most `count` of each. Returns the names of the files.
 
-    Raises OSError where a file cannot be written.
+    Raises OSError if a file cannot be written.
     """
     values = [quality(*film) for film in zip(truths, said, strict=True)]
     rated = [(value, index) for index, value in enumerate(values) if value is not None]
@@ -70,8 +76,8 @@ def write_sheets(
     return names
 
 
-def draw(case: Case, said: Observation, *, rule: InputRule) -> Picture:
-    """Draw what is true and what is said on the square that the network sees, with a line of text above."""
+def draw(case: EvaluationCase, said: Observation, *, rule: InputRule) -> Picture:
+    """Draw the true and the found boxes on the square that the network sees, with a line of text above."""
     left, top, right, bottom = (round(edge) for edge in square(case.gray.shape[1], case.gray.shape[0], rule))
     seen = (case.gray[top:bottom, left:right] * 255).astype(np.uint8)
     gray = cv2.resize(np.ascontiguousarray(seen), (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)

@@ -1,4 +1,4 @@
-"""Bars and curves of a model card, as small SVG files that a person can also read as text."""
+"""Bar charts and curves for a model card, as small SVG files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FONT: Final = 'font-family="sans-serif" font-size="11"'
 
 
 def bars(title: str, values: Values, *, references: Values | None = None) -> str:
-    """Draw a bar from 0 to 1 of each value, with a mark where a reference lies; what has no value has no bar."""
+    """Draw a bar from 0 to 1 for each value, with a mark for the reference; a missing value has no bar."""
     marks = references or {}
     height = _TOP + _ROW * len(values) + 24
     return _page(_LABEL + _WIDTH + 60, height, [*_axis(height), *_rows(values, marks), _text(8, 16, title, bold=True)])
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], *, across: str, up: str) -> str:
-    """Draw points of the unit square from left to right, joined, over the diagonal."""
+    """Draw points of the unit square, connected from left to right, over the diagonal."""
     side, left = 260, 46
     at = [(left + x * side, _TOP + (1 - y) * side) for x, y in points]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)

@@ -1,6 +1,6 @@
-"""What somebody gets who never looks at a film: every figure stands beside one of these.
+"""Reference figures of constant answers that use no image; every figure of a model is printed beside one of them.
 
-`Habits` is what training phantoms alone teach: where things lie on average, and how often they are there.
+`Habits` is what the training phantoms show on average: where boxes are, and how often findings are present.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from models import boxes as unit_boxes
-from models.answers import FloatArray
 from models.evaluation import anatomy, regions, reports
 from models.evaluation.bootstrap import Bootstrap, Figures
 from models.evaluation.cases import Truth, truth_of_phantom
 from models.evaluation.detection import Detections, Precision
 from models.evaluation.labeler import Labeler
 from models.phantoms import FINDINGS, PhantomSet, phantom
+from models.reading.answers import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Habits:
-    """What is true of films on average.
+    """The averages of a set of films.
 
-    regions: the mean box of each; findings: the mean box of each, with the share of films that have it
-    shares: of the films that show a region, by region and finding
+    regions: the mean box of each; findings: the mean box of each, and the share of films that have it
+    shares: the share of films with a finding in a region, by region and finding
     """
 
     regions: Mapping[str, FloatArray]
@@ -52,12 +52,12 @@ def habits_of(truths: Sequence[Truth]) -> Habits:
 
 
 def training_habits(count: int, *, side: int = 64) -> Habits:
-    """Average over the first training phantoms, small ones: their truth is what is looked at."""
+    """Average over the first training phantoms; small pictures suffice, because only the labels are used."""
     return habits_of([truth_of_phantom(phantom(seed, side=side)) for seed in PhantomSet(first=0, count=count).seeds])
 
 
 def constant_detection(truths: Sequence[Truth], habits: Habits) -> Figures:
-    """Find every finding on every film in its mean place, the frequent ones best."""
+    """Detect every finding on every film at its mean place, with its frequency as score."""
     keys = [key for key in FINDINGS if key in habits.findings]
     boxes = np.array([habits.findings[key][0] for key in keys], dtype=np.float32).reshape(-1, 4)
     scores = np.array([habits.findings[key][1] for key in keys], dtype=np.float32)
@@ -66,14 +66,14 @@ def constant_detection(truths: Sequence[Truth], habits: Habits) -> Figures:
 
 
 def constant_regions(truths: Sequence[Truth], boxes: Mapping[str, FloatArray], bootstrap: Bootstrap) -> object:
-    """Find every region in the same place on every film."""
+    """Locate every region at the same place on every film."""
     return anatomy.measure(truths, [boxes] * len(truths), bootstrap)
 
 
 def best_constants(truths: Sequence[Truth]) -> dict[str, FloatArray]:
-    """Give the box of each region that suits these very films best, among their mean, their median and their own boxes.
+    """Return for each region the constant box that fits these films best: the mean, the median or one of their boxes.
 
-    Nobody could know it beforehand; whoever looks at films must be better still.
+    It is chosen with knowledge of the test films, so a model that uses the image should still be better.
     """
     best = {}
     for name in anatomy.REGIONS:
@@ -88,7 +88,7 @@ def best_constants(truths: Sequence[Truth]) -> dict[str, FloatArray]:
 
 
 def identity(truths: Sequence[Truth], habits: Habits) -> Figures:
-    """Judge what a region holds by its name alone."""
+    """Classify what a region holds by the region's name alone."""
     said = [
         np.array(
             [[habits.shares.get((name, key), 0.0) for key in FINDINGS] for name in truth.region_findings],

@@ -1,7 +1,8 @@
-"""How well a region's box tells what the region holds: areas under the ROC curve, computed by scikit-learn.
+"""How well a region's features show what the region holds: areas under the ROC curve, computed by scikit-learn.
 
-Pooled is one curve of all regions and findings. Per pair is the mean over the pairs of a region and a finding that some
-of the films have and some have not: only it leaves out what a region's name alone tells.
+The pooled area is that of one curve over all regions and findings. The area per pair is the mean over those pairs of a
+region and a finding that are present on some films and absent on others: only it excludes what the region's name alone
+reveals.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from models.evaluation.cases import Truth
 from models.phantoms import FINDINGS
 
 LEAST: Final = 5
-"""Films with, and films without, that a pair needs to have a figure of its own."""
+"""A pair needs this many films with the finding, and as many without, to be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judged:
     """Every region and finding of every film.
 
-    scores: [film, region, finding], NaN where nothing is known; there: the same, whether it is there
+    scores: [film, region, finding], NaN where unknown; there: same shape, whether the finding is present
     """
 
     scores: NDArray[np.float64]
@@ -35,7 +36,7 @@ class Judged:
 
 
 def judged_of(truths: Sequence[Truth], scores: Sequence[NDArray[np.float32]]) -> Judged:
-    """Join what is said of the regions of each film, [region that it shows, finding], with what is true of them."""
+    """Join the scores of each film's regions, [region that it shows, finding], with the labels."""
     shape = (len(truths), len(REGIONS), len(FINDINGS))
     table, there = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
     places = {name: place for place, name in enumerate(REGIONS)}
@@ -50,12 +51,12 @@ def judged_of(truths: Sequence[Truth], scores: Sequence[NDArray[np.float32]]) ->
 
 
 def pooled(judged: Judged) -> float | None:
-    """Give the area under one curve of everything that is known."""
+    """Return the area under one curve of all known entries."""
     return area(judged.there.reshape(-1), judged.scores.reshape(-1), least=1)
 
 
 def per_pair(judged: Judged, *, least: int = LEAST) -> dict[str, float]:
-    """Give the area of each pair, by `region / finding`."""
+    """Return the area of each pair, by `region / finding`."""
     areas = {
         f"{region} / {finding}": area(judged.there[:, place, number], judged.scores[:, place, number], least=least)
         for place, region in enumerate(REGIONS)
@@ -65,7 +66,7 @@ def per_pair(judged: Judged, *, least: int = LEAST) -> dict[str, float]:
 
 
 def area(there: NDArray[np.bool_], scores: NDArray[np.float64], *, least: int) -> float | None:
-    """Give the area under a curve [n]; None where fewer are there, or fewer are not."""
+    """Return the area under a curve [n]; None if fewer than `least` are positive, or negative."""
     known = ~np.isnan(scores)
     positive = int(np.count_nonzero(there & known))
     if min(positive, int(np.count_nonzero(known)) - positive) < least:
@@ -74,7 +75,7 @@ def area(there: NDArray[np.bool_], scores: NDArray[np.float64], *, least: int) -
 
 
 def measure(judged: Judged, bootstrap: Bootstrap) -> dict[str, object]:
-    """Make all figures of region classification."""
+    """Compute all figures of region classification."""
 
     def figures(films: Indices) -> Figures:
         drawn = Judged(scores=judged.scores[films], there=judged.there[films])

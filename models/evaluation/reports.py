@@ -1,13 +1,14 @@
-"""How good a report is: the findings it speaks of against those that are there, its words against a true report's.
+"""How good reports are: the classes they find compared with the labels, and their words with those of true reports.
 
-Clinical efficacy is F1 of a labeler's marks, micro over all known classes of all films, computed by scikit-learn. BLEU
-is sacrebleu's over the whole set, ROUGE-L rouge-score's as a mean over films; both as fractions.
+The labels of a film are the truth. If it has none, the labeler labels its true report, as it does generated ones.
+Clinical efficacy is the F1 of the labeler's marks, micro-averaged over all known classes of all films, computed by
+scikit-learn. BLEU is sacrebleu's over the whole set, ROUGE-L is rouge-score's, averaged over films; both as fractions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Labels:
-    """What is there and what is said, [film, class]; known: of which films a class counts."""
+    """What is present and what is reported, [film, class]; known: on which films a class counts."""
 
     classes: tuple[str, ...]
     there: BoolArray
@@ -34,14 +35,14 @@ class Labels:
     known: BoolArray
 
     def of(self, keys: Sequence[str], films: Indices | slice = slice(None)) -> tuple[BoolArray, BoolArray]:
-        """Give what is there and what is said of some classes, in one row."""
+        """Return what is present and what is reported of some classes, flattened."""
         columns = [self.classes.index(key) for key in keys if key in self.classes]
         known = self.known[films][:, columns]
         return self.there[films][:, columns][known], self.said[films][:, columns][known]
 
 
 def labels_of(truths: Sequence[Truth], said: Sequence[Mapping[str, bool]], classes: Sequence[str]) -> Labels:
-    """Join what is known of films with what is said of them; a class of which nothing is said is not there."""
+    """Join the labels of films with what is reported; a class that is not mentioned counts as absent."""
     return Labels(
         classes=tuple(classes),
         there=_table(classes, [truth.labels for truth in truths]),
@@ -50,13 +51,23 @@ def labels_of(truths: Sequence[Truth], said: Sequence[Mapping[str, bool]], class
     )
 
 
+def with_labels_of_reports(truths: Sequence[Truth], labeler: Labeler) -> list[Truth]:
+    """Label the films that have a report but no labels by their report; a class that it does not mention is absent."""
+    return [
+        replace(truth, labels=said_of(labeler, [truth.report])[0])
+        if truth.report.strip() and not truth.labels
+        else truth
+        for truth in truths
+    ]
+
+
 def said_of(labeler: Labeler, reports: Sequence[str]) -> list[dict[str, bool]]:
-    """Say of every report which classes it finds."""
+    """Return for every report which classes it finds."""
     return [{key: says(marks, key) for key in labeler.classes} for marks in map(labeler.label, reports)]
 
 
 def efficacy(labels: Labels, films: Indices | slice = slice(None)) -> Figures:
-    """Give micro F1, precision and recall, and F1 over the ten findings and their subsets."""
+    """Return micro F1, precision and recall, and the F1 of the ten findings and their subsets."""
     everything = labels.of(labels.classes, films)
     subsets = {"findings": FINDINGS, **SUBSETS}
     return {
@@ -68,12 +79,12 @@ def efficacy(labels: Labels, films: Indices | slice = slice(None)) -> Figures:
 
 
 def per_class(labels: Labels) -> dict[str, float | None]:
-    """Give F1 of each class; None where no film has it and none is said to."""
+    """Return the F1 of each class; None if no film has it and no report finds it."""
     return {key: f1(*labels.of([key])) for key in labels.classes}
 
 
 def f1(there: BoolArray, said: BoolArray) -> float | None:
-    """Give F1 of two rows; None where nothing is there and nothing is said."""
+    """Return the F1 of two rows; None if both are all False."""
     if not (there.any() or said.any()):
         return None
     return float(f1_score(there, said, zero_division=0.0))
@@ -82,7 +93,7 @@ def f1(there: BoolArray, said: BoolArray) -> float | None:
 def measure(
     truths: Sequence[Truth], reports: Sequence[str], labeler: Labeler, bootstrap: Bootstrap
 ) -> dict[str, object]:
-    """Make all figures of reports."""
+    """Compute all figures of reports."""
     labels = labels_of(truths, said_of(labeler, reports), labeler.classes)
     by_class = per_class(labels)
     return {
@@ -98,7 +109,7 @@ def measure(
 
 
 def sentence_figures(references: Sequence[str], reports: Sequence[str]) -> dict[str, float]:
-    """Compare words, on films that have a report; nothing where none has."""
+    """Compare the words of reports, on films with a true report; empty if there are none."""
     told = [(reference, report) for reference, report in zip(references, reports, strict=True) if reference]
     if not told:
         return {}

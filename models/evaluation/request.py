@@ -1,4 +1,4 @@
-"""What an evaluation is asked for. Imports no library that makes figures, so that help needs none."""
+"""The request for an evaluation. Imports no library that computes figures, so `--help` works without them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from models.evaluation.cases import Task
 from models.evaluation.prompt_set import DEFAULT
+
+Task = Literal["detection", "anatomy", "region_classification", "report", "hints"]
+TASKS: Final[tuple[Task, ...]] = get_args(Task)
 
 Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
 TRAINING_FILMS: Final = 200
-"""Training phantoms that references are learned from."""
+"""The number of training phantoms that the reference figures are computed from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One evaluation.
 
-    tasks: None for all that the films are good for; pictures: films on each contact sheet
-    held_out: only patients that a run with this share kept from training; resamples: for deviations, 0 for none
-    tune: choose the manifest's decisions on these films first; sensitivity: of thresholds, None for the best F1
+    tasks: None for all that the labels suffice for; pictures: films on each contact sheet
+    held_out: use only patients that a run with this share held out; resamples: for deviations, 0 for none
+    tune: choose the manifest's decisions on these films first; sensitivity: that thresholds must reach, None for the
+    best F1
     """
 
     model: Path

@@ -1,4 +1,4 @@
-"""All films of a set, one after the other, and the figures of all tasks (DESIGN.md 8)."""
+"""Runs the model on all films of a set and computes the figures of all tasks (design §8)."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ import numpy as np
 from models.evaluation import anatomy, detection, hints, references, regions, reports
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
-from models.evaluation.cases import Films, Task, Truth
+from models.evaluation.cases import CaseSource, Truth
+from models.evaluation.evaluated_model import EvaluatedModel, Observation, Weighed, as_read
 from models.evaluation.labeler import Labeler
 from models.evaluation.references import Habits
-from models.evaluation.subject import Observation, Subject, Weighed, as_read
-from models.progress import Report
+from models.evaluation.request import Task
+from models.progress import ProgressReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What is true and what was said, film by film."""
+    """The labels and the model's answers, film by film."""
 
     truths: Sequence[Truth]
     said: Sequence[Observation]
 
 
-def observe(subject: Subject, films: Films, tasks: Collection[Task], report: Report) -> Observed:
-    """Ask about every film. Raises ModelError where one cannot be had."""
+def observe(model: EvaluatedModel, films: CaseSource, tasks: Collection[Task], report: ProgressReport) -> Observed:
+    """Run the model on every film. Raises ModelError if a film cannot be read."""
     truths, said = [], []
     for index in range(len(films)):
         case = films.load(index)
         truths.append(case.truth)
-        said.append(subject.observe(case, tasks))
+        said.append(model.observe(case, tasks))
         report("reading films", index + 1, len(films))
     return Observed(truths=truths, said=said)
 
 
-def weigh(subject: Subject, films: Films, report: Report) -> tuple[list[Truth], list[Weighed]]:
-    """Ask of every film what decisions are made of."""
+def weigh(model: EvaluatedModel, films: CaseSource, report: ProgressReport) -> tuple[list[Truth], list[Weighed]]:
+    """Compute for every film the numbers that decisions are made from."""
     truths, weighed = [], []
     for index in range(len(films)):
         case = films.load(index)
         truths.append(case.truth)
-        weighed.append(subject.weigh(case))
+        weighed.append(model.weigh(case))
         report("weighing films", index + 1, len(films))
     return truths, weighed
 
@@ -50,24 +51,26 @@ def weigh(subject: Subject, films: Films, report: Report) -> tuple[list[Truth], 
 def figures(
     observed: Observed, tasks: Collection[Task], *, habits: Habits, labeler: Labeler, bootstrap: Bootstrap
 ) -> dict[str, dict[str, object]]:
-    """Make the figures of some tasks, with what needs no network beside each."""
+    """Compute the figures of these tasks, each with its reference figures."""
     makers: dict[Task, Callable[[], dict[str, object]]] = {
         "detection": lambda: _detection(observed, habits, bootstrap),
         "anatomy": lambda: _anatomy(observed, habits, bootstrap),
         "region_classification": lambda: _regions(observed, habits, bootstrap),
         "report": lambda: _report(observed, labeler, bootstrap),
-        "hints": lambda: hints.measure(observed.truths, [one.hints for one in observed.said], bootstrap),
+        "hints": lambda: hints.measure(
+            observed.truths, [observation.hints for observation in observed.said], bootstrap
+        ),
     }
     return {task: make() for task, make in makers.items() if task in tasks}
 
 
 def _detection(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
     truths = observed.truths
-    found = [one.found for one in observed.said if one.found is not None]
-    readings = [one.reading for one in observed.said if one.reading is not None]
+    found = [observation.found for observation in observed.said if observation.found is not None]
+    readings = [observation.reading for observation in observed.said if observation.reading is not None]
     made = detection.measure(truths, found, bootstrap)
     if readings:
-        read = detection.Precision(truths, [as_read(one) for one in readings])
+        read = detection.Precision(truths, [as_read(reading) for reading in readings])
         made |= {"as_read": {**read.figures(), "per_class": read.per_class()}}
     return made | {"references": {"constant_box": references.constant_detection(truths, habits)}}
 
@@ -75,21 +78,22 @@ def _detection(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict
 def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
     truths = observed.truths
     constants = {"constant_box": habits.regions, "best_constant_box": references.best_constants(truths)}
-    return anatomy.measure(truths, [one.regions for one in observed.said], bootstrap) | {
+    return anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap) | {
         "references": {name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()}
     }
 
 
 def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
-    judged = regions.judged_of(observed.truths, [one.region_scores for one in observed.said])
+    judged = regions.judged_of(observed.truths, [observation.region_scores for observation in observed.said])
     return regions.measure(judged, bootstrap) | {
         "references": {"region_identity": references.identity(observed.truths, habits)}
     }
 
 
 def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
-    truths = observed.truths
-    readings = [one.reading for one in observed.said if one.reading is not None]
+    truths = reports.with_labels_of_reports(observed.truths, labeler)
+    by_images = sum(bool(truth.labels) for truth in observed.truths)
+    readings = [observation.reading for observation in observed.said if observation.reading is not None]
     texts = [" ".join(sentence.text for sentence in reading.sentences) for reading in readings]
     states = [
         {prompt.key: prompt.state == "present" for prompt in reading.prompts if prompt.state is not None}
@@ -104,6 +108,8 @@ def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[
     said, there = (np.array(column) for column in zip(*probabilities, strict=True))
     decided = reports.labels_of(truths, states, labeler.classes)
     return reports.measure(truths, texts, labeler, bootstrap) | {
+        "labeled_by_images": by_images,
+        "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
         "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
         "calibration_error": calibration_error(said, there.astype(np.bool_)),
         "reliability": reliability(said, there.astype(np.bool_)),

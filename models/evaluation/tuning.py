@@ -1,9 +1,9 @@
-"""Decisions of a manifest that suit films for validation best; the network stays as it is.
+"""Chooses a manifest's decisions on validation films; the network stays unchanged.
 
-In the order of SPEC.md 9.2: a scale of each finding's boxes, how boxes are scored, which overlap is one box too many.
-Then the temperature with the likeliest probabilities, thresholds of all findings at their best common F1 or each at a
-sensitivity that is asked for, and the threshold of regions. A threshold that nothing was learned about, and the band
-below, stay at the same difference of cosines. Films for tests are never tuned on; the caller sees to that with
+In the order of spec §9.2: a scale for each finding's boxes, how boxes are scored, and the overlap at which a box is
+suppressed. Then the temperature that makes the labels most likely, the thresholds of all findings at their best common
+F1, or each at a requested sensitivity, and the threshold of regions. A threshold that the films say nothing about, and
+the review band, keep their difference of cosines. Test films are never used; the caller ensures that with
 `check_tunable`.
 """
 
@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import log_loss
 
-from models.detector import Detection
 from models.errors import ModelError
 from models.evaluation.bootstrap import mean
 from models.evaluation.calibration import Marks, Scores, calibration_error
 from models.evaluation.cases import Truth
 from models.evaluation.detection import Detections, Precision, summary
+from models.evaluation.evaluated_model import Weighed, logit
 from models.evaluation.reports import f1
-from models.evaluation.subject import Weighed, logit
 from models.manifest import Decisions, DetectionRule, Manifest
+from models.network.detector import Detection
 from models.phantoms import FINDINGS, PhantomSet
 
 SCALES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
@@ -37,7 +37,7 @@ TEMPERATURES: Final = tuple(round(float(value), 6) for value in np.geomspace(0.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """A manifest before and after, and figures of both on the films that it was tuned on."""
+    """The tuned manifest, and the figures before and after on the films that it was tuned on."""
 
     manifest: Manifest
     before: dict[str, object]
@@ -45,11 +45,11 @@ class Tuned:
 
 
 def check_tunable(films: object) -> None:
-    """Raise ModelError for films that are not for validation."""
+    """Raise ModelError unless the films are for validation."""
     if not (isinstance(films, PhantomSet) and films.split == "validate"):
         raise ModelError(
-            f"{films} cannot be tuned on: decisions are chosen on seeds 1000000 to 1999999 only; "
-            "use --data phantoms:1000000:COUNT"
+            f"{films} cannot be used for tuning, which uses seeds 1000000 to 1999999 only; "
+            "give --data phantoms:1000000:COUNT"
         )
 
 
@@ -63,14 +63,14 @@ def tune(
 ) -> Tuned:
     """Choose all decisions.
 
-    detections: scores what was located by a rule
-    sensitivity: of each finding, at least; None for the best F1
+    detections: scores located boxes by a rule
+    sensitivity: that each finding must reach; None for the best F1
     """
 
     def precision(rule: DetectionRule) -> dict[str, float | None]:
-        return Precision(truths, [detections(one.located, rule) for one in weighed]).per_class()
+        return Precision(truths, [detections(film.located, rule) for film in weighed]).per_class()
 
-    differences = _table(weighed, lambda one: one.differences)
+    differences = _table(weighed, lambda film: film.differences)
     there = {key: np.array([truth.labels[key] for truth in truths]) for key in differences if key in truths[0].labels}
     noted = _regions(truths, weighed)
     decisions = best_decisions(manifest.decisions, differences, there, noted=noted, sensitivity=sensitivity)
@@ -83,7 +83,7 @@ def tune(
 
 
 def best_rule(start: DetectionRule, precision: Callable[[DetectionRule], Mapping[str, float | None]]) -> DetectionRule:
-    """Choose scales, then the score, then the overlap, each with what was chosen before; of equals the first."""
+    """Choose scales, then the score, then the overlap, each with the previous choices; among equals the first."""
     by_scale = {scale: precision(replace(start, scales=dict.fromkeys(FINDINGS, scale))) for scale in SCALES}
     nearest = sorted(SCALES, key=lambda scale: abs(scale - 1))
     scales = {key: max(nearest, key=lambda scale: by_scale[scale].get(key) or 0.0) for key in FINDINGS}
@@ -108,10 +108,10 @@ def best_decisions(
 ) -> Decisions:
     """Choose temperature and thresholds.
 
-    differences: [film] of each prompt that is judged; there: [film], of those of which it is known
-    noted: positiveness of regions, and whether there is anything in them
+    differences: [film] of each judged prompt; there: [film], of those whose labels are known
+    noted: positiveness of regions, and whether they hold any finding
     """
-    # What no film has would only make the others less likely.
+    # A finding that no film has would only lower the probabilities of the others.
     known = [key for key in differences if key in there and there[key].any()]
     temperature = best_temperature(
         np.concatenate([differences[key] for key in known]),
@@ -144,7 +144,7 @@ def best_decisions(
 
 
 def best_temperature(differences: Scores, there: Marks, *, start: float) -> float:
-    """Choose the temperature by which the truth is likeliest, of a list and the one that was used so far."""
+    """Choose the temperature that makes the labels most likely, from a list and the previous value."""
 
     def loss(temperature: float) -> float:
         return float(log_loss(there, sigmoid(differences / temperature), labels=[False, True]))
@@ -155,36 +155,40 @@ def best_temperature(differences: Scores, there: Marks, *, start: float) -> floa
 def best_thresholds(
     probabilities: Mapping[str, Scores], there: Mapping[str, Marks], *, sensitivity: float | None = None
 ) -> dict[str, float]:
-    """Choose the probabilities from which findings are there: at the best F1 of all together, or each at a sensitivity.
+    """Choose the probabilities above which findings are present: at the best common F1, or each at a sensitivity.
 
-    Each by itself, a finding that cannot be told would best be found on every film; together, hardly on any. Nothing is
-    chosen for one that all films have, or none; the highest threshold of equals is.
+    Chosen one by one, a finding that the model cannot recognize would be called present on every film; chosen together,
+    on hardly any.
+    No threshold is chosen for a finding that all films have, or none; among equals the highest threshold is.
     """
     cuts = {key: _cuts(probabilities[key], marks) for key, marks in there.items() if marks.any() and not marks.all()}
     if sensitivity is not None:
-        # A hair less, as a share of a number of films is seldom exact.
-        least = {key: sensitivity * one.right[-1] - 1e-9 for key, one in cuts.items()}
-        return {key: float(one.thresholds[np.flatnonzero(one.right >= least[key])[0]]) for key, one in cuts.items()}
-    places = {key: int(_f1(one).argmax()) for key, one in cuts.items()}
+        # A little less, because a share of a number of films is seldom a whole number.
+        least = {key: sensitivity * own_cuts.right[-1] - 1e-9 for key, own_cuts in cuts.items()}
+        return {
+            key: float(own_cuts.thresholds[np.flatnonzero(own_cuts.right >= least[key])[0]])
+            for key, own_cuts in cuts.items()
+        }
+    places = {key: int(_f1(own_cuts).argmax()) for key, own_cuts in cuts.items()}
     for _ in range(_ROUNDS):
         before = dict(places)
         for key in cuts:
-            others = [(one, places[other]) for other, one in cuts.items() if other != key]
+            others = [(other_cuts, places[other]) for other, other_cuts in cuts.items() if other != key]
             places[key] = int(_f1(cuts[key], others).argmax())
         if places == before:
             break
-    return {key: float(one.thresholds[places[key]]) for key, one in cuts.items()}
+    return {key: float(own_cuts.thresholds[places[key]]) for key, own_cuts in cuts.items()}
 
 
 def best_threshold(probabilities: Scores, there: Marks, *, sensitivity: float | None = None) -> float | None:
-    """Choose the probability from which one thing is there, as `best_thresholds`; None where nothing is chosen."""
+    """Choose one threshold, as `best_thresholds` does; None if none is chosen."""
     return best_thresholds({"": probabilities}, {"": there}, sensitivity=sensitivity).get("")
 
 
 class _Cuts(NamedTuple):
-    """Everywhere that a finding's films can be cut in two, from none called to all.
+    """All ways to divide a finding's films by a threshold, from none called positive to all.
 
-    thresholds: probabilities; right, called: how many films are called rightly, and called at all
+    thresholds: probabilities; right, called: how many films are called correctly, and called at all
     """
 
     thresholds: Scores
@@ -197,27 +201,27 @@ def _cuts(probabilities: Scores, there: Marks) -> _Cuts:
     ordered = probabilities[order]
     called = np.array([0, *(np.flatnonzero(np.diff(ordered)) + 1), len(ordered)])
     bounds = np.concatenate([[1.0], ordered, ordered[-1:]])
-    # In the middle between two films, rounded down: a probability that is a threshold must reach it.
+    # Halfway between two films, rounded down, so that a probability equal to the threshold reaches it.
     thresholds = np.floor((bounds[called] + bounds[called + 1]) / 2 * 1e6) / 1e6
     return _Cuts(thresholds, np.concatenate([[0], there[order].cumsum()])[called], called)
 
 
 def _f1(cuts: _Cuts, others: Sequence[tuple[_Cuts, int]] = ()) -> Scores:
-    """Give the F1 at every cut of a finding, of others at one cut each and it together."""
-    right = cuts.right + sum(one.right[place] for one, place in others)
-    called = cuts.called + sum(one.called[place] for one, place in others)
-    there = cuts.right[-1] + sum(one.right[-1] for one, _ in others)
+    """Return the F1 at every cut of a finding, together with other findings at one cut each."""
+    right = cuts.right + sum(other_cuts.right[place] for other_cuts, place in others)
+    called = cuts.called + sum(other_cuts.called[place] for other_cuts, place in others)
+    there = cuts.right[-1] + sum(other_cuts.right[-1] for other_cuts, _ in others)
     f1: Scores = 2 * right / (called + there)
     return f1
 
 
 def same_point(threshold: float, before: float, after: float) -> float:
-    """Give the threshold at the same difference of cosines, with another temperature."""
+    """Return the threshold at the same difference of cosines, for another temperature."""
     return round(float(sigmoid(np.array(logit(threshold) * before / after))), 6)
 
 
 def sigmoid(values: Scores) -> Scores:
-    """Give probabilities of logits; it overflows for none."""
+    """Return the probabilities of logits, without overflow."""
     probabilities: Scores = 0.5 + 0.5 * np.tanh(values / 2)
     return probabilities
 
@@ -229,7 +233,7 @@ def _figures(
     there: Mapping[str, Marks],
     noted: tuple[Scores, Marks],
 ) -> dict[str, object]:
-    """Say how good decisions are."""
+    """Compute the figures of a manifest's decisions."""
     decisions = manifest.decisions
     said = {key: sigmoid(differences[key] / decisions.temperature) for key in there}
     present = {key: said[key] >= decisions.threshold(key) for key in there}
@@ -254,15 +258,15 @@ def _best(
 
 
 def _table(weighed: Sequence[Weighed], of: Callable[[Weighed], Mapping[str, float]]) -> dict[str, Scores]:
-    return {key: np.array([of(one)[key] for one in weighed], dtype=np.float64) for key in of(weighed[0])}
+    return {key: np.array([of(film)[key] for film in weighed], dtype=np.float64) for key in of(weighed[0])}
 
 
 def _regions(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> tuple[Scores, Marks]:
-    """Join the positiveness of all regions that films show with whether anything is in them."""
+    """Join the positiveness of all visible regions with whether they hold any finding."""
     pairs = [
         (value, bool(truth.region_findings[name]))
-        for truth, one in zip(truths, weighed, strict=True)
-        for key, value in one.positiveness.items()
+        for truth, film in zip(truths, weighed, strict=True)
+        for key, value in film.positiveness.items()
         if (name := key.replace("_", " ")) in truth.region_findings
     ]
     return np.array([value for value, _ in pairs]), np.array([noted for _, noted in pairs], dtype=np.bool_)

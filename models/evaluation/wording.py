@@ -1,8 +1,9 @@
-"""How a manifest puts decisions into words, chosen on films for validation after the decisions themselves.
+"""Chooses how a manifest's decisions are put into words, on validation films, after the decisions are chosen.
 
-First the emphasis: of those with which sentences do not contradict what was decided, the one that finds best what is
-there. Then the shortest report that loses nothing: the lowest likeness from which a sentence may stand for another one,
-as long as both find and deny the same.
+First the emphasis: among the values whose sentences do not contradict the decisions, the one with the best clinical
+efficacy.
+Then the shortest report that loses nothing: the lowest similarity above which a sentence may replace another, as long
+as both report and deny the same.
 """
 
 from __future__ import annotations
@@ -11,33 +12,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from models.answers import FilmReading
+from models.chexpert import NO_FINDING
 from models.evaluation import reports
-from models.evaluation.cases import NO_FINDING, Truth
+from models.evaluation.cases import Truth
 from models.evaluation.labeler import Labeler, Mark
 from models.manifest import ReportRule
+from models.reading.answers import FilmReading
 
 EMPHASES: Final = (0.0, 0.2, 0.3, 0.4)
 LIKENESSES: Final = (0.95, 0.98, 0.99, 0.995)
 _MOST_WRONG: Final = 0.01
-"""Of sentences: those that contradict a decision, and those whose place another one should not take."""
+"""The largest share of sentences that may contradict a decision, or be wrongly replaced by another sentence."""
 _OPPOSITE: Final[Mapping[str, Mark]] = {"present": "negative", "absent": "positive"}
-"""By decision: how a sentence that contradicts it is marked."""
+"""For each decision, the mark of a sentence that contradicts it."""
 
 Read = Callable[[ReportRule], Sequence[FilmReading]]
 
 
 def best_wording(start: ReportRule, read: Read, truths: Sequence[Truth], labeler: Labeler) -> ReportRule:
-    """Choose emphasis and likeness; of equals the first.
+    """Choose emphasis and similarity; among equals the first.
 
     read: reads all films by a rule
     """
     whole = replace(start, remove_above=1.0, soft_remove_above=1.0)
     said = {emphasis: read(replace(whole, emphasis=emphasis)) for emphasis in EMPHASES}
-    wrong = {one: contradicted(said[one], labeler) for one in EMPHASES}
+    wrong = {candidate: contradicted(said[candidate], labeler) for candidate in EMPHASES}
     allowed = max(_MOST_WRONG, min(wrong.values()))
     emphasis = max(
-        (one for one in EMPHASES if wrong[one] <= allowed), key=lambda one: efficacy(said[one], truths, labeler)
+        (candidate for candidate in EMPHASES if wrong[candidate] <= allowed),
+        key=lambda candidate: efficacy(said[candidate], truths, labeler),
     )
     for likeness in LIKENESSES:
         rule = replace(whole, emphasis=emphasis, remove_above=likeness, soft_remove_above=likeness)
@@ -47,14 +50,14 @@ def best_wording(start: ReportRule, read: Read, truths: Sequence[Truth], labeler
 
 
 def efficacy(readings: Sequence[FilmReading], truths: Sequence[Truth], labeler: Labeler) -> float:
-    """Give the micro F1 of reports."""
+    """Return the micro F1 of reports."""
     texts = [" ".join(sentence.text for sentence in reading.sentences) for reading in readings]
     labels = reports.labels_of(truths, reports.said_of(labeler, texts), labeler.classes)
     return float(reports.efficacy(labels)["ce_micro_f1"] or 0.0)
 
 
 def contradicted(readings: Sequence[FilmReading], labeler: Labeler) -> float:
-    """Give the share of decided findings whose sentence says the opposite; 0 without any."""
+    """Return the share of decided findings whose sentence says the opposite; 0 if there are none."""
     contradictions = [
         labeler.label(text).get(prompt.key) == _OPPOSITE[prompt.state]
         for reading in readings
@@ -65,16 +68,16 @@ def contradicted(readings: Sequence[FilmReading], labeler: Labeler) -> float:
 
 
 def wrongly_removed(whole: Sequence[FilmReading], short: Sequence[FilmReading], labeler: Labeler) -> float:
-    """Give the share of removed sentences that stood for something else than what stands for them; 0 without any."""
+    """Return the share of removed sentences whose replacement says something else; 0 if there are none."""
     removed = [
         labeler.label(own) != labeler.label(instead)
-        for one, other in zip(whole, short, strict=True)
-        for own, instead in zip(_texts(one), _texts(other), strict=True)
+        for before, after in zip(whole, short, strict=True)
+        for own, instead in zip(_texts(before), _texts(after), strict=True)
         if own != instead
     ]
     return sum(removed) / len(removed) if removed else 0.0
 
 
 def _texts(reading: FilmReading) -> list[str]:
-    """Give the sentence that stands for each prompt's own."""
-    return ["" if one.sentence is None else reading.sentences[one.sentence].text for one in reading.prompts]
+    """Return the sentence that stands for each prompt."""
+    return ["" if prompt.sentence is None else reading.sentences[prompt.sentence].text for prompt in reading.prompts]

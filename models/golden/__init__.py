@@ -1,4 +1,4 @@
-"""Our network against numbers that were recorded from the published one: the proof that it is ChEX (SPEC.md 14).
+"""Compares this network with numbers recorded from the published one: the proof that it is ChEX (spec §14).
 
-`subject` reads a recording, each other file computes one part of it again, `comparison` holds the two together.
+`recording` reads a recording, `comparison` does the comparison, and each other file computes one part again.
 """

@@ -1,39 +1,44 @@
-"""Runnable: does our network compute what the published one was recorded to compute?
+"""Runnable: checks that the network computes what was recorded from the published one.
 
     python -m models.golden FOLDER [--json]
     python -m models.golden FOLDER --model DIR [--engine NAME] [--json]
 
-FOLDER holds a recording; see `models.golden.subject`. The second form compares what an engine computes in a model
-directory that was made of the recorded weights. Exit status 0: everything recorded is as near as it must be;
-1: something differs or was not compared; 2: the folder cannot be read.
+FOLDER holds a recording; see `models.golden.recording`. The second form compares what an engine computes with a model
+directory that was made from the recorded weights. Exit status 0: everything recorded was compared and is within its
+tolerance; 1: something differs or was not compared; 2: the folder cannot be read.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from models.command import command_parser, run
 from models.engines import ENGINES, open_engine
 from models.errors import ModelError
-from models.golden.comparison import Comparison, compare
-from models.golden.subject import open_subject
+
+if TYPE_CHECKING:
+    from models.golden.comparison import Comparison
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m models.golden", description="Prove that this network is ChEX.")
+    """Run the command. Returns its exit status."""
+    parser = command_parser("models.golden", description="Prove that this network is ChEX.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a recording of the published network")
     parser.add_argument("--model", type=Path, metavar="DIR", help="compare an engine of this model directory instead")
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
+    from models.golden.comparison import compare
+    from models.golden.recording import open_network
+
     try:
         engine = open_engine(options.model, engine=options.engine) if options.model else None
-        comparison = compare(open_subject(options.folder), engine=engine)
+        comparison = compare(open_network(options.folder), engine=engine)
     except ModelError as error:
         print(error, file=sys.stderr)
         return 2
@@ -46,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 
 def document(comparison: Comparison) -> dict[str, object]:
-    """Say everything as JSON has it, which knows no infinity: such a difference is null."""
+    """Return the result for JSON, which has no infinity: an infinite difference becomes null."""
     return {
         "arrays": {
             name: difference.max_abs if math.isfinite(difference.max_abs) else None
@@ -62,7 +67,7 @@ def document(comparison: Comparison) -> dict[str, object]:
 
 
 def lines(comparison: Comparison) -> Iterator[str]:
-    """Say the largest difference of every part, then everything that is wrong, then the verdict."""
+    """Return the largest difference of every part, then everything that is wrong, then the verdict."""
     for part, name in comparison.parts.items():
         worst = comparison.arrays[name]
         yield f"{part:28} largest difference {worst.max_abs:.1e}, allowed {worst.tolerance:.0e}  ({name})"
@@ -86,4 +91,4 @@ def lines(comparison: Comparison) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

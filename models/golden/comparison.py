@@ -1,4 +1,4 @@
-"""Every recorded array and text against what our network makes of it."""
+"""Compares every recorded array and text with what our network computes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from models.engines import Engine
-from models.engines.proof import Stage
+from models.engines.proof import StageDifference
 from models.errors import ModelError
 from models.golden import detector, encoders, losses, sentences, tasks
 from models.golden.engine import engine_part
-from models.golden.subject import Array, Computed, Recording, Subject, Texts
+from models.golden.recording import Array, Computed, RecordedNetwork, Recording, Texts
 
-PARTS: Mapping[str, Callable[[Subject], Computed]] = {
+PARTS: Mapping[str, Callable[[RecordedNetwork], Computed]] = {
     "preprocessing": encoders.pictures,
     "image encoder": encoders.image_encoder,
     "prompt encoder": encoders.prompt_encoder,
@@ -45,25 +45,25 @@ _TOLERANCES = (
     (r".*", 1e-4),
 )
 _DESCRIPTIONS = "stats/"
-"""Texts that describe the recording and are no result."""
+"""Texts that describe the recording and are not results."""
 
 _UNUSABLE = (ModelError, ValueError, TypeError, KeyError, IndexError, RuntimeError)
-"""What a recorded input can raise that is absent, or of another form than the rest of the recording."""
+"""The errors caused by a recorded input that is missing or does not fit the rest of the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was compared.
+    """The result of a comparison.
 
-    arrays: by name, how far each is off; infinitely where shapes differ or a number is none
-    given: arrays and texts that our network was fed with; what it made of them is compared
+    arrays: by name, the largest difference; infinite if shapes differ or a number is NaN
+    given: arrays and texts that were inputs of our network; its outputs are compared
     parts: by part, the name of the array that came nearest to its tolerance
     texts: whether each is equal; exact: arrays of ids and masks
-    missing: what is recorded and was not compared, and what could be and is not recorded
-    broken: by part, why it could not be computed to its end
+    missing: what is recorded and was not compared, and what was computed and is not recorded
+    broken: by part, why it could not be computed completely
     """
 
-    arrays: Mapping[str, Stage]
+    arrays: Mapping[str, StageDifference]
     given: frozenset[str]
     parts: Mapping[str, str]
     texts: Mapping[str, bool]
@@ -83,25 +83,25 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Say whether everything was compared and is as near as it must be."""
+        """Say whether everything was compared and is within its tolerance."""
         near = all(difference.passed for difference in self.arrays.values())
         return near and self.texts_equal and not self.missing and not self.broken
 
 
-def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
-    """Compute everything again and hold it against the recording.
+def compare(ours: RecordedNetwork, *, engine: Engine | None = None) -> Comparison:
+    """Compute everything again and compare it with the recording.
 
-    engine: compare what this one computes instead, with the same weights; it offers few of the recorded stages
+    engine: compare the results of this engine, which must have the same weights; it offers few of the recorded stages
     """
     parts = PARTS if engine is None else {f"engine {engine.name}": engine_part(engine)}
-    recording = subject.recording
-    arrays: dict[str, Stage] = {}
+    recording = ours.recording
+    arrays: dict[str, StageDifference] = {}
     texts: dict[str, bool] = {}
     worst: dict[str, str] = {}
     missing: list[str] = []
     broken: dict[str, str] = {}
     for part, compute in parts.items():
-        computed, reason = _computed(subject, compute)
+        computed, reason = _computed(ours, compute)
         broken |= {part: reason} if reason else {}
         for name, value in computed.items():
             if isinstance(value, Tensor | np.ndarray) and name in recording.arrays:
@@ -127,15 +127,15 @@ def compare(subject: Subject, *, engine: Engine | None = None) -> Comparison:
     )
 
 
-def difference(name: str, ours: Tensor | Array, recorded: Array) -> Stage:
-    """Measure one array. The recording may have one of our axes as two: patches in a grid, boxes by their prompt."""
+def difference(name: str, ours: Tensor | Array, recorded: Array) -> StageDifference:
+    """Measure one array. The recording may split one of our axes in two: patches in a grid, boxes by their prompt."""
     array = np.asarray(ours)
     tolerance = 0.0 if recorded.dtype.kind in "biu" else tolerance_of(name)
     if not (_is_number(array) and _is_number(recorded) and _fits(array.shape, recorded.shape)):
-        return Stage(max_abs=float("inf"), tolerance=tolerance)
+        return StageDifference(max_abs=float("inf"), tolerance=tolerance)
     apart = np.abs(array.reshape(recorded.shape).astype(np.float64) - recorded.astype(np.float64))
     largest = float(apart.max(initial=0.0))
-    return Stage(max_abs=largest if np.isfinite(largest) else float("inf"), tolerance=tolerance)
+    return StageDifference(max_abs=largest if np.isfinite(largest) else float("inf"), tolerance=tolerance)
 
 
 def tolerance_of(name: str) -> float:
@@ -144,7 +144,7 @@ def tolerance_of(name: str) -> float:
 
 
 def same(ours: object, recorded: object, *, tolerance: float = 1e-5) -> bool:
-    """Compare nested texts; numbers among them are scores, and may be off a little."""
+    """Compare nested texts; numbers among them are scores, with a small tolerance."""
     if isinstance(ours, Mapping) and isinstance(recorded, Mapping):
         return ours.keys() == recorded.keys() and all(same(ours[key], recorded[key]) for key in ours)
     if isinstance(ours, list | tuple) and isinstance(recorded, list | tuple):
@@ -155,13 +155,13 @@ def same(ours: object, recorded: object, *, tolerance: float = 1e-5) -> bool:
 
 
 def _computed(
-    subject: Subject, compute: Callable[[Subject], Computed]
+    ours: RecordedNetwork, compute: Callable[[RecordedNetwork], Computed]
 ) -> tuple[dict[str, Tensor | Array | Texts], str | None]:
-    """Compute a part as far as its inputs allow, and say what ended it before its time."""
+    """Compute a part as far as its inputs allow, and return what stopped it."""
     computed: dict[str, Tensor | Array | Texts] = {}
     try:
         with torch.inference_mode():
-            computed.update(compute(subject))
+            computed.update(compute(ours))
     except _UNUSABLE as error:
         return computed, str(error).partition("\n")[0] or type(error).__name__
     return computed, None
@@ -172,7 +172,7 @@ def _is_number(array: Array) -> bool:
 
 
 def _fits(ours: tuple[int, ...], recorded: tuple[int, ...]) -> bool:
-    """Say whether shapes are equal, but for axes of one entry and for one axis of ours that is recorded as two."""
+    """Say whether shapes are equal, ignoring axes of length 1 and one axis of ours that is recorded as two."""
     ours, recorded = (tuple(extent for extent in shape if extent != 1) for shape in (ours, recorded))
     joined = [
         (*recorded[:axis], recorded[axis] * recorded[axis + 1], *recorded[axis + 2 :])
@@ -181,12 +181,12 @@ def _fits(ours: tuple[int, ...], recorded: tuple[int, ...]) -> bool:
     return ours in (recorded, *joined)
 
 
-def _worst(part: str, names: Iterable[str], arrays: Mapping[str, Stage]) -> dict[str, str]:
-    """Name the array of a part that is nearest to its tolerance; none where all are exact."""
+def _worst(part: str, names: Iterable[str], arrays: Mapping[str, StageDifference]) -> dict[str, str]:
+    """Name the array of a part that is nearest to its tolerance; none if all are exact."""
     measured = [name for name in names if arrays[name].tolerance > 0]
     return {part: max(measured, key=lambda name: arrays[name].max_abs / arrays[name].tolerance)} if measured else {}
 
 
 def _results(recording: Recording) -> list[str]:
-    """List what is recorded, but for what only describes it."""
+    """List what is recorded, without descriptions."""
     return [*recording.arrays, *(name for name in recording.texts if not name.startswith(_DESCRIPTIONS))]

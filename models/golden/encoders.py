@@ -1,4 +1,4 @@
-"""Films into the network's input, films and phrases into features (SPEC.md 1 to 3)."""
+"""Films into the network's input, films and phrases into features (spec §1 to 3)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import numpy as np
 import torch
 
 from models.errors import ModelError
-from models.golden.subject import PHRASES, Computed, Subject, watched
+from models.golden.recording import PHRASES, Computed, RecordedNetwork, watched
 from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule
-from models.preprocess import prepare
+from models.reading.preprocess import prepare
 
 _STAGE_SIDE = 256
 
 
-def pictures(subject: Subject) -> Computed:
+def pictures(ours: RecordedNetwork) -> Computed:
     """Prepare every recorded film on both paths, and the batch of them all."""
-    side = subject.network.sizes.image_encoder.image_size
+    side = ours.network.sizes.image_encoder.image_size
     ready = InputRule(size=side, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="via_256")
-    # Cut out and not yet resized or normalized, the film is what the published training kept.
+    # The published training stored the cropped film, before it was resized and normalized.
     stage = InputRule(size=_STAGE_SIDE, mean=0, std=1, resize="via_256")
     direct = InputRule(size=side, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="direct")
     batch = []
-    count = sum(name.endswith("/raw_uint8") for name in subject.recording.arrays)
+    count = sum(name.endswith("/raw_uint8") for name in ours.recording.arrays)
     for name in (f"image{number}" for number in range(count)):
-        path = subject.recording.folder / f"{name}.png"
+        path = ours.recording.folder / f"{name}.png"
         raw = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
         if raw is None:
             raise ModelError(f"{path} cannot be read; restore the folder")
@@ -37,13 +37,13 @@ def pictures(subject: Subject) -> Computed:
     yield "x", np.stack(batch)
 
 
-def image_encoder(subject: Subject) -> Computed:
+def image_encoder(ours: RecordedNetwork) -> Computed:
     """Encode the films; every layer on the way."""
-    with watched(subject.network) as seen:
-        patches, positions, cls = subject.look()
+    with watched(ours.network) as seen:
+        patches, positions, cls = ours.look()
     after = seen["image_encoder.norm_after"]
     yield "img/ln_pre", seen["image_encoder.norm_before"]
-    for layer in range(subject.network.sizes.image_encoder.layers):
+    for layer in range(ours.network.sizes.image_encoder.layers):
         yield f"img/block{layer}", seen[f"image_encoder.layers.{layer}"]
     yield "img/cls_ln_post", after[:, 0]
     yield "img/patch_ln_post", after[:, 1:]
@@ -52,15 +52,15 @@ def image_encoder(subject: Subject) -> Computed:
     yield "img/cls_features", cls
 
 
-def prompt_encoder(subject: Subject) -> Computed:
+def prompt_encoder(ours: RecordedNetwork) -> Computed:
     """Split phrases into tokens and encode them; the last layer on the way for the first few."""
     for kind in PHRASES:
-        tokens = subject.phrases.encode(subject.recording.sentences(f"txt/{kind}/texts"))
+        tokens = ours.phrases.encode(ours.recording.sentences(f"txt/{kind}/texts"))
         yield f"txt/{kind}/ids", tokens
-        with watched(subject.network) as seen:
-            yield f"txt/{kind}/emb", subject.network.encode_prompts(torch.from_numpy(tokens))
+        with watched(ours.network) as seen:
+            yield f"txt/{kind}/emb", ours.network.encode_prompts(torch.from_numpy(tokens))
         if kind == "rg_queries":
-            few = subject.recording.extent("txt/rg_queries/ln_final")
-            last = subject.network.sizes.prompt_encoder.layers - 1
+            few = ours.recording.extent("txt/rg_queries/ln_final")
+            last = ours.network.sizes.prompt_encoder.layers - 1
             yield "txt/rg_queries/transformer_out", seen[f"prompt_encoder.layers.{last}"][:few]
             yield "txt/rg_queries/ln_final", seen["prompt_encoder.norm_after"][:few]

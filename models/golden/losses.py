@@ -1,24 +1,24 @@
-"""The losses of the published training (SPEC.md 10), of recorded random numbers and of the recorded sentences."""
+"""The losses of the published training (spec §10), of recorded random numbers and of the recorded sentences."""
 
 from __future__ import annotations
 
 import torch
 
-from models.golden.subject import Computed, Subject
+from models.golden.recording import Computed, RecordedNetwork
 from models.losses import contrast, language
 from models.losses.detection import focal
 from models.losses.matching import box_cost, giou_cost, l1_cost, match_evenly
 
 
-def losses(subject: Subject) -> Computed:
+def losses(ours: RecordedNetwork) -> Computed:
     """Compute every recorded loss, with the temperatures of the published training."""
-    yield from _matching(subject)
-    yield from _contrasts(subject)
-    yield from _language(subject)
+    yield from _matching(ours)
+    yield from _contrasts(ours)
+    yield from _language(ours)
 
 
-def _matching(subject: Subject) -> Computed:
-    take = subject.recording.take
+def _matching(ours: RecordedNetwork) -> Computed:
+    take = ours.recording.take
     proposed, target = take("loss/pred_boxes"), take("loss/target_boxes")
     assigned, matched = match_evenly(box_cost(proposed, target), take("loss/target_mask"))
     yield "loss/l1_cost", l1_cost(proposed, target)
@@ -28,8 +28,8 @@ def _matching(subject: Subject) -> Computed:
     yield "loss/focal_auto", focal(take("loss/probs"), matched)
 
 
-def _contrasts(subject: Subject) -> Computed:
-    take = subject.recording.take
+def _contrasts(ours: RecordedNetwork) -> Computed:
+    take = ours.recording.take
     yield "loss/global_contrastive", contrast.global_contrast(take("loss/z1"), take("loss/z2"), temperature=0.2)
     regions, sentences, valid = take("loss/z_reg"), take("loss/z_sent"), take("region/mask")
     chosen = contrast.sentence_contrast(regions, sentences, valid, temperature=0.25)
@@ -51,11 +51,11 @@ def _contrasts(subject: Subject) -> Computed:
     yield "loss/anat_contrastive", losses_of_regions
 
 
-def _language(subject: Subject) -> Computed:
-    texts = subject.recording.sentences("lm/train_targets")
-    generator = subject.network.generator
-    taught = language.lesson([subject.sentences.encode(text) for text in texts], max_length=generator.sizes.positions)
+def _language(ours: RecordedNetwork) -> Computed:
+    texts = ours.recording.sentences("lm/train_targets")
+    generator = ours.network.generator
+    taught = language.lesson([ours.sentences.encode(text) for text in texts], max_length=generator.sizes.positions)
     yield "lm/train_input_ids", taught.ids
     yield "lm/train_attention_mask", taught.attended
-    features = subject.recording.take("region/features_masked")[subject.recording.take("region/mask")]
+    features = ours.recording.take("region/features_masked")[ours.recording.take("region/mask")]
     yield "lm/train_loss", language.sentence_loss(language.logits_of(generator, features, taught), taught.ids)

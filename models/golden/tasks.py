@@ -1,4 +1,4 @@
-"""The paper's tasks: detection, grounding, regions and the selection of a report (SPEC.md 9)."""
+"""The paper's tasks: detection, grounding, regions and the selection of a report (spec §9)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.answers import FloatArray
-from models.deduplicate import similarity_of, unit_length
 from models.errors import ModelError
-from models.golden.subject import Computed, Subject
+from models.golden.recording import Computed, RecordedNetwork
 from models.manifest import ReportRule
+from models.reading.answers import FloatArray
+from models.reading.deduplicate import similarity_of, unit_length
 from models.tasks import detection, grounding, report
 from models.tasks import regions as boxes_of_films
 from models.tasks.batch import Picture, as_array, fill_up
@@ -27,21 +27,21 @@ _RULES = ("official", "hi", "lo", "soft", "soft_positiveness")
 _GROUNDINGS = {"official": GroundingSettings(), "scaled": GroundingSettings(scale=1.3)}
 
 
-def detections(subject: Subject) -> Computed:
+def detections(ours: RecordedNetwork) -> Computed:
     """Detect the classes of every data set, with the settings that were recorded."""
-    picture = subject.look()
+    picture = ours.look()
     for task, data_set in _DETECTIONS.items():
-        yield from _detection(subject, picture, f"od/{task}", data_set)
+        yield from _detection(ours, picture, f"od/{task}", data_set)
 
 
-def _detection(subject: Subject, picture: Picture, recorded: str, data_set: DataSet) -> Computed:
-    chosen = _chosen(class_prompts(data_set), subject.recording.sentences(f"{recorded}/class_names"))
-    classes = embed_classes(subject.network, subject.phrases, chosen)
+def _detection(ours: RecordedNetwork, picture: Picture, recorded: str, data_set: DataSet) -> Computed:
+    chosen = _chosen(class_prompts(data_set), ours.recording.sentences(f"{recorded}/class_names"))
+    classes = embed_classes(ours.network, ours.phrases, chosen)
     yield f"{recorded}/class_names", [prompt.name for prompt in chosen]
     yield f"{recorded}/box_prompt_emb", classes.located_by
     yield f"{recorded}/pos_prompt_emb", classes.positive
     yield f"{recorded}/neg_prompt_emb", classes.negative
-    found = detection.locate(subject.network, picture, classes.located_by)
+    found = detection.locate(ours.network, picture, classes.located_by)
     yield f"{recorded}/multiboxes", found.boxes
     yield f"{recorded}/multiboxes_weights", found.scores
     yield f"{recorded}/multiboxes_features", found.tokens
@@ -58,7 +58,7 @@ def _chosen(prompts: tuple[ClassPrompt, ...], names: list[str]) -> list[ClassPro
 
 
 def _variants(shipped: DetectionSettings, *, count: int) -> Iterator[tuple[str, DetectionSettings]]:
-    """Give the settings that were recorded: the published ones, and each with something else."""
+    """Return the recorded settings: the published ones, and variants of each."""
     yield "official", shipped
     yield "scaled", replace(shipped, scales=tuple(0.8 + 0.1 * number for number in range(count)))
     yield "weights_and_prompts", replace(shipped, by_prompts=True, by_weights=True, temperature=0.25)
@@ -66,12 +66,12 @@ def _variants(shipped: DetectionSettings, *, count: int) -> Iterator[tuple[str, 
     yield "prompts_sigmoid", replace(shipped, by_prompts=True, by_weights=False, temperature=1.0)
 
 
-def groundings(subject: Subject) -> Computed:
-    """Ground the recorded sentences; they are in the order in which they were asked, which is not the sorted one."""
-    picture = subject.look()
-    sentences = subject.recording.sentences_of_films("sg/sentences")
-    features, padding = fill_up([subject.embed(film) for film in sentences])
-    found = grounding.locate(subject.network, picture, features, padding)
+def groundings(ours: RecordedNetwork) -> Computed:
+    """Ground the recorded sentences, in the order in which they were asked, which is not sorted."""
+    picture = ours.look()
+    sentences = ours.recording.sentences_of_films("sg/sentences")
+    features, padding = fill_up([ours.embed(film) for film in sentences])
+    found = grounding.locate(ours.network, picture, features, padding)
     yield "sg/sentence_features", features
     yield "sg/sentence_mask", ~padding
     yield "sg/multiboxes", found.boxes
@@ -82,24 +82,24 @@ def groundings(subject: Subject) -> Computed:
                 yield f"sg/{variant}/pred_boxes{film}_{sentence}", rows
 
 
-def regions(subject: Subject) -> Computed:
+def regions(ours: RecordedNetwork) -> Computed:
     """Classify and explain the recorded boxes, without the recorded padding."""
-    network, picture = subject.network, subject.look()
-    given, mask = subject.recording.take("region/boxes"), subject.recording.take("region/mask")
+    network, picture = ours.network, ours.look()
+    given, mask = ours.recording.take("region/boxes"), ours.recording.take("region/mask")
     boxes, padding = fill_up([film[valid] for film, valid in zip(given, mask, strict=True)])
     yield "region/boxes", boxes
     yield "region/mask", ~padding
     yield "region/features_nopost", boxes_of_films.tokens_of(network, picture, boxes, padding)
     features = boxes_of_films.features_together(network, picture, boxes, padding)
     yield "region/features_masked", features
-    # Recorded without a mask: what fills up the row is looked at like any other box.
+    # Recorded without a mask: the padding is treated like any other box.
     apart = boxes_of_films.features_apart(network, picture, boxes, torch.zeros_like(padding))
     yield "region/features_nomask0", apart[:1]
     yield "region/token_ids", network.write(features[~padding])
-    yield "region/sentences", boxes_of_films.explain(network, subject.sentences, features, padding)
-    one = embed_classes(network, subject.phrases, class_prompts("mscxr"))
-    yield from zip(_judged("mscxr"), boxes_of_films.classify_one(features, one.positive), strict=True)
-    each = embed_classes(network, subject.phrases, class_prompts("cig"))
+    yield "region/sentences", boxes_of_films.explain(network, ours.sentences, features, padding)
+    single = embed_classes(network, ours.phrases, class_prompts("mscxr"))
+    yield from zip(_judged("mscxr"), boxes_of_films.classify_one(features, single.positive), strict=True)
+    each = embed_classes(network, ours.phrases, class_prompts("cig"))
     yield from zip(_judged("cig"), boxes_of_films.classify_each(features, each.positive, each.negative), strict=True)
 
 
@@ -107,11 +107,11 @@ def _judged(data_set: DataSet) -> tuple[str, str]:
     return f"region/rc_{data_set}/cls_probs", f"region/rc_{data_set}/pred"
 
 
-def positiveness(subject: Subject) -> Computed:
+def positiveness(ours: RecordedNetwork) -> Computed:
     """Choose the prompts that get a sentence, in both published ways."""
-    pathologies = _pathologies(subject)
-    features, negative = subject.recording.take("rg/box_features_post"), subject.recording.take("txt/rg_neg/emb")
-    positive = subject.recording.take("rg/token_prompts")[torch.tensor(pathologies)]
+    pathologies = _pathologies(ours)
+    features, negative = ours.recording.take("rg/box_features_post"), ours.recording.take("txt/rg_neg/emb")
+    positive = ours.recording.take("rg/token_prompts")[torch.tensor(pathologies)]
     noted = report.positiveness(features, positive, negative)
     yield "rg/cls_probs", noted
     yield "rg/region_mask", report.gets_sentence(noted, pathologies)
@@ -120,16 +120,16 @@ def positiveness(subject: Subject) -> Computed:
     yield "rg_noavg/region_mask", report.gets_sentence(greatest, pathologies, ignore_negative_pathologies=True)
 
 
-def selections(subject: Subject) -> Computed:
+def selections(ours: RecordedNetwork) -> Computed:
     """Drop what was said twice, under every recorded rule, with the published shift of numbers."""
-    recording = subject.recording
+    recording = ours.recording
     features, mask = (recording.take(f"rg/sentence_{part}") for part in ("features", "mask"))
     yield "rg/sentence_similarity01", np.stack([_similarity(film) for film in features])
     similarities = [similarity_of(as_array(film[told])) for film, told in zip(features, mask, strict=True)]
     others = [name for name in recording.texts if name.startswith("rg/postprocess/")]
     for name in dict.fromkeys([*(f"rg/postprocess/{rule}" for rule in _RULES), *others]):
         config = cast("dict[str, dict[str, float | str]]", recording.told(name))["config"]
-        yield name, {"config": config, **_reports(subject, similarities, config)}
+        yield name, {"config": config, **_reports(ours, similarities, config)}
 
 
 def _similarity(features: Tensor) -> FloatArray:
@@ -140,10 +140,10 @@ def _similarity(features: Tensor) -> FloatArray:
 
 
 def _reports(
-    subject: Subject, similarities: list[FloatArray], config: Mapping[str, float | str]
+    ours: RecordedNetwork, similarities: list[FloatArray], config: Mapping[str, float | str]
 ) -> dict[str, list[object]]:
     """Select under one recorded rule, for each film: what stays, and what the published code shows with it."""
-    recording = subject.recording
+    recording = ours.recording
     names, kinds = (recording.sentences(f"rg/prompt_{part}") for part in ("texts", "types"))
     sentences = recording.sentences_of_films("rg/pred_sentences_before_dedup")
     by_positiveness = config.get("sentence_preference") == "positiveness"
@@ -176,5 +176,5 @@ def _rule(config: Mapping[str, float | str]) -> ReportRule:
     )
 
 
-def _pathologies(subject: Subject) -> list[bool]:
-    return [kind == "pathology" for kind in subject.recording.sentences("rg/prompt_types")]
+def _pathologies(ours: RecordedNetwork) -> list[bool]:
+    return [kind == "pathology" for kind in ours.recording.sentences("rg/prompt_types")]

@@ -1,7 +1,7 @@
-"""Losses that draw a feature to the text that belongs to it, and away from others (SPEC.md 10).
+"""Contrastive losses between features and texts (spec §10).
 
-Similarity is the cosine over a temperature. Which texts a feature is held against is the callers' choice: they pass the
-classes they drew.
+Similarity is the cosine divided by a temperature. The callers choose the texts that a feature is compared with: they
+pass the drawn classes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ def finding_contrast(
 ) -> Tensor:
     """Choose, for each class, its prompt among those of all classes: "patho-cls", published with temperature 0.2.
 
+    A prompt that several classes have, as a finding that two data sets know, is one choice, and right for all of them.
+
     features: [F, C, dim], one for each class; positive, negative: prompts [C, dim]
     present: [F, C], True draws to the own positive prompt, False to the own negative one
     Returns [F, C], for `mean_by_film` over the labeled classes.
     """
-    similar = _similar(features, torch.cat([positive, negative])) / temperature
+    prompts = torch.cat([positive, negative])
+    similar = _similar(features, prompts) / temperature
     classes = torch.arange(positive.shape[0], device=features.device)
     own = torch.where(present, classes, classes + positive.shape[0])
-    return functional.cross_entropy(similar.transpose(1, 2), own, reduction="none")
+    first = (prompts.unsqueeze(1) == prompts).int().amin(dim=-1).argmax(dim=1)
+    repeated = first != torch.arange(len(prompts), device=features.device)
+    similar = similar.masked_fill(repeated, -torch.inf)
+    return functional.cross_entropy(similar.transpose(1, 2), first[own], reduction="none")
 
 
 def anatomy_contrast(
@@ -52,7 +58,7 @@ def anatomy_contrast(
     to_negative = _similar(features, negative) / temperature
     right = torch.where(present, to_positive, to_negative).masked_fill(~counted, 0)
     both = torch.stack([to_positive, to_negative], dim=-1).masked_fill(~counted.unsqueeze(-1), -torch.inf)
-    # Minus infinity everywhere would make the gradient no number.
+    # Minus infinity everywhere would make the gradient NaN.
     both = both.masked_fill(empty.unsqueeze(-1), 0)
     drawn_to = right.sum(dim=-1) / counted.sum(dim=-1).clamp(min=1)
     return (both.flatten(-2).logsumexp(dim=-1) - drawn_to).masked_fill(empty.squeeze(-1), 0)

@@ -1,7 +1,7 @@
-"""Losses of boxes and their scores (SPEC.md 10): findings, where a prompt has several boxes or none, and anatomy.
+"""Losses of boxes and scores (spec §10): for findings, where a prompt has several boxes or none, and for anatomy.
 
-Boxes are center x, center y, width, height as the detector's sigmoid proposes them; the published training does not
-clip them first. A match is chosen by more than boxes, but no gradient flows through the choice.
+Boxes are center x, center y, width, height as the detector's sigmoid proposes them; like the published training, they
+are not clipped. The matching uses more than boxes, but no gradient flows through it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.losses.matching import Answerer, box_cost, match_evenly, mean_over_assigned
+from models.losses import Answerer
+from models.losses.matching import box_cost, match_evenly, mean_over_assigned
 from models.losses.means import mean_by_film
 
 SCORE_WEIGHT = 3.0
-"""Of the score, among the costs of a match and in the loss of findings; 1 - likelihood has weight 1."""
+"""The weight of the score in the costs of a match and in the loss of findings; 1 - likelihood has weight 1."""
 
 _FOCUS = 2
 _SMALLEST = 1e-7
 
 
 class FindingLoss(NamedTuple):
-    """The two parts of the loss of findings, scalars, before they are weighed."""
+    """The two parts of the loss of findings, unweighted scalars."""
 
     box: Tensor
     score: Tensor
@@ -34,7 +35,7 @@ class FindingLoss(NamedTuple):
 
 
 def likelihood(tokens: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """Judge by its token whether a box shows its class: softmax of the dot products, not of cosines (SPEC.md 10).
+    """Judge by its token whether a box shows its class: softmax of the dot products, not of cosines (spec §10).
 
     tokens: [F, C, R, dim]; positive, negative: prompts [C, dim]
     Returns [F, C, R], 0..1.
@@ -43,7 +44,7 @@ def likelihood(tokens: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def focal(scores: Tensor, believed: Tensor) -> Tensor:
-    """Compare scores, 0..1, with what they should say, certain ones counting less (SPEC.md 10, DEP-18).
+    """Compare scores, 0..1, with what they should say, certain ones counting less (spec §10, DEP-18).
 
     scores, believed: any shape, float and bool; returns the same shape
     The rarer of the two answers weighs more: alpha is the other one's share, counted over the whole tensor and not per
@@ -65,11 +66,11 @@ def finding_detection(
     labeled: Tensor,
     answerer: Answerer = "first",
 ) -> FindingLoss:
-    """Draw boxes to the findings' targets and scores to the boxes that matched: "patho-detect" of SPEC.md 10.
+    """Draw boxes to the findings' targets and scores to the boxes that matched: "patho-detect" of spec §10.
 
     boxes: [F, C, R, 4]; scores, likely: [F, C, R], see `likelihood`
     target: [F, C, T, 4]; valid: [F, C, T], False for padding; labeled: [F, C], True where a film's boxes of a class are
-    known, be it that there are none
+    known, possibly none
     A pair costs 5 L1 + 2 (1 - gIoU) + (1 - likely) + 3 (1 - score). The box loss is the mean of the first two over the
     assigned pairs of a class, 0 for a class without targets; the score loss is the mean of `focal` over its R boxes;
     both are averaged over the labeled classes of a film, then over the films that have such. Targets beyond R in number
@@ -80,7 +81,7 @@ def finding_detection(
     target, valid, labeled = target[known], valid[known], labeled[known]
     costs = box_cost(boxes, target)
     doubts = (1 - likely) + SCORE_WEIGHT * (1 - scores)
-    # A doubt is alike for all targets of a box, and every box gets one: as published, it decides nothing but ties.
+    # This cost is the same for all targets of a box, and every box gets one: as published, it only decides ties.
     assigned, matched = match_evenly(costs + doubts.unsqueeze(-1), valid, answerer=answerer)
     return FindingLoss(
         box=mean_by_film(mean_over_assigned(costs, assigned), labeled),
@@ -91,7 +92,7 @@ def finding_detection(
 def anatomy_detection(
     boxes: Tensor, scores: Tensor, *, target: Tensor, present: Tensor, pairs: Tensor, pairs_present: Tensor
 ) -> Tensor:
-    """Draw boxes to the regions of the anatomy: "anat-detect" of SPEC.md 10, without a loss of scores (DEP-19).
+    """Draw boxes to the regions of the anatomy: "anat-detect" of spec §10, without a loss of scores (DEP-19).
 
     boxes: [F, A + B, R, 4] and scores: [F, A + B, R], of A regions with one box and then B with two, as both lungs have
     target: [F, A, 4]; present: [F, A]; pairs: [F, B, T, 4]; pairs_present: [F, B, T]

@@ -1,4 +1,4 @@
-"""The loss of the sentence generator, and what it is fed with while it is taught (SPEC.md 10)."""
+"""The loss of the sentence generator, and its inputs during training (spec §10)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.sentence_generator import KeyValueCache, SentenceGenerator
-from models.tokenizers import SENTENCE_END
+from models.network.sentence_generator import KeyValueCache, SentenceGenerator
+from models.reading.tokenizers import SENTENCE_END
 
 
 class Lesson(NamedTuple):
-    """Sentences to be learned.
+    """Target sentences.
 
-    ids: [S, T], int64, each sentence between two marks, filled up with the same mark
-    attended: [S, T], False where a row is only filled up
+    ids: [S, T], int64, each sentence between two end tokens, padded with the same token
+    attended: [S, T], False for padding
     """
 
     ids: Tensor
@@ -25,14 +25,15 @@ class Lesson(NamedTuple):
 
     @property
     def positions(self) -> Tensor:
-        """Number the tokens of each sentence [S, T] from 0; what only fills up a row has position 1."""
+        """Number the tokens of each sentence [S, T] from 0; padding has position 1."""
         return (self.attended.cumsum(dim=1) - 1).masked_fill(~self.attended, 1)
 
 
 def lesson(sentences: Sequence[Sequence[int]], *, max_length: int) -> Lesson:
-    """Put token ids of sentences, without marks, into rows of the longest one's length, on the CPU.
+    """Put the token ids of sentences, without end tokens, into rows of equal length, on the CPU.
 
-    max_length: what is beyond is cut off, the mark at the end first; the mark at the start counts. Published: 128.
+    max_length: longer rows are truncated, which removes the final end token first; the initial one counts. Published:
+    128.
     """
     rows = [[SENTENCE_END, *sentence, SENTENCE_END][:max_length] for sentence in sentences]
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
@@ -44,10 +45,10 @@ def lesson(sentences: Sequence[Sequence[int]], *, max_length: int) -> Lesson:
 
 
 def logits_of(generator: SentenceGenerator, features: Tensor, taught: Lesson) -> Tensor:
-    """Give the logits [S, T, vocabulary] of the token after each one of given sentences, in one pass.
+    """Return the logits [S, T, vocabulary] of the token after each token of given sentences, in one pass.
 
-    features: [S, dim], or [S, N, dim] where N of them stand before one sentence, each with a prefix of its own
-    Every token sees the whole prefix and the attended tokens up to itself (SPEC.md 7.2 and 10).
+    features: [S, dim], or [S, N, dim] if N of them stand before one sentence, each with its own prefix
+    Every token sees the whole prefix and the attended tokens up to itself (spec §7.2 and 10).
     """
     length = taught.ids.shape[1]
     several = features if features.dim() == 3 else features.unsqueeze(1)
@@ -67,8 +68,8 @@ def logits_of(generator: SentenceGenerator, features: Tensor, taught: Lesson) ->
 def sentence_loss(logits: Tensor, ids: Tensor) -> Tensor:
     """Compare logits [S, T, vocabulary] with the tokens that follow, of ids [S, T]: "anat-gen" and "sent-gen".
 
-    Returns a scalar, the mean over all S (T - 1) tokens, those that only fill up a row included: the published training
-    teaches its network to go on with marks (SPEC.md 10, BUG-10). 0 where there is no sentence.
+    Returns a scalar, the mean over all S (T - 1) tokens, padding included: the published training teaches its network
+    to continue with end tokens (spec §10, BUG-10). 0 if there is no sentence.
     """
     wanted = ids[:, 1:].flatten()
     total = functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted, reduction="sum")

@@ -1,8 +1,8 @@
-"""Which proposed box answers for which target: costs of all pairs, and the balanced matching of them (SPEC.md 10)."""
+"""Assigns proposed boxes to targets: the costs of all pairs, and their balanced matching (spec §10)."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,20 +11,19 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from models import boxes as unit_boxes
+from models.losses import Answerer
 
 L1_WEIGHT = 5.0
 GIOU_WEIGHT = 2.0
 
 Costs = NDArray[np.floating]
-Answerer = Literal["first", "cheapest"]
-"""Which of a target's proposals answers for it: that of its first copy, as published, or the one that costs least."""
 
 
 class Matching(NamedTuple):
     """Pairs of proposals and targets.
 
     assigned: [..., R, T], the pairs. Every proposal has one target, unless there are more targets than proposals: then
-    every proposal has a target of its own and the targets that would cost most have none.
+    every proposal has its own target and the most expensive targets have none.
     matched: [..., R], the one proposal of each target whose score is to rise
     """
 
@@ -33,23 +32,23 @@ class Matching(NamedTuple):
 
 
 def l1_cost(proposed: Tensor, target: Tensor) -> Tensor:
-    """Sum the four differences of every pair of center-size boxes [..., R, 4] and [..., T, 4], as [..., R, T]."""
+    """Return the L1 distance of every pair of center-size boxes [..., R, 4] and [..., T, 4], as [..., R, T]."""
     return torch.cdist(_precise(proposed), _precise(target), p=1)
 
 
 def giou_cost(proposed: Tensor, target: Tensor) -> Tensor:
-    """Give 1 - gIoU, 0..2, of every pair of center-size boxes [..., R, 4] and [..., T, 4], as [..., R, T]."""
+    """Return 1 - gIoU, 0..2, of every pair of center-size boxes [..., R, 4] and [..., T, 4], as [..., R, T]."""
     return 1 - unit_boxes.giou(*(unit_boxes.to_corners(_precise(boxes)) for boxes in (proposed, target)))
 
 
 def box_cost(proposed: Tensor, target: Tensor) -> Tensor:
-    """Weigh both costs as the published training does, as a cost and as a loss: 5 L1 + 2 (1 - gIoU), [..., R, T]."""
+    """Return the published weighting of both costs, also used as a loss: 5 L1 + 2 (1 - gIoU), [..., R, T]."""
     return L1_WEIGHT * l1_cost(proposed, target) + GIOU_WEIGHT * giou_cost(proposed, target)
 
 
 @torch.no_grad()
 def match_evenly(cost: Tensor, valid: Tensor, *, answerer: Answerer = "first") -> Matching:
-    """Share out the proposals evenly among the targets, at the least cost (SPEC.md 10, DEP-17).
+    """Share out the proposals evenly among the targets, at the least cost (spec §10, DEP-17).
 
     cost: [..., R, T]; valid: [..., T], False for targets that only fill up a row; those get nothing
     With n targets each gets floor(R / n) or ceil(R / n) proposals, by one solve for all. As published, `matched` is the
@@ -69,7 +68,7 @@ def match_evenly(cost: Tensor, valid: Tensor, *, answerer: Answerer = "first") -
             taken = copies % targets.size
             assigned[place][proposals, targets[taken]] = True
             if answerer == "cheapest":
-                # The cheapest of each target comes first, and the first of each target is kept.
+                # The proposals are sorted by cost, and the first of each target is kept.
                 order = np.argsort(costs[proposals, taken], kind="stable")
                 proposals = proposals[order[np.unique(taken[order], return_index=True)[1]]]
                 matched[place][proposals] = True
@@ -79,7 +78,7 @@ def match_evenly(cost: Tensor, valid: Tensor, *, answerer: Answerer = "first") -
 
 
 def mean_over_assigned(cost: Tensor, assigned: Tensor) -> Tensor:
-    """Average a cost [..., R, T] over the assigned pairs of each prompt, as [...]; 0 where there is none."""
+    """Average a cost [..., R, T] over the assigned pairs of each prompt, as [...]; 0 if there are none."""
     total = cost.masked_fill(~assigned, 0).sum(dim=(-2, -1))
     return total / assigned.sum(dim=(-2, -1)).clamp(min=1)
 
@@ -98,5 +97,5 @@ def _with_copies(cost: Costs) -> Costs:
 
 
 def _precise(numbers: Tensor) -> Tensor:
-    """Leave half precision, in which the areas of small boxes vanish, for float32."""
+    """Convert float16 to float32, because the areas of small boxes underflow in float16."""
     return numbers.to(torch.promote_types(numbers.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""How the losses of a batch become one number: only what a mask counts takes part, and a mean of nothing is 0."""
+"""Masked means of the losses of a batch; the mean of nothing is 0."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from torch import Tensor
 
 
 def mean_of(losses: Tensor, counted: Tensor) -> Tensor:
-    """Average losses [...] where counted [...], all alike, into a scalar."""
+    """Average losses [...] over the entries marked in counted [...], into a scalar."""
     return losses.masked_fill(~counted, 0).sum() / counted.sum().clamp(min=1)
 
 
 def mean_by_film(losses: Tensor, counted: Tensor) -> Tensor:
-    """Average losses [F, n] where counted [F, n] within each film, then over the films, into a scalar.
+    """Average losses [F, n] over counted [F, n] within each film, then over the films, into a scalar.
 
-    Films without anything counted take no part, as the published training leaves them out of its batch (SPEC.md 10).
+    Films without a counted entry are ignored, as the published training removes them from its batch (spec §10).
     """
     within = losses.masked_fill(~counted, 0).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
     return mean_of(within, counted.any(dim=1))

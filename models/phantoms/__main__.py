@@ -1,10 +1,10 @@
-"""Runnable: phantoms as files, and how fast they are made.
+"""Runnable: writes phantoms as files, or measures how fast they are made.
 
     python -m models.phantoms phantoms:2000000:8 --out DIR [--dicom] [--truth] [--side PIXELS] [--others]
     python -m models.phantoms --bench
 
-`--truth` writes DIR/truth.jsonl, a line for each film, as `boxes:DIR/truth.jsonl` is read: boxes are left, top, right,
-bottom in pixels of the file that the line names.
+`--truth` writes DIR/truth.jsonl, one line for each film, in the form that `boxes:DIR/truth.jsonl` reads: boxes are
+left, top, right, bottom in pixels of the file that the line names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 
 from models.boxes import to_corners
-from models.phantoms import dicom
+from models.command import command_parser, run
 from models.phantoms.others import OTHER_KINDS, OtherKind, other_film
 from models.phantoms.picture import phantom
 from models.phantoms.report import hints_of
@@ -31,8 +31,8 @@ _BENCH = parse_set("phantoms:1000000:200")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m models.phantoms", description="Make chest films with exact truth.")
+    """Run the command. Returns its exit status."""
+    parser = command_parser("models.phantoms", description="Make chest films with exact labels.")
     parser.add_argument("set", nargs="?", type=_set, help="phantoms:SEED:COUNT; seeds from 2000000 on are for tests")
     parser.add_argument("--out", type=Path, help="the folder to write to")
     parser.add_argument("--dicom", action="store_true", help="CR and DX objects instead of PNG files")
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 def bench() -> Mapping[str, float]:
-    """Measure films of network size, by the time one core spends on them."""
+    """Measure how many films of network size one core makes per second of CPU time."""
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:
@@ -91,25 +91,25 @@ def truth_line(film: Phantom, name: str, *, columns: int, rows: int) -> dict[str
     regions = [{"label": region.title(), "region": region, "xyxy": pixels(box)} for region, box in film.regions.items()]
     found = [
         {
-            "label": one.finding.replace("_", " ").title(),
-            "finding": one.finding,
-            "kind": one.kind,
-            "side": one.side,
-            "severity": one.severity,
-            "regions": one.regions,
-            "xyxy": pixels(one.box),
+            "label": instance.finding.replace("_", " ").title(),
+            "finding": instance.finding,
+            "kind": instance.kind,
+            "side": instance.side,
+            "severity": instance.severity,
+            "regions": instance.regions,
+            "xyxy": pixels(instance.box),
         }
-        for one in film.instances
+        for instance in film.instances
     ]
     sentences = [
         {
-            "text": one.text,
-            "findings": one.findings,
-            "positive": one.positive,
-            "regions": one.regions,
-            "boxes": [pixels(box) for box in one.boxes],
+            "text": sentence.text,
+            "findings": sentence.findings,
+            "positive": sentence.positive,
+            "regions": sentence.regions,
+            "boxes": [pixels(box) for box in sentence.boxes],
         }
-        for one in film.sentences
+        for sentence in film.sentences
     ]
     hints = [{"text": hint.text, "finding": hint.finding, "side": hint.side} for hint in hints_of(film)]
     return {
@@ -135,10 +135,13 @@ def _set(text: str) -> PhantomSet:
 
 
 def _save(folder: Path, seed: int, *, side: int, as_dicom: bool, others: bool) -> dict[str, object]:
-    """Write one film; returns its truth."""
+    """Write one film; returns its line of truth.jsonl."""
     kind: OtherKind | None = OTHER_KINDS[seed % len(OTHER_KINDS)] if others else None
     stem = f"{kind or 'phantom'}-{seed}"
     if as_dicom:
+        # Imported here because pydicom takes half a second.
+        from models.phantoms import dicom
+
         made = dicom.film(seed) if kind is None else dicom.other(seed, kind)
         made.dataset.save_as(folder / f"{stem}.dcm", enforce_file_format=True)
         return truth_line(made.phantom, f"{stem}.dcm", columns=made.columns, rows=made.rows)
@@ -149,4 +152,4 @@ def _save(folder: Path, seed: int, *, side: int, as_dicom: bool, others: bool) -
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

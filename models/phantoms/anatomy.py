@@ -1,7 +1,7 @@
 """A random body: sizes and outlines in centimeters, before anything is drawn.
 
-Sizes hang together as in people: ribs are counted from the top, so that a deep breath puts the diaphragm below more of
-them; whoever turns has one lung wider than the other and the breastbone off the spine.
+Sizes are correlated as in people: ribs are counted from the top, so a deep breath moves the diaphragm below more of
+them; a rotated patient has one lung wider than the other and the breastbone beside the spine.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.phantoms.dice import Dice
 from models.phantoms.drawing import smooth
 from models.phantoms.frame import Points
+from models.phantoms.random_streams import RandomStream
 from models.phantoms.truth import Side
 
 SIDES: tuple[Side, Side] = ("right", "left")
 SIGN: Mapping[Side, int] = {"right": -1, "left": 1}
-"""Of u on each side of the patient."""
+"""The sign of u on each side of the patient."""
 
-# How far out the lung reaches, as a share of its greatest half width, by its height from its top, 0, to its angle, 1.
+# The lung's lateral extent as a share of its greatest half width, by its height from its top, 0, to its angle, 1.
 _LATERAL = (
     (0.0, 0.33),
     (0.01, 0.42),
@@ -38,10 +38,10 @@ _LATERAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """What a case demands of its body before the rest is drawn.
+    """What a plan requires of its body before the rest is drawn.
 
     large_heart: how far the cardiothoracic ratio exceeds 0.5, None for a normal heart
-    shift: of the mediastinum, in cm of u; raised: by how many cm each hemidiaphragm is higher than it would be
+    shift: of the mediastinum, in cm of u; raised: by how many cm each hemidiaphragm is raised
     """
 
     supine: bool
@@ -83,43 +83,43 @@ class Anatomy:
     knob: tuple[float, float, float]
 
     def middle(self, v: float) -> float:
-        """Give u of the spine's center."""
+        """Return u of the spine's center."""
         amplitude, phase = self.curve
         return amplitude * math.sin(v / 9 + phase)
 
     def lateral(self, side: Side, v: Points) -> Points:
-        """Give how far out, without a sign, the lung of a side reaches at heights; beyond its ends as at them."""
+        """Return the lateral extent of a side's lung at these heights, unsigned; beyond its ends that of the end."""
         share = (v - self.top[side]) / (self.angle[side] - self.top[side])
         heights, widths = zip(*_LATERAL, strict=True)
         reach: Points = self.width[side] * np.interp(share, heights, widths)
         return reach
 
     def lateral_at(self, side: Side, v: float) -> float:
-        """Give the same at one height."""
+        """Return the lateral extent at one height."""
         return float(self.lateral(side, np.array([v]))[0])
 
 
-def anatomy(dice: Dice, habit: Habit) -> Anatomy:
+def anatomy(stream: RandomStream, habit: Habit) -> Anatomy:
     """Draw a body."""
-    half = dice.near(13.3, 0.9)
-    turn = dice.near(0, 0.7)
-    spacing = half * dice.between(0.158, 0.182)
-    ribs = dice.between(6.6, 9.2) if habit.supine else dice.between(7.8, 10.6)
-    top = {side: dice.near(0, 0.35) for side in SIDES}
-    width = {side: half * (1 - SIGN[side] * turn * 0.025) + dice.near(0, 0.25) for side in SIDES}
-    lower = {"right": 0.0, "left": dice.between(0.2, 1.6)}
+    half = stream.near(13.3, 0.9)
+    turn = stream.near(0, 0.7)
+    spacing = half * stream.between(0.158, 0.182)
+    ribs = stream.between(6.6, 9.2) if habit.supine else stream.between(7.8, 10.6)
+    top = {side: stream.near(0, 0.35) for side in SIDES}
+    width = {side: half * (1 - SIGN[side] * turn * 0.025) + stream.near(0, 0.25) for side in SIDES}
+    lower = {"right": 0.0, "left": stream.between(0.2, 1.6)}
     dome = {side: spacing * ribs + lower[side] - habit.raised[side] for side in SIDES}
-    angle = {side: dome[side] + dice.between(2.0, 5.4) + 0.3 * habit.raised[side] for side in SIDES}
+    angle = {side: dome[side] + stream.between(2.0, 5.4) + 0.3 * habit.raised[side] for side in SIDES}
     height = spacing * ribs
-    hilum = height * dice.between(0.42, 0.5)
-    excess, normal = dice.between(0, 1), dice.between(0.37, 0.485)
+    hilum = height * stream.between(0.42, 0.5)
+    excess, normal = stream.between(0, 1), stream.between(0.37, 0.485)
     ratio = normal if habit.large_heart is None else 0.5 + habit.large_heart * (0.9 + 0.2 * excess)
-    curve = (dice.near(0, 0.35) * (3 if dice.chance(0.12) else 1), dice.between(0, 6.28))
+    curve = (stream.near(0, 0.35) * (3 if stream.chance(0.12) else 1), stream.between(0, 6.28))
     shift = habit.shift + 0.5 * turn
-    arch = height * dice.between(0.23, 0.3)
-    knob = (2.9 + dice.between(-0.6, 1.1) + shift, arch, dice.between(1.3, 2.1))
+    arch = height * stream.between(0.23, 0.3)
+    knob = (2.9 + stream.between(-0.6, 1.1) + shift, arch, stream.between(1.3, 2.1))
     lungs = {
-        side: _lung(dice, SIGN[side], width=width[side], top=top[side], dome=dome[side], angle=angle[side])
+        side: _lung(stream, SIGN[side], width=width[side], top=top[side], dome=dome[side], angle=angle[side])
         for side in SIDES
     }
     return Anatomy(
@@ -131,36 +131,36 @@ def anatomy(dice: Dice, habit: Habit) -> Anatomy:
         spacing=spacing,
         hilum=hilum,
         arch=arch,
-        carina=hilum - dice.between(0.6, 1.6),
+        carina=hilum - stream.between(0.6, 1.6),
         ratio=ratio,
         shift=shift,
         turn=turn,
         curve=curve,
-        depth=dice.between(18, 25),
-        wall=dice.between(5.0, 9.5),
-        fat=dice.between(1.4, 5.0) * (1.5 if dice.chance(0.2) else 1),
-        breast=dice.between(0.3, 1.0) if dice.chance(0.45) else 0.0,
+        depth=stream.between(18, 25),
+        wall=stream.between(5.0, 9.5),
+        fat=stream.between(1.4, 5.0) * (1.5 if stream.chance(0.2) else 1),
+        breast=stream.between(0.3, 1.0) if stream.chance(0.45) else 0.0,
         lungs=lungs,
-        heart=_heart(dice, ratio * (width["right"] + width["left"]), shift=shift, hilum=hilum, dome=dome),
-        vessels=_great_vessels(dice, knob, shift=shift, arch=arch, hilum=hilum),
+        heart=_heart(stream, ratio * (width["right"] + width["left"]), shift=shift, hilum=hilum, dome=dome),
+        vessels=_great_vessels(stream, knob, shift=shift, arch=arch, hilum=hilum),
         knob=knob,
     )
 
 
-def _lung(dice: Dice, sign: int, *, width: float, top: float, dome: float, angle: float) -> Points:
-    """Draw a lung's outline: down its outer edge, along the diaphragm, up beside the spine."""
+def _lung(stream: RandomStream, sign: int, *, width: float, top: float, dome: float, angle: float) -> Points:
+    """Draw a lung's outline: down its lateral edge, along the diaphragm, up beside the spine."""
     height, deep = angle - top, angle - dome
-    inner = dice.between(0.2, 0.9)
-    peak = dice.between(0.38, 0.5)
+    inner = stream.between(0.2, 0.9)
+    peak = stream.between(0.38, 0.5)
     outer = smooth([(share * width, top + height * level) for level, share in _LATERAL], steps=4)
     base = smooth(
         [
             (0.985 * width, angle),
-            (0.90 * width, angle - deep * dice.between(0.5, 0.64)),
+            (0.90 * width, angle - deep * stream.between(0.5, 0.64)),
             (0.70 * width, dome + deep * 0.14),
             (peak * width, dome),
-            (0.2 * width, dome + deep * dice.between(0.1, 0.3)),
-            (inner, dome + deep * dice.between(0.25, 0.55)),
+            (0.2 * width, dome + deep * stream.between(0.1, 0.3)),
+            (inner, dome + deep * stream.between(0.25, 0.55)),
         ],
         steps=4,
     )
@@ -180,14 +180,14 @@ def _lung(dice: Dice, sign: int, *, width: float, top: float, dome: float, angle
     return outline
 
 
-def _heart(dice: Dice, across: float, *, shift: float, hilum: float, dome: Mapping[Side, float]) -> Points:
-    """Draw the outline of a heart of exactly a width in cm."""
-    right = across * dice.between(0.27, 0.36)
+def _heart(stream: RandomStream, across: float, *, shift: float, hilum: float, dome: Mapping[Side, float]) -> Points:
+    """Draw the outline of a heart with exactly this width in cm."""
+    right = across * stream.between(0.27, 0.36)
     left = across - right
-    bottom = dome["left"] + dice.between(0.4, 1.6)
-    floor = dome["right"] + dice.between(0.2, 1.2)
+    bottom = dome["left"] + stream.between(0.4, 1.6)
+    floor = dome["right"] + stream.between(0.2, 1.2)
     tall, deep = bottom - hilum, floor - hilum
-    droop = dice.between(0.16, 0.34)
+    droop = stream.between(0.16, 0.34)
     outline = smooth(
         [
             (-0.42 * right, hilum - 1.0),
@@ -210,9 +210,11 @@ def _heart(dice: Dice, across: float, *, shift: float, hilum: float, dome: Mappi
     return outline
 
 
-def _great_vessels(dice: Dice, knob: tuple[float, float, float], *, shift: float, arch: float, hilum: float) -> Points:
-    """Draw the outline of the upper mediastinum: cava on the right, pulmonary trunk on the left, the arch apart."""
-    wide = dice.between(0.85, 1.25)
+def _great_vessels(
+    stream: RandomStream, knob: tuple[float, float, float], *, shift: float, arch: float, hilum: float
+) -> Points:
+    """Draw the outline of the upper mediastinum: cava on the right, pulmonary trunk on the left, without the arch."""
+    wide = stream.between(0.85, 1.25)
     edge = knob[0] - shift
     outline = smooth(
         [

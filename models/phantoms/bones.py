@@ -1,4 +1,4 @@
-"""Ribs, collarbones, shoulder blades, spine: their courses in centimeters, whole or broken."""
+"""Ribs, clavicles, scapulae and spine: their lines in centimeters, intact or broken."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.phantoms.anatomy import SIDES, SIGN, Anatomy
-from models.phantoms.dice import Dice
 from models.phantoms.drawing import blank, ellipse, fill, ramp, ribbon, rounded, share, smooth, soften, strokes
 from models.phantoms.frame import ByteArray, FloatArray, Frame, Points
+from models.phantoms.random_streams import RandomStream
 from models.phantoms.scene import Scene
 from models.phantoms.truth import Side
 
@@ -19,14 +19,14 @@ _POINTS = 26
 """Of a rib's line, 14 of them behind."""
 _GAP = 0.36
 _REACH = 1.4
-"""How far from a break, in cm along the bone, its ends are out of place."""
+"""How far from a break, in cm along the bone, its ends are displaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
     """A broken bone.
 
-    rib: 1 to 11, None for the collarbone; place: along its course, 0..1; offset: of its ends, in cm
+    rib: 1 to 11, None for the clavicle; place: along its line, 0..1; offset: of its ends, in cm
     """
 
     side: Side
@@ -36,7 +36,7 @@ class Break:
 
 
 def rib_courses(body: Anatomy, side: Side) -> Points:
-    """Give the lines of the ribs of a side [rib, point, 2]: out from the spine behind, then in again in front."""
+    """Return the lines of a side's ribs [rib, point, 2]: outward from the spine behind, then inward again in front."""
     number = np.arange(1, RIBS + 1)[:, np.newaxis]
     start = -1.2 + (number - 1) * body.spacing
     drop = (1.9 + 0.36 * np.minimum(number, 8)) * body.spacing
@@ -51,7 +51,7 @@ def rib_courses(body: Anatomy, side: Side) -> Points:
 
 
 def collarbone(body: Anatomy, side: Side) -> Points:
-    """Give the line of a collarbone from the breastbone outwards."""
+    """Return the line of a clavicle from the breastbone outward."""
     half = body.width[side]
     rise = -1.6 if body.supine else 0.0
     line = smooth(
@@ -68,7 +68,7 @@ def collarbone(body: Anatomy, side: Side) -> Points:
 
 
 def break_point(body: Anatomy, broken: Break) -> tuple[float, float]:
-    """Say where a bone is broken."""
+    """Return the point where a bone is broken."""
     line = collarbone(body, broken.side) if broken.rib is None else rib_courses(body, broken.side)[broken.rib - 1]
     place = broken.place * (len(line) - 1)
     u, v = (float(np.interp(place, np.arange(len(line)), axis)) for axis in line.T)
@@ -76,20 +76,20 @@ def break_point(body: Anatomy, broken: Break) -> tuple[float, float]:
 
 
 def reach_of(broken: Break) -> float:
-    """Say how far from a break, in cm, the film differs from that of a whole bone."""
+    """Return how far from a break, in cm, the film differs from that of an intact bone."""
     return _REACH + 0.45 + 0.35 * abs(broken.offset)
 
 
-def add_bones(scene: Scene, dice: Dice, breaks: Sequence[Break]) -> None:
+def add_bones(scene: Scene, stream: RandomStream, breaks: Sequence[Break]) -> None:
     """Add all bones to a scene."""
-    calcium = dice.between(0.75, 1.35)
+    calcium = stream.between(0.75, 1.35)
     scene.dense[...] += _spine(scene.frame, scene.body, calcium)
     scene.dense[...] += _shoulders(scene.frame, scene.body, calcium)
     _add_ribs(scene, calcium, breaks)
     layer = blank(scene.frame)
     bones = []
     for side in SIDES:
-        broken = [one for one in breaks if one.side == side and one.rib is None]
+        broken = [fracture for fracture in breaks if fracture.side == side and fracture.rib is None]
         bones += _pieces(collarbone(scene.body, side), broken)
     _shells(scene.frame, bones, onto=layer, widths=(1.1, 0.66), values=(235, 150))
     scene.dense[...] += share(layer) * np.float32(2.3 * calcium)
@@ -102,8 +102,8 @@ def _add_ribs(scene: Scene, calcium: float, breaks: Sequence[Break]) -> None:
         courses = rib_courses(scene.body, side)
         backs: list[Points] = []
         for rib, course in enumerate(courses, 1):
-            broken = [one for one in breaks if (one.side, one.rib) == (side, rib)]
-            # Only what lies behind breaks: in front there is cartilage.
+            broken = [fracture for fracture in breaks if (fracture.side, fracture.rib) == (side, rib)]
+            # Ribs break behind only: in front there is cartilage.
             backs += _pieces(course, broken, end=half)
         fronts = list(courses[:, half - 1 :])
         _shells(scene.frame, backs, onto=behind, widths=(0.95, 0.52), values=(230, 165))
@@ -114,21 +114,21 @@ def _add_ribs(scene: Scene, calcium: float, breaks: Sequence[Break]) -> None:
 
 
 def _fade_in_front(scene: Scene, before: ByteArray) -> None:
-    """Let the ribs in front end in cartilage, which casts no shadow."""
+    """Fade the anterior ribs into cartilage, which casts no shadow."""
     half = max(scene.body.width.values())
     away = np.abs(scene.u - np.float32(scene.body.turn))
     before[...] = (before * ramp(away, 0.42 * half, 0.72 * half)).astype(np.uint8)
 
 
 def _fade_at_spine(scene: Scene, behind: ByteArray) -> None:
-    """Let the ribs behind fade towards the spine, where they turn away from the film."""
+    """Fade the posterior ribs toward the spine, where they turn away from the film."""
     behind[...] = (behind * (np.float32(0.12) + np.float32(0.88) * ramp(np.abs(scene.u), 0.6, 5.5))).astype(np.uint8)
 
 
 def _shells(
     frame: Frame, lines: Sequence[Points], *, onto: ByteArray, widths: tuple[float, float], values: tuple[int, int]
 ) -> None:
-    """Draw bones as shells around cores."""
+    """Draw bones as a shell around a core."""
     for width, value in zip(widths, values, strict=True):
         whole = [line for line in lines if len(line) == len(lines[0])]
         pieces = [ribbon(line, width) for line in lines if len(line) != len(lines[0])]
@@ -136,11 +136,11 @@ def _shells(
 
 
 def _pieces(line: Points, breaks: Sequence[Break], *, end: int | None = None) -> list[Points]:
-    """Break a line, or its points before an end, at the first break: its ends leave a gap and step apart sideways."""
+    """Break a line at the first break before its end: the two ends leave a gap and are displaced sideways."""
     if not breaks:
         return [line[:end]]
     broken = breaks[0]
-    # Far from the break the line keeps its own points, so that the bone stays the same there.
+    # Far from the break the line keeps its points, so that the bone is unchanged there.
     own = np.arange(len(line), dtype=np.float64)
     place = broken.place * own[-1]
     along = np.concatenate([[0.0], np.cumsum(np.sqrt((np.diff(line, axis=0) ** 2).sum(axis=1)))])
@@ -159,7 +159,7 @@ def _pieces(line: Points, breaks: Sequence[Break], *, end: int | None = None) ->
 
 
 def _spine(frame: Frame, body: Anatomy, calcium: float) -> FloatArray:
-    """Draw the vertebrae, their arches and the breastbone's faint edges."""
+    """Draw the vertebrae, their arches and the faint edges of the breastbone."""
     layer = blank(frame)
     tall = body.spacing * 0.97
     number = np.arange(-5, 15)
@@ -180,7 +180,7 @@ def _spine(frame: Frame, body: Anatomy, calcium: float) -> FloatArray:
 
 
 def _shoulders(frame: Frame, body: Anatomy, calcium: float) -> FloatArray:
-    """Draw shoulder blades and upper arms."""
+    """Draw scapulae and upper arms."""
     blades, edges, arms, heads = blank(frame), blank(frame), [], []
     for side in SIDES:
         sign, half = SIGN[side], body.width[side]

@@ -1,7 +1,7 @@
-"""Phantoms as DICOM: Computed Radiography (PS3.3 A.2) and Digital X-Ray for presentation (A.26), of made-up patients.
+"""Phantoms as DICOM: Computed Radiography (PS3.3 A.2) and Digital X-Ray for presentation (A.26), of invented patients.
 
-Class, bits, polarity and size are thrown with the seed, so that a set holds what modalities send. The seed also makes
-the UIDs: the same film has the same ones.
+SOP class, bits, polarity and size are drawn from the seed, so that a set covers what modalities send. The seed also
+determines the UIDs: the same film always has the same ones.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pydicom.uid import (
     ExplicitVRLittleEndian,
 )
 
-from models.phantoms.dice import Dice
 from models.phantoms.film import GrayArray
 from models.phantoms.others import OtherKind, other_film, other_gray
-from models.phantoms.picture import develop_case, draw, truth_of
-from models.phantoms.plan import case_of
+from models.phantoms.picture import draw, gray_of, truth_of
+from models.phantoms.plan import plan_of
+from models.phantoms.random_streams import RandomStream
 from models.phantoms.truth import Phantom
 
 SIZES = ((1024, 1024), (1760, 2140), (2140, 1760), (2000, 2500), (2048, 2048), (2500, 3000), (3000, 2500))
-"""Columns and rows of films."""
+"""Columns and rows of the films."""
 _DRAWN_SIDE = 640
-"""Films are drawn with a shorter side of at most so many pixels, and then enlarged."""
+"""Films are drawn with at most this many pixels on the shorter side, and then enlarged."""
 _DATE, _TIME = "20000101", "120000"
 _REGIONS: Mapping[str, tuple[str, str, str]] = {
     "CHEST": ("816094009", "SCT", "Chest"),
@@ -48,8 +48,8 @@ _VIEWS: Mapping[str, tuple[str, str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Film:
-    """A phantom and its DICOM object. columns, rows: of the object; the phantom's square lies in its middle."""
+class DicomFilm:
+    """A phantom and its DICOM object. columns, rows: of the object; the phantom's square is in its middle."""
 
     phantom: Phantom
     dataset: Dataset
@@ -69,38 +69,38 @@ class Format:
 
 
 def format_of(seed: int) -> Format:
-    """Throw how the film of a seed is stored."""
-    dice = Dice(seed, "format")
-    columns, rows = dice.pick(SIZES)
+    """Draw the storage format of a seed's film."""
+    stream = RandomStream(seed, "format")
+    columns, rows = stream.pick(SIZES)
     return Format(
-        modality="CR" if dice.chance(0.5) else "DX",
-        photometric="MONOCHROME1" if dice.chance(0.4) else "MONOCHROME2",
-        bits=dice.pick((12, 12, 14, 15, 16)),
+        modality="CR" if stream.chance(0.5) else "DX",
+        photometric="MONOCHROME1" if stream.chance(0.4) else "MONOCHROME2",
+        bits=stream.pick((12, 12, 14, 15, 16)),
         columns=columns,
         rows=rows,
     )
 
 
-def film(seed: int, stored: Format | None = None) -> Film:
-    """Make the DICOM film of a seed; stored: None for what the seed throws."""
+def film(seed: int, stored: Format | None = None) -> DicomFilm:
+    """Make the DICOM film of a seed; stored: None for the format that the seed determines."""
     form = format_of(seed) if stored is None else stored
     columns, rows = _drawn_size(form)
-    drawn = draw(case_of(seed), columns=columns, rows=rows)
-    gray = develop_case(drawn)
+    drawn = draw(plan_of(seed), columns=columns, rows=rows)
+    gray = gray_of(drawn)
     left, top = (columns - min(columns, rows)) // 2, (rows - min(columns, rows)) // 2
     square = gray[top : top + min(columns, rows), left : left + min(columns, rows)]
     truth = truth_of(drawn, (square >> 8).astype(np.uint8))
-    return Film(phantom=truth, dataset=_dataset(truth, gray, form, "CHEST"), columns=form.columns, rows=form.rows)
+    return DicomFilm(phantom=truth, dataset=_dataset(truth, gray, form, "CHEST"), columns=form.columns, rows=form.rows)
 
 
-def other(seed: int, kind: OtherKind, stored: Format | None = None) -> Film:
-    """Make the DICOM object of a film that is not to be read."""
+def other(seed: int, kind: OtherKind, stored: Format | None = None) -> DicomFilm:
+    """Make the DICOM object of a film that must not be read."""
     form = format_of(seed) if stored is None else stored
     columns, rows = _drawn_size(form)
     gray = other_gray(seed, kind, columns=columns, rows=rows)
     truth = other_film(seed, kind, min(columns, rows))
     part = {"lateral": "CHEST", "blank": "CHEST"}.get(kind, kind.upper())
-    return Film(phantom=truth, dataset=_dataset(truth, gray, form, part), columns=form.columns, rows=form.rows)
+    return DicomFilm(phantom=truth, dataset=_dataset(truth, gray, form, part), columns=form.columns, rows=form.rows)
 
 
 def _drawn_size(form: Format) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Shapes on films, drawn so that a film is the same on every machine.
+"""Drawing primitives whose results are the same on every machine.
 
-OpenCV draws and blurs bytes in whole numbers, exactly; numpy adds and multiplies single floats exactly as IEEE 754
-says. Nothing else touches a pixel: no filter of OpenCV on floats, no sum of an array of floats, and powers and
-exponentials only in tables that are rounded before they are used.
+OpenCV draws and blurs bytes with integer arithmetic, which is exact; numpy adds and multiplies float32 exactly as IEEE
+754 specifies. Nothing else touches a pixel: no OpenCV filter on floats, no sum over an array of floats, and powers and
+exponentials only in tables that are rounded before use.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.phantoms.dice import Dice
 from models.phantoms.frame import ByteArray, FloatArray, Frame, Points
+from models.phantoms.random_streams import RandomStream
 
 _FRACTION_BITS = 4
 
 
 def smooth(points: Sequence[tuple[float, float]] | Points, *, steps: int = 6, closed: bool = False) -> Points:
-    """Lay a Catmull-Rom curve through points [n, 2], with some steps from each to the next."""
+    """Return a Catmull-Rom curve through points [n, 2], with some steps between neighbors."""
     knots = np.asarray(points, dtype=np.float64)
     if closed:
         knots = np.concatenate([knots[-1:], knots, knots[:2]])
@@ -35,7 +35,7 @@ def smooth(points: Sequence[tuple[float, float]] | Points, *, steps: int = 6, cl
 
 
 def ribbon(lines: Points, width: float | Points) -> Points:
-    """Give the outlines [..., 2 n, 2] of bands along lines [..., n, 2]; a width for all, or [..., 1, 1] for each."""
+    """Return the outlines [..., 2 n, 2] of bands along lines [..., n, 2]; width: one, or [..., 1, 1] for each."""
     along = np.empty_like(lines)
     along[..., 1:-1, :] = lines[..., 2:, :] - lines[..., :-2, :]
     along[..., 0, :] = lines[..., 1, :] - lines[..., 0, :]
@@ -46,20 +46,20 @@ def ribbon(lines: Points, width: float | Points) -> Points:
 
 
 def ellipse(center: tuple[float, float], radii: tuple[float, float], *, steps: int = 24) -> Points:
-    """Give the outline of an ellipse."""
+    """Return the outline of an ellipse."""
     turn = np.arange(steps) * (2 * np.pi / steps)
     return np.stack([center[0] + radii[0] * np.cos(turn), center[1] + radii[1] * np.sin(turn)], axis=1)
 
 
 def blank(frame: Frame) -> ByteArray:
-    """Give a layer without anything on it."""
+    """Return an empty layer."""
     return np.zeros((frame.rows, frame.columns), dtype=np.uint8)
 
 
 def fill(
     frame: Frame, outlines: Sequence[Points] | Points, *, onto: ByteArray | None = None, value: int = 255
 ) -> ByteArray:
-    """Fill outlines, each by itself, with soft edges; what was drawn later covers what was drawn before."""
+    """Fill outlines one by one, with soft edges; later ones cover earlier ones."""
     layer = blank(frame) if onto is None else onto
     for outline in _fixed(frame, outlines):
         cv2.fillPoly(layer, [outline], (value,), lineType=cv2.LINE_AA, shift=_FRACTION_BITS)
@@ -79,13 +79,13 @@ def strokes(
 
 
 def rounded(mask: ByteArray, radius: float) -> FloatArray:
-    """Give a mask the thickness of a body with a round edge: 0 at its edge, 1 from a radius in pixels on."""
+    """Give a mask the thickness of a body with a round edge: 0 at its edge, rising to 1 at a radius in pixels."""
     inside = (mask > 127).astype(np.uint8)
-    # Of OpenCV's fast distances only those in whole steps do not depend on the processor: an octagon for a circle.
+    # Only OpenCV's integer distances are the same on all processors; they approximate a circle by an octagon.
     straight = np.asarray(cv2.distanceTransform(inside, cv2.DIST_C, 3), dtype=np.float32)
     steps = np.asarray(cv2.distanceTransform(inside, cv2.DIST_L1, 3, dstType=cv2.CV_8U)).astype(np.float32)
     away = np.maximum(straight, steps * np.float32(0.7071))
-    # The soft edge tells where within its pixel the edge runs.
+    # The soft edge encodes the position of the edge within its pixel.
     away = np.maximum(away + share(mask) - np.float32(1.5), 0)
     near = np.clip(1 - away * np.float32(1 / max(radius, 1.0)), 0, 1)
     thickness: FloatArray = np.sqrt(1 - near * near)
@@ -101,18 +101,18 @@ def soften(layer: ByteArray, sigma: float) -> ByteArray:
 
 
 def share(layer: ByteArray) -> FloatArray:
-    """Turn a layer's bytes into 0..1."""
+    """Convert a layer's bytes to 0..1."""
     return layer.astype(np.float32) * np.float32(1 / 255)
 
 
-def clouds(frame: Frame, dice: Dice, *, size: float, layers: int = 2) -> FloatArray:
-    """Make noise that varies over some cm, and finer below: about -1..1."""
+def clouds(frame: Frame, stream: RandomStream, *, size: float, layers: int = 2) -> FloatArray:
+    """Return noise that varies over some cm, with finer detail: about -1..1."""
     total = np.zeros((frame.rows, frame.columns), dtype=np.float32)
     weight = 1.0
     for layer in range(layers):
-        # Twice as many cells as the size asks for, evened out: corners of cells would show.
+        # Twice as many cells as the size needs, then blurred: the corners of cells would be visible otherwise.
         step = max(1.0, size * frame.scale / 2 ** (layer + 1))
-        grid = dice.bytes(max(4, round(frame.rows / step)), max(4, round(frame.columns / step)))
+        grid = stream.bytes(max(4, round(frame.rows / step)), max(4, round(frame.columns / step)))
         grid = soften(grid, 0.9)
         wide = cv2.resize(grid, (frame.columns, frame.rows), interpolation=cv2.INTER_LINEAR_EXACT)
         total += (wide.astype(np.float32) - np.float32(127.5)) * np.float32(weight / 42)
@@ -121,14 +121,14 @@ def clouds(frame: Frame, dice: Dice, *, size: float, layers: int = 2) -> FloatAr
 
 
 def ramp(values: FloatArray, low: float, high: float) -> FloatArray:
-    """Rise smoothly from 0 at low to 1 at high; low may be the larger one."""
+    """Rise smoothly from 0 at low to 1 at high; low may be greater than high."""
     t = np.clip((values - np.float32(low)) * np.float32(1 / (high - low)), 0, 1)
     risen: FloatArray = t * t * (3 - 2 * t)
     return risen
 
 
 def _fixed(frame: Frame, lines: Sequence[Points] | Points) -> list[NDArray[np.int32]]:
-    """Bring lines of the body to OpenCV's whole numbers, which count parts of pixels from a pixel's center."""
+    """Convert body coordinates to OpenCV's fixed-point numbers, which count from a pixel's center."""
     if not len(lines):
         return []
     points = np.concatenate(lines)

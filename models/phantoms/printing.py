@@ -1,4 +1,4 @@
-"""What is on a film beside the patient: letters of lead, printed words, shutters, borders."""
+"""What is on a film besides the patient: side markers, printed words, shutters, borders."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.phantoms.dice import Dice
 from models.phantoms.film import GrayArray
 from models.phantoms.frame import Frame
-from models.phantoms.regions import Window
+from models.phantoms.random_streams import RandomStream
+from models.phantoms.regions import ShutterWindow
 
-# Strokes of letters that are 2 wide and 3 tall, by the corners they pass.
+# Strokes of letters that are 2 wide and 3 tall, given by their corner points.
 _LETTERS: Mapping[str, tuple[str, ...]] = {
     "A": ("03 10 23", "0.4,1.8 1.6,1.8"),
     "B": ("00 03 13 2,2.3 1,1.5 2,0.7 10 00",),
@@ -32,22 +32,22 @@ _WORDS = ("AP PORTABLE", "SUPINE", "PORTABLE", "AP", "ERECT", "PA", "BETT", "AP 
 _SHUTTERED = 0.28
 
 
-def shutters(dice: Dice) -> Window:
-    """Throw what of the square the collimator leaves."""
-    if not dice.chance(_SHUTTERED):
-        return Window()
+def shutters(stream: RandomStream) -> ShutterWindow:
+    """Draw the part of the square that the collimator leaves visible."""
+    if not stream.chance(_SHUTTERED):
+        return ShutterWindow()
     near, far = [0.0, 0.0], [1.0, 1.0]
     for axis in (0, 1):
-        if dice.chance(0.6):
-            near[axis] = dice.between(0.0, 0.07)
-        if dice.chance(0.6):
-            far[axis] = 1 - dice.between(0.0, 0.07)
-    return Window(left=near[0], top=near[1], right=far[0], bottom=far[1])
+        if stream.chance(0.6):
+            near[axis] = stream.between(0.0, 0.07)
+        if stream.chance(0.6):
+            far[axis] = 1 - stream.between(0.0, 0.07)
+    return ShutterWindow(left=near[0], top=near[1], right=far[0], bottom=far[1])
 
 
-def shut(gray: GrayArray, window: Window, frame: Frame, dice: Dice) -> None:
-    """Cover what the collimator cut off: black, white or gray, with or without soft edges."""
-    color = dice.pick((0, 0, 0, 65535, 58000, 12000))
+def shut(gray: GrayArray, window: ShutterWindow, frame: Frame, stream: RandomStream) -> None:
+    """Cover what the collimator cut off: black, white or gray."""
+    color = stream.pick((0, 0, 0, 65535, 58000, 12000))
     left, top = (frame.columns - frame.side) // 2, (frame.rows - frame.side) // 2
     if window.top > 0:
         gray[: top + round(window.top * frame.side)] = color
@@ -59,31 +59,38 @@ def shut(gray: GrayArray, window: Window, frame: Frame, dice: Dice) -> None:
         gray[:, left + round(window.right * frame.side) :] = color
 
 
-def label(gray: GrayArray, frame: Frame, dice: Dice) -> None:
-    """Put side letters and words where technicians put them; the letter always tells the true side."""
+def label(gray: GrayArray, frame: Frame, stream: RandomStream) -> None:
+    """Draw side markers and words where technicians place them; the marker always shows the true side."""
     layer = np.zeros(gray.shape, dtype=np.uint8)
-    if dice.chance(0.8):
-        letter = dice.pick("LLR")
-        x = dice.between(0.84, 0.96) if letter == "L" else dice.between(0.04, 0.16)
-        at, size = (x, dice.between(0.03, 0.2)), dice.between(0.018, 0.04)
-        _write(layer, frame, letter, at, size, turn=dice.near(0, 0.15) if dice.chance(0.7) else dice.between(-1.6, 1.6))
-        if dice.chance(0.3):
+    if stream.chance(0.8):
+        letter = stream.pick("LLR")
+        x = stream.between(0.84, 0.96) if letter == "L" else stream.between(0.04, 0.16)
+        at, size = (x, stream.between(0.03, 0.2)), stream.between(0.018, 0.04)
+        _write(
+            layer,
+            frame,
+            letter,
+            at,
+            size,
+            turn=stream.near(0, 0.15) if stream.chance(0.7) else stream.between(-1.6, 1.6),
+        )
+        if stream.chance(0.3):
             ring = np.arange(25) * (2 * np.pi / 24)
             _draw(
                 layer, frame, np.stack([at[0] + size * np.cos(ring), at[1] + size * np.sin(ring)], axis=1), size * 0.15
             )
-    if dice.chance(0.3):
-        at = (dice.between(0.15, 0.85), dice.pick((dice.between(0.02, 0.08), dice.between(0.9, 0.97))))
-        _write(layer, frame, dice.pick(_WORDS), at, dice.between(0.008, 0.014), turn=0.0)
-    if dice.chance(0.05):
-        _plate(layer, frame, dice)
-    level = dice.whole(190, 257)
+    if stream.chance(0.3):
+        at = (stream.between(0.15, 0.85), stream.pick((stream.between(0.02, 0.08), stream.between(0.9, 0.97))))
+        _write(layer, frame, stream.pick(_WORDS), at, stream.between(0.008, 0.014), turn=0.0)
+    if stream.chance(0.05):
+        _plate(layer, frame, stream)
+    level = stream.whole(190, 257)
     np.maximum(gray, layer.astype(np.uint16) * np.uint16(level), out=gray)
 
 
-def _plate(layer: NDArray[np.uint8], frame: Frame, dice: Dice) -> None:
-    """Cover a corner with the plate that carries a name; this one carries none."""
-    x, y = dice.pick((0.0, 0.8)), dice.pick((0.0, 0.92))
+def _plate(layer: NDArray[np.uint8], frame: Frame, stream: RandomStream) -> None:
+    """Cover a corner with a name plate; it is blank."""
+    x, y = stream.pick((0.0, 0.8)), stream.pick((0.0, 0.92))
     corner = np.array([(x, y), (x + 0.2, y), (x + 0.2, y + 0.08), (x, y + 0.08)])
     cv2.fillPoly(layer, [_fixed(frame, corner)], (215,), lineType=cv2.LINE_AA, shift=4)
 
@@ -91,7 +98,7 @@ def _plate(layer: NDArray[np.uint8], frame: Frame, dice: Dice) -> None:
 def _write(
     layer: NDArray[np.uint8], frame: Frame, text: str, at: tuple[float, float], size: float, *, turn: float
 ) -> None:
-    """Draw letters of a size around a place, all in parts of the square."""
+    """Draw letters of a size around a point, both in units of the square."""
     start = -len(text) * 1.4
     cosine, sine = np.cos(turn) * size / 2.2, np.sin(turn) * size / 2.2
     for number, letter in enumerate(text):

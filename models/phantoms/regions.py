@@ -1,4 +1,4 @@
-"""The 29 regions of Chest ImaGenome in a body, as boxes, and which findings may be said to lie in them."""
+"""The 29 regions of Chest ImaGenome in a body, as boxes, and which findings each of them may hold."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _HOLDERS: Mapping[FindingKey, tuple[str, ...]] = {
         "clavicle",
     ),
 }
-"""By finding, the regions that can hold it; those of a side are without its name."""
+"""The regions that can hold each finding; regions of a side are named without the side."""
 
 
-class Window(NamedTuple):
-    """The part of the square that shows the patient, 0..1: what is collimated away is not there."""
+class ShutterWindow(NamedTuple):
+    """The part of the square that shows the patient, 0..1; the rest is collimated away."""
 
     left: float = 0.0
     top: float = 0.0
@@ -57,8 +57,8 @@ class Window(NamedTuple):
     bottom: float = 1.0
 
 
-def region_boxes(body: Anatomy, frame: Frame, window: Window) -> dict[str, UnitBox]:
-    """Give the regions that a film shows enough of, as center-size boxes."""
+def region_boxes(body: Anatomy, frame: Frame, window: ShutterWindow) -> dict[str, UnitBox]:
+    """Return the regions that are sufficiently visible on a film, as center-size boxes."""
     names, outlines = zip(*_outlines(body, frame), strict=True)
     pixels = np.split(frame.to_pixels(np.concatenate(outlines)), np.cumsum([len(points) for points in outlines])[:-1])
     boxes = {}
@@ -70,8 +70,8 @@ def region_boxes(body: Anatomy, frame: Frame, window: Window) -> dict[str, UnitB
     return boxes
 
 
-def seen(corners: Points, window: Window, *, least: float = _LEAST_SEEN) -> UnitBox | None:
-    """Clip corners to what a film shows; None where too small a share of them, or of the film, is left."""
+def seen(corners: Points, window: ShutterWindow, *, least: float = _LEAST_SEEN) -> UnitBox | None:
+    """Clip corners to the visible part; None if too small a share of them, or of the film, remains."""
     left, top, right, bottom = corners.tolist()
     whole = (right - left) * (bottom - top)
     left, right = max(left, window.left), min(right, window.right)
@@ -84,7 +84,7 @@ def seen(corners: Points, window: Window, *, least: float = _LEAST_SEEN) -> Unit
 def holding(
     key: FindingKey, side: Side | None, mask: ByteArray, regions: Mapping[str, UnitBox], frame: Frame
 ) -> tuple[str, ...]:
-    """Name the regions that hold a finding: a good part of it lies in them, or it covers a good part of them."""
+    """Name the regions that hold a finding: much of it is inside the region, or it covers much of the region."""
     left, top = (frame.columns - frame.side) // 2, (frame.rows - frame.side) // 2
     square = mask[top : top + frame.side, left : left + frame.side] > 60
     whole = int(np.count_nonzero(square))
@@ -109,7 +109,7 @@ def _may_hold(key: FindingKey, side: Side | None, name: str) -> bool:
 
 
 def _outlines(body: Anatomy, frame: Frame) -> Iterator[tuple[str, Points]]:
-    """Name every region with points of its outline, in the published order."""
+    """Yield the name of every region with points of its outline, in the published order."""
     reach = 0.6 * frame.framing.width
     above, below = frame.framing.v - reach, frame.framing.v + reach
     for side in SIDES:

@@ -1,7 +1,7 @@
-"""A film's truth in words: what is there, what is not, which regions are clear. Every sentence is true of its film.
+"""A film's labels in words: findings present and absent, and clear regions. Every sentence is true of its film.
 
-There is one sentence at least for each of the ten findings, and one for each region of the published report set that
-shows nothing. No sentence is uncertain, since a phantom is not.
+There is at least one sentence for each of the ten findings, and one for each region of the published report set that
+holds nothing. No sentence is uncertain, because a phantom is not.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from models.phantoms.anatomy import SIDES
-from models.phantoms.dice import Dice
-from models.phantoms.truth import FINDINGS, FindingKey, Hint, Instance, Phantom, Sentence, UnitBox
+from models.phantoms.random_streams import RandomStream
+from models.phantoms.truth import FINDINGS, FindingInstance, FindingKey, Hint, Phantom, PhantomSentence, UnitBox
 
 _SIZES = {"mild": "small", "moderate": "moderate", "severe": "large"}
 _SPOKEN_REGIONS = (
@@ -101,7 +101,7 @@ _PRESENT: Mapping[str, tuple[str, ...]] = {
     "chest tube": ("A {side} chest tube is in place.", "There is a {side} chest tube."),
     "pacemaker": ("A {side} chest wall pacemaker is in place.", "There is a {side} pacemaker with leads in the heart."),
 }
-"""By finding, by finding and kind, or by the kind of a device."""
+"""The keys are a finding, a finding and its kind, or the kind of a device."""
 
 _BOTH: Mapping[FindingKey, tuple[str, ...]] = {
     "pleural_effusion": ("There are bilateral pleural effusions.", "Pleural effusions are seen on both sides."),
@@ -137,29 +137,31 @@ _HINTS = ("{finding} in the {side} lung", "{side} {finding}", "{finding} on the 
 _UNTAUGHT_HINTS = ("{finding} of the {side} hemithorax", "on the patient's {side} side: {finding}")
 
 
-def sentences_of(instances: Sequence[Instance], regions: Mapping[str, UnitBox], dice: Dice) -> tuple[Sentence, ...]:
-    """Put findings and what is clear into sentences: findings in a fixed order, then regions in theirs."""
-    told: list[Sentence] = []
+def sentences_of(
+    instances: Sequence[FindingInstance], regions: Mapping[str, UnitBox], stream: RandomStream
+) -> tuple[PhantomSentence, ...]:
+    """Put findings and clear regions into sentences: findings in a fixed order, then regions in their order."""
+    told: list[PhantomSentence] = []
     for key in FINDINGS:
-        own = [one for one in instances if one.finding == key]
-        told.extend(_of_present(key, own, dice) if own else [_of_absent(key, dice)])
-    held = {region for one in instances for region in one.regions}
+        own = [instance for instance in instances if instance.finding == key]
+        told.extend(_of_present(key, own, stream) if own else [_of_absent(key, stream)])
+    held = {region for instance in instances for region in instance.regions}
     told.extend(
-        _of_clear(region, regions[region], dice) for region in regions if _is_spoken(region) and region not in held
+        _of_clear(region, regions[region], stream) for region in regions if _is_spoken(region) and region not in held
     )
     return tuple(told)
 
 
 def hints_of(film: Phantom, *, untaught: bool = False) -> tuple[Hint, ...]:
-    """Ask for each side's part of each finding that both sides have, except for devices, which may cross the middle.
+    """Ask for each finding that both sides have, on each side; except for devices, which may cross the midline.
 
-    untaught: in words that are kept out of training
+    untaught: use wordings that training never uses
     """
-    dice = Dice(film.seed, "hints")
+    stream = RandomStream(film.seed, "hints")
     wordings = _UNTAUGHT_HINTS if untaught else _HINTS
     return tuple(
         Hint(
-            text=dice.pick(wordings).format(finding=_NAMES[key], side=side),
+            text=stream.pick(wordings).format(finding=_NAMES[key], side=side),
             finding=key,
             side=side,
             boxes=film.boxes_of(key, side),
@@ -171,26 +173,26 @@ def hints_of(film: Phantom, *, untaught: bool = False) -> tuple[Hint, ...]:
     )
 
 
-def _of_present(key: FindingKey, own: Sequence[Instance], dice: Dice) -> Iterator[Sentence]:
-    both = {one.side for one in own} >= set(SIDES)
-    if key == "edema" or (both and key in _BOTH and dice.chance(0.4)):
-        text = dice.pick(_BOTH[key]) if key in _BOTH else _words(own[0], dice)
+def _of_present(key: FindingKey, own: Sequence[FindingInstance], stream: RandomStream) -> Iterator[PhantomSentence]:
+    both = {instance.side for instance in own} >= set(SIDES)
+    if key == "edema" or (both and key in _BOTH and stream.chance(0.4)):
+        text = stream.pick(_BOTH[key]) if key in _BOTH else _words(own[0], stream)
         yield _sentence(text, key, own)
         return
-    for one in own:
-        yield _sentence(_words(one, dice), key, [one])
+    for instance in own:
+        yield _sentence(_words(instance, stream), key, [instance])
 
 
-def _words(one: Instance, dice: Dice) -> str:
-    named = f"{one.finding} {one.kind}"
-    template = dice.pick(_PRESENT.get(named) or _PRESENT.get(one.finding) or _PRESENT[one.kind])
-    bone = f"{one.side} {one.kind}"
-    size, degree = _SIZES[one.severity], one.severity
+def _words(instance: FindingInstance, stream: RandomStream) -> str:
+    named = f"{instance.finding} {instance.kind}"
+    template = stream.pick(_PRESENT.get(named) or _PRESENT.get(instance.finding) or _PRESENT[instance.kind])
+    bone = f"{instance.side} {instance.kind}"
+    size, degree = _SIZES[instance.severity], instance.severity
     return (
-        template.replace("{a bone}", f"a {bone}" if one.kind == "rib" else f"the {bone}")
+        template.replace("{a bone}", f"a {bone}" if instance.kind == "rib" else f"the {bone}")
         .replace("{bone}", bone)
-        .replace("{side}", one.side or "")
-        .replace("{zone}", f"{one.zone} lung zone" if one.zone else "lung")
+        .replace("{side}", instance.side or "")
+        .replace("{zone}", f"{instance.zone} lung zone" if instance.zone else "lung")
         .replace("{size}", size)
         .replace("{Size}", size.capitalize())
         .replace("{degree}", degree)
@@ -198,21 +200,21 @@ def _words(one: Instance, dice: Dice) -> str:
     )
 
 
-def _sentence(text: str, key: FindingKey, own: Sequence[Instance]) -> Sentence:
-    regions = dict.fromkeys(region for one in own for region in one.regions)
-    boxes = np.stack([one.box for one in own])
-    return Sentence(text=text, findings=(key,), positive=True, regions=tuple(regions), boxes=boxes)
+def _sentence(text: str, key: FindingKey, own: Sequence[FindingInstance]) -> PhantomSentence:
+    regions = dict.fromkeys(region for instance in own for region in instance.regions)
+    boxes = np.stack([instance.box for instance in own])
+    return PhantomSentence(text=text, findings=(key,), positive=True, regions=tuple(regions), boxes=boxes)
 
 
-def _of_absent(key: FindingKey, dice: Dice) -> Sentence:
+def _of_absent(key: FindingKey, stream: RandomStream) -> PhantomSentence:
     nowhere = np.zeros((0, 4), dtype=np.float32)
-    return Sentence(text=dice.pick(_ABSENT[key]), findings=(key,), positive=False, regions=(), boxes=nowhere)
+    return PhantomSentence(text=stream.pick(_ABSENT[key]), findings=(key,), positive=False, regions=(), boxes=nowhere)
 
 
-def _of_clear(region: str, box: UnitBox, dice: Dice) -> Sentence:
+def _of_clear(region: str, box: UnitBox, stream: RandomStream) -> PhantomSentence:
     wordings = _CLEAR_OF_MANY if region.endswith("structures") else _CLEAR
-    text = dice.pick(wordings).format(region=region)
-    return Sentence(text=text, findings=(), positive=False, regions=(region,), boxes=box[np.newaxis])
+    text = stream.pick(wordings).format(region=region)
+    return PhantomSentence(text=text, findings=(), positive=False, regions=(region,), boxes=box[np.newaxis])
 
 
 def _is_spoken(region: str) -> bool:

@@ -1,6 +1,7 @@
-"""Sets of phantoms by name: `phantoms:SEED:COUNT` holds the films of COUNT seeds from SEED on.
+"""Named sets of phantoms: `phantoms:SEED:COUNT` has the films of COUNT seeds, beginning at SEED.
 
-Who trains never sees a film that is validated or tested on, whatever sets are named, since the seed alone decides.
+The seed alone decides whether a film is for training, validation or test, so the three never mix, whatever sets are
+named.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _LAST = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomSet:
-    """Some films in a row; film i has seed first + i."""
+    """Films with consecutive seeds; film i has seed first + i."""
 
     first: int
     count: int
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.first <= _LAST - self.count:
-            raise ValueError(f"{self} is no set: name 1 film or more, with seeds from 0 to {_LAST - 1}")
+            raise ValueError(f"{self} is not a set: name at least 1 film, with seeds from 0 to {_LAST - 1}")
         if self.split != split_of(self.first + self.count - 1):
             raise ValueError(
                 f"{self} reaches from one split into the next; seeds below {VALIDATE_FROM} train, those "
@@ -57,7 +58,7 @@ def split_of(seed: int) -> Split:
 
 
 def parse_set(text: str) -> PhantomSet:
-    """Read the name of a set. Raises ValueError that says how to write one."""
+    """Parse the name of a set. Raises ValueError that says how to write one."""
     match = re.fullmatch(r"phantoms:(\d{1,10}):(\d{1,10})", text)
     if match is None:
         raise ValueError(f"{text!r} names no phantoms; write phantoms:SEED:COUNT, such as phantoms:2000000:500")

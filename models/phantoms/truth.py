@@ -1,7 +1,7 @@
-"""What is true of a phantom: which findings lie where, in numbers and in words. Knows nothing of how it was drawn.
+"""The labels of a phantom: which findings are where, as numbers and as sentences. Independent of how it is drawn.
 
 Every box is center x, center y, width, height in 0..1 of the square that the network sees, float32, clipped to it
-(`models.boxes`). Right and left are the patient's, so right lies on the left of the picture.
+(`models.boxes`). Right and left are the patient's, so right is on the left of the picture.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 UnitBox = NDArray[np.float32]
-"""[4]; several are [n, 4]."""
+"""[4]; several boxes are [n, 4]."""
 FindingKey = Literal[
     "atelectasis",
     "cardiomegaly",
@@ -45,15 +45,15 @@ CIG_CLASSES: Mapping[FindingKey, str] = {
     "pleural_effusion": "cig/af/pleural effusion",
     "pneumothorax": "cig/af/pneumothorax",
 }
-"""The same findings among the classes of Chest ImaGenome, where fractures are two classes and devices are none."""
+"""The Chest ImaGenome class of each finding; fractures are two classes there, and devices have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class FindingInstance:
     """One finding in one place.
 
-    kind: which form it has, "lobar" or "pacemaker"; side: None where it has none, as the heart
-    zone: of the lung, None where it has none; regions: the Chest ImaGenome regions that hold it
+    kind: its form, such as "lobar" or "pacemaker"; side: None if it has none, as the heart
+    zone: of the lung, None if it has none; regions: the Chest ImaGenome regions that hold it
     """
 
     finding: FindingKey
@@ -66,10 +66,10 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sentence:
+class PhantomSentence:
     """One sentence of a report, true of its film.
 
-    findings: what it speaks of; positive: whether it says that these are there
+    findings: what it is about; positive: whether it reports them as present
     regions: where; boxes: [n, 4], of the findings, or of the region that it calls clear; none for an absent finding
     """
 
@@ -82,7 +82,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """A finding that both sides have, asked for on one of them: the answer must lie in `boxes`, not in `others`."""
+    """A question about one side, for a finding that both sides have: the answer must be in `boxes`, not in `others`."""
 
     text: str
     finding: FindingKey
@@ -93,11 +93,12 @@ class Hint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phantom:
-    """A film and all that is true of it.
+    """A film and all its labels.
 
     pixels: [side, side], bytes, white is dense; regions: those of the 29 Chest ImaGenome regions that the square shows
-    cardiothoracic_ratio: of the heart as drawn; above 0.5 is cardiomegaly, and no film lies closer to it than 0.015
-    Of a lateral or of another part of the body nothing is known but that: no regions, instances or sentences.
+    cardiothoracic_ratio: of the heart as drawn; above 0.5 is cardiomegaly, and every film is at least 0.015 away from
+    0.5
+    A lateral film or one of another part of the body has no regions, instances or sentences.
     """
 
     seed: int
@@ -105,9 +106,9 @@ class Phantom:
     view: View
     is_chest: bool
     cardiothoracic_ratio: float
-    instances: tuple[Instance, ...]
+    instances: tuple[FindingInstance, ...]
     regions: Mapping[str, UnitBox]
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[PhantomSentence, ...]
 
     @property
     def is_frontal(self) -> bool:
@@ -116,29 +117,32 @@ class Phantom:
 
     @property
     def findings(self) -> dict[FindingKey, UnitBox]:
-        """Boxes [n, 4] of each finding that is there, 1 to 3."""
+        """Boxes [n, 4] of each finding that is present, 1 to 3."""
         return {key: boxes for key in FINDINGS if len(boxes := self.boxes_of(key))}
 
     @property
     def severity(self) -> dict[FindingKey, Severity]:
-        """The worst form of each finding that is there."""
+        """The highest severity of each finding that is present."""
         order = get_args(Severity)
-        found = [(one.finding, order.index(one.severity)) for one in self.instances]
+        found = [(instance.finding, order.index(instance.severity)) for instance in self.instances]
         return {key: order[max(degree for other, degree in found if other == key)] for key in self.findings}
 
     @property
     def region_findings(self) -> dict[str, frozenset[FindingKey]]:
-        """What each region that the film shows holds; whatever is not named is not there."""
+        """The findings in each region that the film shows; a finding that is not named is absent."""
         return {
-            region: frozenset(one.finding for one in self.instances if region in one.regions) for region in self.regions
+            region: frozenset(instance.finding for instance in self.instances if region in instance.regions)
+            for region in self.regions
         }
 
     @property
     def report(self) -> str:
-        """The sentences as one text."""
+        """All sentences as one text."""
         return " ".join(sentence.text for sentence in self.sentences)
 
     def boxes_of(self, key: FindingKey, side: Side | None = None) -> UnitBox:
-        """Give the boxes [n, 4] of a finding, of both sides or of one."""
-        boxes = [one.box for one in self.instances if one.finding == key and side in (None, one.side)]
+        """Return the boxes [n, 4] of a finding, of both sides or of one."""
+        boxes = [
+            instance.box for instance in self.instances if instance.finding == key and side in (None, instance.side)
+        ]
         return np.array(boxes, dtype=np.float32).reshape(-1, 4)

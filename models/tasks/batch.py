@@ -1,4 +1,4 @@
-"""Films of one batch: what the network saw of them, and lists of different lengths as one tensor."""
+"""The films of a batch: what the network computed of them, and lists of different lengths padded to one tensor."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from models.answers import FloatArray
+from models.reading.answers import FloatArray
 
 Picture = tuple[Tensor, Tensor, Tensor]
-"""What `Chex.encode_image` gives of films: patches [F, P, dim], positions [F, P, dim] and cls [F, dim]."""
+"""The result of `Chex.encode_image`: patches [F, P, dim], positions [F, P, dim] and cls [F, dim]."""
 
 
 def fill_up(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Join lists of different lengths, [n, width] of each film, at least one film; the shorter end in zeros.
+    """Pad lists of different lengths, [n, width] of each film, with zeros; at least one film.
 
-    Returns [F, longest, width] and the padding [F, longest], True where nothing was given.
+    Returns [F, longest, width] and the padding [F, longest], True where there is no entry.
     """
     joined = pad_sequence(list(rows), batch_first=True)
     lengths = torch.tensor([len(row) for row in rows], device=joined.device)
@@ -26,6 +26,6 @@ def fill_up(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def as_array(tensor: Tensor) -> FloatArray:
-    """Take numbers off the network's device; nothing after it needs torch."""
+    """Convert a tensor to numpy; the code after it needs no torch."""
     array: FloatArray = tensor.detach().cpu().numpy()
     return array

@@ -1,7 +1,7 @@
-"""Pathology detection: boxes of the classes of a data set, each with a score (SPEC.md 9.2).
+"""Pathology detection: boxes of the classes of a data set, each with a score (spec §9.2).
 
-All classes of a film are asked at once and see each other, as published (SPEC.md 4.2, BUG-2): without one of them the
-boxes of the others differ. Films do not see each other. The post decoder takes no part.
+All classes of a film are queried together and see each other, as published (spec §4.2, BUG-2): leaving one out
+changes the boxes of the others. Films do not affect each other. The post decoder is not used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models import boxes as unit_boxes
-from models.answers import FloatArray
-from models.chex import Chex
-from models.detector import Detection
-from models.phrasebook import contrast
+from models.network.chex import Chex
+from models.network.detector import Detection
+from models.reading.answers import FloatArray
+from models.reading.phrasebook import contrast
 from models.tasks.batch import Picture, as_array
 from models.tasks.prompts import ClassVectors
 
@@ -29,12 +29,12 @@ Merge = Literal["suppress", "enclose"]
 class DetectionSettings:
     """How R boxes of a class become its detections.
 
-    by_prompts: the score of a box says how far what it holds is from the opposite of its class
-    by_weights: it is the detector's own score of the box; the product of the two where both are set
-    temperature: divides the difference of cosines (SPEC.md 8); 1 is what is published as "sigmoid"
-    scales: what width and height of a class's boxes are multiplied by, in class order; empty for as they are
-    merge: "suppress" drops boxes that overlap a better one of their class by more than `overlap`; "enclose" leaves one
-    box per class, around all of its boxes, with the best of their scores
+    by_prompts: score a box by comparing its content with the class and its opposite
+    by_weights: score it by the detector's own score; the product of the two if both are set
+    temperature: divides the difference of cosines (spec §8); 1 is what is published as "sigmoid"
+    scales: factors for width and height of a class's boxes, in class order; empty leaves them unchanged
+    merge: "suppress" drops boxes that overlap a better one of their class by more than `overlap`; "enclose" joins all
+    boxes of a class into one, with the best of their scores
     """
 
     by_prompts: bool = True
@@ -60,16 +60,11 @@ SHIPPED: Mapping[str, DetectionSettings] = {
     "nih8": DetectionSettings(temperature=0.1, merge="enclose"),
     "mscxr": DetectionSettings(temperature=0.1),
 }
-"""The published settings, by data set. The scales behind the paper's figures were never published (SPEC.md 9.2)."""
-
-
-def detect(network: Chex, picture: Picture, classes: ClassVectors, settings: DetectionSettings) -> list[FloatArray]:
-    """Detect classes in films; see `locate` and `detections`."""
-    return detections(locate(network, picture, classes.located_by), classes, settings)
+"""The published settings, by data set. The scales behind the paper's figures were never published (spec §9.2)."""
 
 
 def locate(network: Chex, picture: Picture, prompts: Tensor) -> Detection:
-    """Find prompts [C, dim], the same in every film."""
+    """Locate prompts [C, dim], the same for every film."""
     patches, positions, _ = picture
     found: Detection = network.detector(patches, positions, prompts.expand(len(patches), -1, -1), group=None)
     return found
@@ -78,9 +73,9 @@ def locate(network: Chex, picture: Picture, prompts: Tensor) -> Detection:
 def detections(found: Detection, classes: ClassVectors, settings: DetectionSettings) -> list[FloatArray]:
     """Score and merge the boxes of C classes; may be called again with other settings.
 
-    Returns for each film [detection, 6]: center x, center y, width, height, number of the class, score. Suppressed ones
-    come best first, the first class of equals first; enclosed ones in class order. Raises ValueError where the scales
-    are not one per class.
+    Returns for each film [detection, 6]: center x, center y, width, height, number of the class, score. With "suppress"
+    the best come first, among equals the first class first; with "enclose" they are in class order. Raises ValueError
+    unless there is one scale per class.
     """
     boxes, scores = as_array(found.boxes), _scores(found, classes, settings)
     if settings.scales:
@@ -109,7 +104,7 @@ def _scores(found: Detection, classes: ClassVectors, settings: DetectionSettings
 
 
 def _suppressed(boxes: FloatArray, scores: FloatArray, *, overlap: float) -> FloatArray:
-    """Drop what each class has twice, of boxes [C, R, 4] with scores [C, R]; then bring all classes into one order."""
+    """Remove duplicates within each class, of boxes [C, R, 4] with scores [C, R]; then sort all classes together."""
     corners = unit_boxes.to_corners(boxes)
     kept = [
         (number, box)

@@ -1,31 +1,30 @@
-"""Sentence grounding: the boxes that a sentence speaks of (SPEC.md 9.3).
+"""Sentence grounding: the boxes of a sentence (spec §9.3).
 
-All sentences of a film see each other and, as published, the padding of the others (SPEC.md 4.2, BUG-2): boxes depend
-on what else is asked of the film and on how far other films of the batch made its row longer. Ground films one by one
-where results must not depend on the batch. The post decoder takes no part.
+All sentences of a film see each other and, as published, the padding of the others (spec §4.2, BUG-2): boxes depend
+on the other sentences of the film and on how far other films of the batch lengthen its row. Ground films one by one if
+results must not depend on the batch. The post decoder is not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from models import boxes as unit_boxes
-from models.answers import FloatArray
-from models.chex import Chex
-from models.detector import Detection
+from models.network.chex import Chex
+from models.network.detector import Detection
+from models.reading.answers import FloatArray
 from models.tasks.batch import Picture, as_array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroundingSettings:
-    """How R boxes of a sentence become its own; as published unless told otherwise.
+    """How R boxes of a sentence become its result; the defaults are the published ones.
 
-    scale: what width and height of all boxes are multiplied by
-    overlap: a box that overlaps a better one of its sentence by more goes
+    scale: factor for width and height of all boxes
+    overlap: a box that overlaps a better one of its sentence by more is removed
     """
 
     scale: float = 1.0
@@ -38,13 +37,8 @@ class GroundingSettings:
             raise ValueError(f"overlap ({self.overlap}) must lie in 0..1")
 
 
-def unique_sentences(sentences: Iterable[str]) -> list[str]:
-    """Give the sentences of a film as they are asked: each once, sorted."""
-    return sorted(set(sentences))
-
-
 def locate(network: Chex, picture: Picture, sentences: Tensor, padding: Tensor) -> Detection:
-    """Find sentences [F, S, dim] of films, filled up by `batch.fill_up`; padding finds boxes and scores of zero."""
+    """Locate sentences [F, S, dim] of films, padded by `batch.fill_up`; padding gets boxes and scores of zero."""
     patches, positions, _ = picture
     found: Detection = network.detector(patches, positions, sentences, group=None, padding=padding)
     return found
@@ -67,6 +61,6 @@ def groundings(found: Detection, padding: Tensor, settings: GroundingSettings) -
 
 
 def _suppressed(boxes: FloatArray, scores: FloatArray, *, overlap: float) -> FloatArray:
-    """Drop what one sentence has twice, of boxes [R, 4] with scores [R]."""
+    """Remove duplicate boxes of one sentence, boxes [R, 4] with scores [R]."""
     kept = unit_boxes.suppress(unit_boxes.to_corners(boxes), scores, threshold=overlap)
     return np.column_stack([boxes, scores])[kept]

@@ -1,6 +1,6 @@
-"""What the paper's evaluations ask: the classes of four data sets and the regions of Chest ImaGenome (SPEC.md 11).
+"""The prompts of the paper's training and evaluations: classes of four data sets, and regions (spec §11).
 
-The words stand in `prompts.toml`; here is how its short form is meant.
+They are in `prompts.toml` in a short form, which is expanded here. The regions are those of Chest ImaGenome.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, NotRequired, TypedDict, cast
 
-import torch
-from torch import Tensor
+from models.reading.phrasebook import opposite
 
-from models.chex import Chex
-from models.phrasebook import opposite
-from models.tokenizers import PromptTokenizer
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.network.chex import Chex
+    from models.reading.tokenizers import PromptTokenizer
 
 DataSet = Literal["vindr", "nih8", "mscxr", "cig"]
 
@@ -25,7 +26,7 @@ _FILE = Path(__file__).with_name("prompts.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPrompt:
-    """One class of a data set: the phrase that finds its boxes, and the pair that judges what they hold."""
+    """One class of a data set: the phrase that locates its boxes, and the two phrases that classify their content."""
 
     name: str
     located_by: str
@@ -37,8 +38,8 @@ class ClassPrompt:
 class RegionPrompt:
     """One region of a film.
 
-    phrases: synonyms, whose embeddings are averaged
-    members: the regions whose boxes are its own; empty for a region with one box
+    phrases: synonyms whose embeddings are averaged
+    members: the regions whose boxes it consists of; empty for a region with one box
     """
 
     name: str
@@ -55,7 +56,14 @@ class ClassVectors(NamedTuple):
 
 
 def class_prompts(data_set: DataSet) -> tuple[ClassPrompt, ...]:
-    """Give the classes of a data set, in the order of their numbers."""
+    """Return the classes of a data set that the paper evaluates, in the order of their numbers."""
+    table = _read()[data_set]
+    left_out = {f"{table['prefix']}{name}" for name in table.get("not_evaluated", [])}
+    return tuple(prompt for prompt in trained_prompts(data_set) if prompt.name not in left_out)
+
+
+def trained_prompts(data_set: DataSet) -> tuple[ClassPrompt, ...]:
+    """Return the classes of a data set that the paper trains with: of VinDr-CXR all 22 that have boxes."""
     table = _read()[data_set]
     located_by, negatives = table.get("located_by", {}), table.get("negatives", {})
     return tuple(
@@ -69,8 +77,18 @@ def class_prompts(data_set: DataSet) -> tuple[ClassPrompt, ...]:
     )
 
 
+def class_names() -> frozenset[str]:
+    """Return every class label of the data sets, also those without a prompt."""
+    file = _read()
+    return frozenset(
+        f"{table['prefix']}{name}"
+        for table in (file["vindr"], file["nih8"], file["mscxr"], file["cig"])
+        for name in (*table["classes"], *table.get("others", []))
+    )
+
+
 def region_prompts() -> tuple[RegionPrompt, ...]:
-    """Give the regions of Chest ImaGenome: those with one box, then those with several."""
+    """Return the regions of Chest ImaGenome: those with one box, then those with several."""
     table = _read()
     single = (RegionPrompt(name=name, phrases=tuple(phrases)) for name, phrases in table["regions"].items())
     joined = (
@@ -89,7 +107,10 @@ def embed_classes(network: Chex, tokenizer: PromptTokenizer, prompts: Sequence[C
 
 
 def embed(network: Chex, tokenizer: PromptTokenizer, groups: Sequence[Sequence[str]]) -> Tensor:
-    """Embed groups of synonyms into [group, dim]: the mean of each, of raw embeddings (SPEC.md 3)."""
+    """Embed groups of synonyms into [group, dim]: the mean of each, of raw embeddings (spec §3)."""
+    # Imported here: processes that render films need only the words, and PyTorch would fill the memory of each.
+    import torch
+
     tokens = torch.from_numpy(tokenizer.encode([phrase for group in groups for phrase in group]))
     embeddings = network.encode_prompts(tokens.to(network.post_decoder.gate.device))
     synonyms = torch.split(embeddings, [len(group) for group in groups])
@@ -101,6 +122,8 @@ class _Classes(TypedDict):
     classes: dict[str, str]
     located_by: NotRequired[dict[str, str]]
     negatives: NotRequired[dict[str, str]]
+    not_evaluated: NotRequired[list[str]]
+    others: NotRequired[list[str]]
 
 
 class _JoinedRegion(TypedDict):
@@ -108,7 +131,7 @@ class _JoinedRegion(TypedDict):
     members: list[str]
 
 
-class _File(TypedDict):
+class _PromptsFile(TypedDict):
     vindr: _Classes
     nih8: _Classes
     mscxr: _Classes
@@ -117,5 +140,5 @@ class _File(TypedDict):
     joined_regions: dict[str, _JoinedRegion]
 
 
-def _read() -> _File:
-    return cast("_File", tomllib.loads(_FILE.read_text(encoding="utf-8")))
+def _read() -> _PromptsFile:
+    return cast("_PromptsFile", tomllib.loads(_FILE.read_text(encoding="utf-8")))

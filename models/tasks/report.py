@@ -1,6 +1,6 @@
-"""The published selection of a report's sentences (SPEC.md 9.1), for the comparison with the published network.
+"""The published selection of a report's sentences (spec §9.1), for the comparison with the published network.
 
-The node's reports are `models.reader`'s, which has no fault of the selection here.
+The node's reports come from `models.reading.reader`, which does not have the errors of this selection.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.answers import FloatArray
-from models.deduplicate import deduplicate
 from models.manifest import ReportRule
-from models.phrasebook import contrast
+from models.reading.answers import FloatArray
+from models.reading.deduplicate import deduplicate
+from models.reading.phrasebook import contrast
 from models.tasks.batch import as_array
 
 
 class Told(NamedTuple):
-    """A sentence of a report, by its number among those that were generated, and the prompt it is shown with."""
+    """A sentence of a report, by its number among the generated sentences, and the prompt it is shown with."""
 
     sentence: int
     prompt: int
 
 
 def positiveness(features: Tensor, positive: Tensor, negative: Tensor) -> FloatArray:
-    """Say how much of note features [F, Q, dim] hold: [F, Q], compared with the means of K pairs [K, dim]."""
+    """Return how abnormal features [F, Q, dim] are: [F, Q], compared with the means of K pairs [K, dim]."""
     return contrast(
         as_array(features), positive=as_array(positive.mean(dim=0)), negative=as_array(negative.mean(dim=0))
     )
 
 
 def greatest_positiveness(features: Tensor, positive: Tensor, negative: Tensor) -> FloatArray:
-    """Say the same by the pair [K, dim] that finds most, the published option cls_prompt_average = false: [F, Q]."""
+    """Return the same by the pair [K, dim] with the greatest value: [F, Q]; published as cls_prompt_average = false."""
     by_pair = contrast(as_array(features)[:, :, np.newaxis], positive=as_array(positive), negative=as_array(negative))
     greatest: FloatArray = by_pair.max(axis=-1)
     return greatest
@@ -45,7 +45,7 @@ def gets_sentence(
 ) -> NDArray[np.bool_]:
     """Choose the prompts that get a sentence, by their positiveness [F, Q]: [F, Q].
 
-    pathologies: whether each of the Q prompts asks for a pathology, which is told of in any case unless ignored
+    pathologies: whether each of the Q prompts asks for a pathology, which always gets a sentence unless ignored
     """
     always = np.array(pathologies, dtype=bool) & (not ignore_negative_pathologies)
     chosen: NDArray[np.bool_] = (noted > 0.5) | always
@@ -53,11 +53,11 @@ def gets_sentence(
 
 
 def published_selection(similarity: FloatArray, preference: FloatArray, *, rule: ReportRule) -> list[Told]:
-    """Choose the sentences that stay, and the prompts that they are shown with (SPEC.md 9.1, BUG-8).
+    """Choose the sentences that stay, and the prompts that they are shown with (spec §9.1, BUG-8).
 
-    The published code looks a sentence's number up among all prompts: behind the first prompt without a sentence, every
-    sentence is preferred, named and located by another prompt's numbers. Never for a person to read: it is here to show
-    that nothing else differs.
+    The published code uses a sentence's number as an index into all prompts: after the first prompt without a sentence,
+    every sentence is ranked, named and located by another prompt's numbers. Never show the result to a person: it only
+    serves to prove that nothing else differs.
     similarity: [S, S], of the generated sentences; preference: [Q], of all prompts
     """
     kept, _ = deduplicate(similarity, preference[: len(similarity)], rule)

@@ -1,6 +1,6 @@
-"""Training: from a run file to a model directory (SPEC.md 10); `python -m models.train` is the command.
+"""Training: turns a run file into a model directory (spec §10); `python -m models.train` is the command.
 
-`runfile` says what a run is, `store` and `films` what it learns from, `forward` what the network computes for it,
-`objectives` what it minimizes, `loop` how. All that is random is drawn from the run's seed and the number of the step,
-so a run that was killed goes on as if it had not been.
+`runfile` describes a run, `store` and `films` provide its films, `forward` computes the network's outputs, `objectives`
+the losses, and `loop` runs the stages. Every random number comes from the run's seed and the number of the step, so a
+run that was killed continues with the same results.
 """

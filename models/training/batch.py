@@ -1,4 +1,4 @@
-"""Films of one step as tensors, and the questions in words that are asked about each of them."""
+"""The films of one training step as tensors, and the text questions drawn for each of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from models.training.catalog import Catalog, hint_text
+from models.training.labels import BoolArray, FilmLabels, FloatArray, Said
 from models.training.stages import Drawing
-from models.training.truths import MOST_BOXES, FloatArray, Said, Truth
 
-# Not asked for by side: what phantoms show in the middle.
+# Phantoms show these in the middle, so no question about a side asks for them.
 _UNSIDED = frozenset({"cardiomegaly", "support_devices", None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A question in words. boxes: [n, 4], all that answer it, be it none; is_sentence: it stands in the report."""
+class DrawnQuestion:
+    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report."""
 
     text: str
     boxes: FloatArray
@@ -28,9 +28,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """F films and what is known of them; see `truths.Truth` for the arrays.
+    """F films and their labels; see `labels.FilmLabels` for the arrays.
 
-    pixels: [F, side, side], normalized; asked: drawn questions of each film; said: all sentences of each film
+    pixels: [F, side, side], normalized; asked: the questions drawn for each film; said: all sentences of each film
     """
 
     pixels: Tensor
@@ -43,22 +43,24 @@ class Batch:
     seen: Tensor
     region_present: Tensor
     region_known: Tensor
-    asked: tuple[tuple[Asked, ...], ...]
+    asked: tuple[tuple[DrawnQuestion, ...], ...]
     said: tuple[tuple[Said, ...], ...]
 
     def asked_boxes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the boxes of questions [F, S, MOST_BOXES, 4], which of them are there, and which questions are padding.
+        """Return the boxes of the questions [F, S, T, 4], which of them exist, and which questions are padding.
 
-        S is at least 2: a film's only question must not be padding that sees nothing at all (SPEC.md 4.2).
+        T is the T of the classes' boxes; further boxes of a question are dropped. S is at least 2: if a film's only
+        question were padding, attention would have nothing to attend to (spec §4.2).
         """
         most = max(2, *(len(asked) for asked in self.asked))
-        boxes = torch.zeros(len(self.asked), most, MOST_BOXES, 4)
-        valid = torch.zeros(len(self.asked), most, MOST_BOXES, dtype=torch.bool)
+        room = self.boxes.shape[2]
+        boxes = torch.zeros(len(self.asked), most, room, 4)
+        valid = torch.zeros(len(self.asked), most, room, dtype=torch.bool)
         padding = torch.ones(len(self.asked), most, dtype=torch.bool)
         for film, asked in enumerate(self.asked):
             padding[film, : len(asked)] = False
-            for place, one in enumerate(asked):
-                rows = one.boxes[:MOST_BOXES]
+            for place, question in enumerate(asked):
+                rows = question.boxes[:room]
                 boxes[film, place, : len(rows)] = torch.from_numpy(rows)
                 valid[film, place, : len(rows)] = True
         device = self.pixels.device
@@ -66,7 +68,7 @@ class Batch:
 
 
 def collate(
-    films: Sequence[tuple[FloatArray, Truth]],
+    films: Sequence[tuple[FloatArray, FilmLabels]],
     *,
     catalog: Catalog,
     drawing: Drawing,
@@ -75,51 +77,60 @@ def collate(
     std: float,
     device: str,
 ) -> Batch:
-    """Join films, gray values 0..1, and draw the questions about each."""
-    truths = [truth for _, truth in films]
+    """Join films, gray values 0..1, into a batch, and draw the questions for each film."""
+    film_labels = [labels for _, labels in films]
     pixels = (np.stack([gray for gray, _ in films]) - np.float32(mean)) / np.float32(std)
 
+    room = max(labels.valid.shape[1] for labels in film_labels)
+
     def joined(name: str) -> Tensor:
-        return torch.from_numpy(np.stack([getattr(truth, name) for truth in truths])).to(device)
+        return torch.from_numpy(np.stack([getattr(labels, name) for labels in film_labels])).to(device)
+
+    def roomy(boxes: FloatArray | BoolArray) -> Tensor:
+        """Pad boxes [C, T, ...] to the largest T of the batch."""
+        padding = [(0, 0), (0, room - boxes.shape[1]), *[(0, 0)] * (boxes.ndim - 2)]
+        return torch.from_numpy(np.pad(boxes, padding)).to(device)
 
     return Batch(
         pixels=torch.from_numpy(pixels).to(device),
         present=joined("present"),
         known=joined("known"),
-        boxes=joined("boxes"),
-        valid=joined("valid"),
+        boxes=torch.stack([roomy(labels.boxes) for labels in film_labels]),
+        valid=torch.stack([roomy(labels.valid) for labels in film_labels]),
         located=joined("located"),
         regions=joined("regions"),
         seen=joined("seen"),
         region_present=joined("region_present"),
         region_known=joined("region_known"),
-        asked=tuple(_questions(truth, catalog, drawing, rng) for truth in truths),
-        said=tuple(truth.said for truth in truths),
+        asked=tuple(_questions(labels, catalog, drawing, rng) for labels in film_labels),
+        said=tuple(labels.said for labels in film_labels),
     )
 
 
-def _questions(truth: Truth, catalog: Catalog, drawing: Drawing, rng: np.random.Generator) -> tuple[Asked, ...]:
-    """Draw sentences of the report, those that find something first, and questions about one side."""
-    order = rng.permutation(len(truth.said))
-    found = [place for place in order if truth.said[place].positive]
-    # Half of the room is for what is there, so that denials do not crowd it out.
+def _questions(
+    labels: FilmLabels, catalog: Catalog, drawing: Drawing, rng: np.random.Generator
+) -> tuple[DrawnQuestion, ...]:
+    """Draw sentences of the report, those that report a finding first, and questions about one side."""
+    order = rng.permutation(len(labels.said))
+    found = [place for place in order if labels.said[place].positive]
+    # Half of the questions are reserved for findings that are present, so that denials do not take all places.
     first = found[: (drawing.sentences + 1) // 2]
     chosen = [*first, *(place for place in order if place not in first)][: drawing.sentences]
-    sentences = (truth.said[place] for place in chosen)
-    asked = [Asked(text=one.text, boxes=one.boxes, is_sentence=True) for one in sentences]
-    hints = list(_hints(truth, catalog, rng)) if drawing.hints else []
+    sentences = (labels.said[place] for place in chosen)
+    asked = [DrawnQuestion(text=sentence.text, boxes=sentence.boxes, is_sentence=True) for sentence in sentences]
+    hints = list(_hints(labels, catalog, rng)) if drawing.hints else []
     asked += [hints[place] for place in rng.permutation(len(hints))[: drawing.hints]]
     return tuple(asked)
 
 
-def _hints(truth: Truth, catalog: Catalog, rng: np.random.Generator) -> Iterator[Asked]:
-    """Ask for each finding on each side where it is, and once where it is not."""
+def _hints(labels: FilmLabels, catalog: Catalog, rng: np.random.Generator) -> Iterator[DrawnQuestion]:
+    """Yield a question for each finding on each side where it is present, and one for a side where it is absent."""
     absent = []
-    for number, one in enumerate(catalog.classes):
-        if one.finding in _UNSIDED or not truth.located[number]:
+    for number, phrases in enumerate(catalog.classes):
+        if phrases.finding in _UNSIDED or not labels.located[number]:
             continue
         for side in ("right", "left"):
-            here = [found for found in truth.sides if (found.finding, found.side) == (number, side)]
+            here = [found for found in labels.sides if (found.finding, found.side) == (number, side)]
             if not here:
                 absent.append((number, side))
                 continue
@@ -128,10 +139,10 @@ def _hints(truth: Truth, catalog: Catalog, rng: np.random.Generator) -> Iterator
             wordings = [wording for wording in catalog.hints if zone or "{zone}" not in wording]
             wording = str(rng.choice(wordings))
             meant = [found.box for found in here if "{zone}" not in wording or found.zone == zone]
-            text = hint_text(wording, str(rng.choice(one.positive)), side=side, zone=zone)
-            yield Asked(text=text, boxes=np.stack(meant), is_sentence=False)
+            text = hint_text(wording, str(rng.choice(phrases.positive)), side=side, zone=zone)
+            yield DrawnQuestion(text=text, boxes=np.stack(meant), is_sentence=False)
     if absent:
         number, side = absent[int(rng.integers(len(absent)))]
         wording = str(rng.choice([wording for wording in catalog.hints if "{zone}" not in wording]))
         text = hint_text(wording, str(rng.choice(catalog.classes[number].positive)), side=side, zone="")
-        yield Asked(text=text, boxes=np.zeros((0, 4), dtype=np.float32), is_sentence=False)
+        yield DrawnQuestion(text=text, boxes=np.zeros((0, 4), dtype=np.float32), is_sentence=False)

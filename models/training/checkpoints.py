@@ -1,29 +1,34 @@
-"""Where a run stands, on disk: written aside, synced, renamed, so that a kill at any moment leaves a whole file."""
+"""The checkpoint of a run on disk. It is replaced atomically, so a kill at any moment leaves a complete file."""
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 import torch
 from torch import Tensor
 
 from models.errors import ModelError
+from models.files import replacing
 
 CHECKPOINT = "checkpoint.pt"
+PROGRAM = 2
+"""The version of the step's computation. A run that another version began would continue with other losses."""
 
 
-class Standing(TypedDict):
-    """What a run needs to go on as if it had not been stopped.
+class Checkpoint(TypedDict):
+    """Everything a run needs to continue as if it had not been stopped.
 
-    fingerprint: of the run; stage, step: the number of the stage, and of its updates that are done
-    seconds: of training so far; sums, counted: of losses that no row has yet, and of how many steps
-    network, heads, optimizer, scaler: states
+    program: see PROGRAM; absent in checkpoints older than its introduction; fingerprint: of the run
+    stage, step: the number of the stage, and the number of its updates that are done
+    seconds: of training so far; sums, counted: sums of the losses since the last row of the log, and over how many
+    steps
+    network, heads, optimizer, scaler: state dictionaries
     """
 
+    program: NotRequired[int]
     fingerprint: str
     stage: int
     step: int
@@ -36,30 +41,27 @@ class Standing(TypedDict):
     scaler: Mapping[str, object]
 
 
-def save(folder: Path, standing: Standing) -> None:
-    """Write a checkpoint in place of the last one."""
-    aside = folder / f"{CHECKPOINT}.part"
-    with aside.open("wb") as file:
-        torch.save(dict(standing), file)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(folder / CHECKPOINT)
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; it replaces the previous one."""
+    with replacing(folder / CHECKPOINT) as file:
+        torch.save({**checkpoint, "program": PROGRAM}, file)
 
 
-def load(folder: Path, *, fingerprint: str) -> Standing | None:
-    """Read the checkpoint, None where there is none. Raises ModelError where it is of another run, or damaged."""
+def load(folder: Path, *, fingerprint: str) -> Checkpoint | None:
+    """Read the checkpoint; None if there is none. Raises ModelError if it is damaged or belongs to another run."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None
     try:
-        standing = cast("Standing", torch.load(path, map_location="cpu", weights_only=True))
+        checkpoint = cast("Checkpoint", torch.load(path, map_location="cpu", weights_only=True))
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); remove it to begin anew") from error
-    if standing["fingerprint"] != fingerprint:
-        raise ModelError(f"{path} is of a run with other settings; restore them, or name another output folder")
-    return standing
+        raise ModelError(f"{path} cannot be read ({error}); delete it to start the run from the beginning") from error
+    if checkpoint.get("program", 1) != PROGRAM:
+        raise ModelError(
+            f"{path} was written by another version of this program, which cannot continue it; delete it to start again"
+        )
+    if checkpoint["fingerprint"] != fingerprint:
+        raise ModelError(
+            f"{path} belongs to a run with other settings; restore these settings, or name another output folder"
+        )
+    return checkpoint

@@ -1,14 +1,19 @@
-"""Real films for training: a file with one film to a line, beside the pictures that it names.
+"""Real films for training: a file with one JSON object a line, one film each, beside the pictures that the lines name.
 
-Of a line count `file`, relative to the file of lines; `boxes`, a list of {label, xyxy} in pixels of that picture;
-`nih_labels`, those of ChestX-ray14; `patient`. Or it holds `truth`, as `truths` keeps it: then nothing is translated.
+These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
+picture; `nih_labels`, the labels of ChestX-ray14; `patient`. A line may hold `truth` instead, in the form that `labels`
+stores: it is used as it stands. A label, class or region that no catalog knows is refused before the first picture is
+read.
+
+At most one line and one picture are in memory at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, NotRequired, TypedDict, cast
 
@@ -17,26 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
+from models.chexpert import NIH_LABELS
 from models.errors import ModelError
-from models.tasks.prompts import region_prompts
-from models.training.runfile import Films
-from models.training.truths import Line
+from models.tasks.labels import UnknownLabel, class_of, classes_of_nih, region_of
+from models.training.labels import Line, check_line
+from models.training.runfile import FilmSource
 
-NIH_LABELS: Mapping[str, str] = {
-    "Atelectasis": "atelectasis",
-    "Cardiomegaly": "cardiomegaly",
-    "Consolidation": "consolidation",
-    "Edema": "edema",
-    "Effusion": "pleural_effusion",
-    "Mass": "lung_lesion",
-    "No Finding": "no_finding",
-    "Nodule": "lung_lesion",
-    "Pleural_Thickening": "pleural_other",
-    "Pneumonia": "pneumonia",
-    "Pneumothorax": "pneumothorax",
-}
-"""Labels of ChestX-ray14 by the keys of CheXpert; what neither names is not known."""
+Places = NDArray[np.int64]
+"""The positions of films in a file: [film, 2], the number of the line, from 1, and the offset of its first byte."""
+
 _PARTS = 1000
+_BLOCK = 1 << 20
 
 
 class _Box(TypedDict):
@@ -52,76 +48,124 @@ class _Film(TypedDict):
     truth: NotRequired[Line]
 
 
-class Film(NamedTuple):
-    """A film: its central square, bytes [side, side], and what is known of it."""
+class TrainingFilm(NamedTuple):
+    """A film: its central square, bytes [side, side], and its labels."""
 
     pixels: NDArray[np.uint8]
     line: Line
 
 
 def is_held_out(patient: str, share: float) -> bool:
-    """Say whether a patient is kept for tests: by the name alone, so that nobody changes sides."""
+    """Say whether a patient is held out for tests. A hash of the name decides, so the answer never changes."""
     part = int.from_bytes(hashlib.sha256(patient.encode()).digest()[:8], "big") % _PARTS
     return part < share * _PARTS
 
 
 def patient_of(film: Mapping[str, object]) -> str:
-    """Name the patient of a line; the names of pictures of ChestX-ray14 begin with it."""
+    """Return the patient of a line: its `patient`, else the beginning of the picture's name as in ChestX-ray14."""
     return str(film["patient"]) if "patient" in film else Path(str(film["file"])).stem.split("_")[0]
 
 
-def read_films(films: Films, *, side: int) -> Iterator[Film]:
-    """Read the films that training may see. Raises ModelError where the file, a line or a picture is not right."""
-    path = Path(films.file)
+def digest_of(films: FilmSource, *, version: int) -> str:
+    """Hash a set of films together with the version of the program that reads them. Raises ModelError."""
+    digest = hashlib.sha256(f"{version} {films.file} {films.held_out}".encode())
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with Path(films.file).open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
     except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); correct data.films.file") from error
-    names = frozenset(region.name for region in region_prompts() if not region.members)
-    for number, text in enumerate(lines, 1):
-        try:
-            film = cast("_Film", json.loads(text))
-            if not is_held_out(patient_of(film), films.held_out):
-                yield _read(film, path.parent / film["file"], side=side, names=names)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"{path}, line {number}: not a film as expected ({error!r}); correct or remove it"
-            ) from error
+        raise ModelError(f"{films.file} cannot be read ({error.strerror}); correct data.films.file") from error
+    return digest.hexdigest()[:12]
 
 
-def _read(film: _Film, path: Path, *, side: int, names: Collection[str]) -> Film:
-    """Read one film; names: of the regions."""
-    gray = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
-    if gray is None:
-        raise ModelError(f"{path} cannot be read as a picture; restore it, or remove its line")
+def find_films(films: FilmSource) -> Places:
+    """Check every line of a file. Returns the positions of the films that training may use.
+
+    Raises ModelError that names the line if it describes no film, or has a label that no catalog knows.
+    """
+    path = Path(films.file)
+    places, offset = array("q"), 0
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            if text.strip() and not is_held_out(_patient(text, where=f"{path}, line {number}"), films.held_out):
+                places.extend((number, offset))
+            offset += len(text)
+    if not places:
+        raise ModelError(f"{path} holds no film that training may use; correct data.films, or remove this file from it")
+    return np.frombuffer(places, dtype=np.int64).reshape(-1, 2)
+
+
+def read_films(path: Path, places: Places, *, side: int) -> Iterator[TrainingFilm]:
+    """Read the films of a checked file one after another. Raises ModelError if a picture cannot be read."""
+    with path.open("rb") as file:
+        for number, offset in places.tolist():
+            file.seek(offset)
+            film = cast("_Film", json.loads(file.readline()))
+            picture = path.parent / film["file"]
+            gray = cv2.imread(str(picture), cv2.IMREAD_GRAYSCALE)
+            if gray is None:
+                raise ModelError(
+                    f"{path}, line {number}: {picture} cannot be read as a picture; restore it, or remove the line"
+                )
+            yield _cut(film, np.asarray(gray, dtype=np.uint8), side=side)
+
+
+def _patient(text: bytes, *, where: str) -> str:
+    """Check a line and return its patient."""
+    try:
+        film = cast("_Film", json.loads(text))
+        if "truth" in film:
+            check_line(film["truth"])
+        for box in film.get("boxes", []):
+            _meaning(box["label"])
+            edges = np.array(box["xyxy"], dtype=np.float32)
+            if edges.shape != (4,) or not np.isfinite(edges).all():
+                raise ValueError("xyxy must be four numbers")
+        classes_of_nih(film.get("nih_labels", []))
+        if not isinstance(film["file"], str):
+            raise TypeError("file must be a path")
+        return patient_of(film)
+    except UnknownLabel as error:
+        raise ModelError(f"{where}: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{where}: not a film as expected ({error!r}); correct or remove it") from error
+
+
+def _meaning(label: str) -> tuple[str | None, str | None]:
+    """Return the region and the class that a box's label means; at least one of them is None."""
+    region = region_of(label)
+    return region, None if region else class_of(label)
+
+
+def _cut(film: _Film, gray: NDArray[np.uint8], *, side: int) -> TrainingFilm:
+    """Cut out the central square of a film."""
     rows, columns = gray.shape
     short = min(rows, columns)
     left, top = (columns - short) // 2, (rows - short) // 2
     square = gray[top : top + short, left : left + short]
     pixels = np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8)
     offset = np.array([left, top, left, top], dtype=np.float32)
-    line = film.get("truth") or _line(film, offset, short, names=names)
-    return Film(pixels=pixels, line=line)
+    return TrainingFilm(pixels=pixels, line=film.get("truth") or _line(film, offset, short))
 
 
-def _line(film: _Film, offset: NDArray[np.float32], short: int, *, names: Collection[str]) -> Line:
-    """Translate labels and boxes."""
+def _line(film: _Film, offset: NDArray[np.float32], short: int) -> Line:
+    """Convert labels and boxes to the stored form."""
     regions: dict[str, list[float]] = {}
     boxes: dict[str, list[list[float]]] = {}
-    for one in film.get("boxes", []):
-        corners = ((np.array(one["xyxy"], dtype=np.float32) - offset) / short).clip(0, 1)
+    for box_line in film.get("boxes", []):
+        corners = ((np.array(box_line["xyxy"], dtype=np.float32) - offset) / short).clip(0, 1)
         box = unit_boxes.to_center_size(corners).tolist()
         if min(box[2:]) <= 0:
             continue
-        if one["label"].lower() in names:
-            regions[one["label"].lower()] = box
-        elif one["label"] in NIH_LABELS:
-            boxes.setdefault(NIH_LABELS[one["label"]], []).append(box)
+        region, key = _meaning(box_line["label"])
+        if region is not None:
+            regions[region] = box
+        elif key is not None:
+            boxes.setdefault(key, []).append(box)
     line: Line = {"regions": regions, "boxes": boxes, "located": list(boxes)}
     if "nih_labels" in film:
-        labels = set(film["nih_labels"])
-        line["present"] = {key: False for key in NIH_LABELS.values()}
-        line["present"] |= {NIH_LABELS[label]: True for label in labels if label in NIH_LABELS}
-        if "No Finding" in labels:
+        there = classes_of_nih(film["nih_labels"])
+        line["present"] = {key: key in there for key in NIH_LABELS.values()}
+        if "no_finding" in there:
             line["located"] = sorted(set(NIH_LABELS.values()) - {"no_finding", "pneumonia", "pleural_other"})
     return line

@@ -1,45 +1,40 @@
-"""The end of a run: a model directory, whole or not at all (DESIGN.md 4)."""
+"""Writes the model directory at the end of a run, completely or not at all (design §4)."""
 
 from __future__ import annotations
 
 import csv
 import math
-import shutil
 from pathlib import Path
 
-from models.checkpoint import CARD, file_sha256, save_weights
+from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, origin_of, part_of
+from models.checkpoint.completion import complete
 from models.checkpoint.importer import new_directory
-from models.manifest import WEIGHTS, Decisions, InputRule, Manifest, read_manifest, write_manifest
-from models.tokenizers import VOCABULARIES
-from models.training.pupil import PROMPT_TOKENS, SENTENCE_TOKENS, Pupil
+from models.checkpoint.weights import save_weights
+from models.manifest import WEIGHTS, Decisions, InputRule, Manifest, read_manifest
+from models.training.parts import begins_with
 from models.training.records import TABLE
 from models.training.runfile import Run
+from models.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel
 
 MODEL = "model"
-"""The model directory, in the run's folder."""
+"""The name of the model directory in the run's output folder."""
 
 
-def write_model(run: Run, pupil: Pupil) -> Path:
-    """Write the model directory of a finished run. Raises OSError where the disk fails."""
+def write_model(run: Run, model: TrainedModel) -> Path:
+    """Write the model directory of a finished run. Raises OSError if a file cannot be written."""
     directory = Path(run.output) / MODEL
-    state = pupil.state()
+    state = model.state()
     half = {"float32": (), "half_embeddings": (PROMPT_TOKENS, SENTENCE_TOKENS), "half": tuple(state)}[run.model.store]
     with new_directory(directory) as aside:
         save_weights(aside / WEIGHTS, state, half=half)
-        (aside / "vocab").mkdir()
-        for vocabulary in sorted(VOCABULARIES.iterdir()):
-            shutil.copyfile(vocabulary, aside / "vocab" / vocabulary.name)
         parameters = sum(weight.numel() for weight in state.values())
-        (aside / CARD).write_text(_card(run, parameters=parameters), encoding="utf-8")
-        names = [WEIGHTS, CARD, *(f"vocab/{path.name}" for path in sorted((aside / "vocab").iterdir()))]
-        write_manifest(aside, _manifest(run, pupil, files={name: file_sha256(aside / name) for name in names}))
-        read_manifest(aside)
+        complete(aside, _manifest(run, model), card=_card(run, parameters=parameters))
     return directory
 
 
-def _manifest(run: Run, pupil: Pupil, *, files: dict[str, str]) -> Manifest:
-    """Make the manifest. Learned scale and offset become temperature and threshold; evaluation calibrates them."""
-    scale, offset = pupil.heads.scale.item(), pupil.heads.offset.item()
+def _manifest(run: Run, model: TrainedModel) -> Manifest:
+    """Make the manifest. The learned scale and offset become temperature and threshold; evaluation calibrates them."""
+    scale, offset = model.heads.scale.item(), model.heads.offset.item()
     return Manifest(
         name=run.model.name,
         version=run.model.version,
@@ -53,21 +48,39 @@ def _manifest(run: Run, pupil: Pupil, *, files: dict[str, str]) -> Manifest:
         sizes=run.network,
         decisions=Decisions(
             temperature=math.exp(-scale),
-            # Where the logit is 0 the difference of cosines is -offset / scale.
+            # The logit is 0 where the difference of cosines is -offset / scale.
             default_threshold=1 / (1 + math.exp(offset)),
             review_band=0.1,
             box_threshold=0.5,
             region_threshold=0.5,
         ),
-        files=files,
+        origins=_origins(run, model),
     )
+
+
+def _origins(run: Run, model: TrainedModel) -> dict[str, str]:
+    """Say where the weights of each part came from; empty if all came from this run."""
+    own = {
+        part_of(name)
+        for name in model.network.state_dict()
+        if any(begins_with(name, stage.train) and not begins_with(name, stage.frozen) for stage in run.stages)
+    }
+    if own == set(PARTS):
+        return {}
+    origins = dict.fromkeys(PARTS, f"{INITIAL}, seed {run.seed}")
+    if run.start:
+        start = read_manifest(Path(run.start))
+        known = {part: start.origins.get(part, origin_of(start)) for part in PARTS}
+        origins |= {part: origin for part, origin in known.items() if UNTRAINED not in origin}
+    return origins | dict.fromkeys(own, f"{run.model.name} {run.model.version}, trained on {run.model.trained_on}")
 
 
 def _card(run: Run, *, parameters: int) -> str:
     data = run.data
     films = [
-        f"films of `{Path(one.file).name}`, without {one.held_out:.0%} of the patients, {one.repeat} times an epoch"
-        for one in data.films
+        f"films of `{Path(source.file).name}`, without {source.held_out:.0%} of the patients, "
+        f"{source.repeat} times an epoch"
+        for source in data.films
     ]
     if data.phantoms:
         films.insert(0, f"phantoms, seeds {data.first_seed} to {data.first_seed + data.phantoms - 1}")
@@ -96,7 +109,7 @@ By `python -m models.train`, seed {run.seed}. Losses are means over the last row
 
 
 def _stage_rows(run: Run) -> list[str]:
-    """Tell of each stage how long it was and what its losses came to."""
+    """Yield a table row for each stage: its length and its last losses."""
     with (Path(run.output) / TABLE).open(encoding="utf-8", newline="") as file:
         last = {row["stage"]: row for row in csv.DictReader(file)}
     return [

@@ -1,7 +1,7 @@
-"""The run itself: stages, steps, checkpoints. The same in every process; only the first one writes and reports.
+"""The training loop: stages, steps, checkpoints. It runs in every process; only the first one writes files and reports.
 
-A step depends on nothing but weights, the optimizer's state and its number. So a checkpoint needs no more, and a run
-that goes on computes what it would have computed.
+A step depends only on the weights, the optimizer's state and its own number. A checkpoint therefore holds nothing else,
+and a run that continues from it computes what it would have computed without the interruption.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import cv2
 import torch
 from torch import Tensor
 
-from models.progress import Report, quiet
+from models.progress import ProgressReport, quiet
 from models.training import checkpoints
 from models.training.catalog import catalog_of
-from models.training.checkpoints import Standing
-from models.training.course import Course, open_course, take_step
+from models.training.checkpoints import Checkpoint
 from models.training.noise import disturbed
-from models.training.pupil import Pupil, enroll
+from models.training.process_group import ProcessGroup
 from models.training.records import Records
 from models.training.runfile import Run
+from models.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.training.store import open_library
-from models.training.team import Team
+from models.training.trained_model import TrainedModel, build_model
 
 Stopped = Callable[[], bool]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """Where the run stands. sums: of losses since the last row, and of gradients' norms; counted: steps of them."""
+    """The position of the run. sums: of losses and gradient norms since the last row; counted: over how many steps."""
 
     stage: int
     step: int
@@ -41,47 +41,49 @@ class _Progress:
     counted: int
 
 
-def train(run: Run, team: Team, *, stopped: Stopped = lambda: False, report: Report = quiet) -> Pupil | None:
-    """Train all stages, from the checkpoint on where there is one. None where it was stopped before the end.
+def train(
+    run: Run, group: ProcessGroup, *, stopped: Stopped = lambda: False, report: ProgressReport = quiet
+) -> TrainedModel | None:
+    """Train all stages, starting at the checkpoint if there is one. Returns None if the run was stopped before the end.
 
-    Raises ModelError where the run file asks for what the network has not, or a loss is no number.
+    Raises ModelError if the run file does not fit the network, or if a loss is NaN or infinite.
     """
     torch.set_num_threads(run.machine.threads)
     cv2.setNumThreads(1)
     catalog = catalog_of(run.data.classes)
     library = open_library(run.data, run.store, catalog)
-    pupil = enroll(run, catalog, library.texts() if run.data.words == "seen" else ())
-    standing = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
-    progress = _resumed(standing, pupil)
-    records = _records(run, progress) if team.leads else None
+    model = build_model(run, catalog, library.texts() if run.data.words == "seen" else ())
+    checkpoint = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
+    progress = _resumed(checkpoint, model)
+    records = _records(run, progress) if group.leads else None
     try:
         for number in range(progress.stage, len(run.stages)):
-            course = open_course(run, team, number=number, catalog=catalog, library=library, pupil=pupil)
-            if standing is not None and number == standing["stage"]:
-                course.optimizer.load_state_dict(dict(standing["optimizer"]))
-                course.scaler.load_state_dict(dict(standing["scaler"]))
+            trainer = open_trainer(run, group, number=number, catalog=catalog, library=library, model=model)
+            if checkpoint is not None and number == checkpoint["stage"]:
+                trainer.optimizer.load_state_dict(dict(checkpoint["optimizer"]))
+                trainer.scaler.load_state_dict(dict(checkpoint["scaler"]))
             else:
-                sums = torch.zeros(len(course.stage.losses) + 1)
+                sums = torch.zeros(len(trainer.stage.losses) + 1)
                 progress = _Progress(stage=number, step=0, seconds=progress.seconds, sums=sums, counted=0)
-            if not _follow(course, progress, records, stopped=stopped, report=report):
+            if not _follow(trainer, progress, records, stopped=stopped, report=report):
                 return None
     finally:
         if records is not None:
             records.close()
-    return pupil
+    return model
 
 
-def _resumed(standing: Standing | None, pupil: Pupil) -> _Progress:
-    if standing is None:
+def _resumed(checkpoint: Checkpoint | None, model: TrainedModel) -> _Progress:
+    if checkpoint is None:
         return _Progress(stage=0, step=0, seconds=0.0, sums=torch.zeros(0), counted=0)
-    pupil.network.load_state_dict(standing["network"])
-    pupil.heads.load_state_dict(standing["heads"])
+    model.network.load_state_dict(checkpoint["network"])
+    model.heads.load_state_dict(checkpoint["heads"])
     return _Progress(
-        stage=standing["stage"],
-        step=standing["step"],
-        seconds=standing["seconds"],
-        sums=standing["sums"],
-        counted=standing["counted"],
+        stage=checkpoint["stage"],
+        step=checkpoint["step"],
+        seconds=checkpoint["seconds"],
+        sums=checkpoint["sums"],
+        counted=checkpoint["counted"],
     )
 
 
@@ -90,67 +92,69 @@ def _records(run: Run, progress: _Progress) -> Records:
         Path(run.output),
         losses=list(dict.fromkeys(name for stage in run.stages for name in stage.losses)),
         stages=[stage.name for stage in run.stages],
-        standing=(progress.stage, progress.step),
+        position=(progress.stage, progress.step),
         events=run.machine.events,
     )
 
 
-def _follow(course: Course, progress: _Progress, records: Records | None, *, stopped: Stopped, report: Report) -> bool:
-    """Train one stage from where it stands. Returns False where it was stopped."""
-    machine = course.run.machine
+def _follow(
+    trainer: StageTrainer, progress: _Progress, records: Records | None, *, stopped: Stopped, report: ProgressReport
+) -> bool:
+    """Train one stage from the current position to its end. Returns False if the run was stopped."""
+    machine = trainer.run.machine
     began, first = time.monotonic(), progress.step
     before = progress.seconds
-    with disturbed(course.pupil.network.train(), course.stage.noise):
-        while progress.step < course.steps:
-            outcome = take_step(course, progress.step, stop=stopped())
+    with disturbed(trainer.model.network.train(), trainer.stage.noise):
+        while progress.step < trainer.steps:
+            outcome = take_step(trainer, progress.step, stop=stopped())
             progress.step += 1
             progress.counted += 1
             progress.sums += torch.cat([outcome.losses, torch.tensor([outcome.gradient])])
             progress.seconds = before + time.monotonic() - began
-            is_last = progress.step == course.steps
+            is_last = progress.step == trainer.steps
             if progress.step % machine.log == 0 or is_last:
                 if records is not None:
-                    pictures = (progress.step - first) * course.stage.batch * course.stage.accumulation
+                    pictures = (progress.step - first) * trainer.stage.batch * trainer.stage.accumulation
                     speed = pictures / (progress.seconds - before)
-                    records.add(_row(course, progress, speed), update=progress.step)
+                    records.add(_row(trainer, progress, speed), update=progress.step)
                 progress.sums, progress.counted = torch.zeros_like(progress.sums), 0
-            report(f"stage {course.stage.name}", progress.step, course.steps)
+            report(f"stage {trainer.stage.name}", progress.step, trainer.steps)
             if outcome.halt or is_last or progress.step % machine.checkpoint == 0:
-                _keep(course, progress)
+                _keep(trainer, progress)
             if outcome.halt and not is_last:
                 return False
     return True
 
 
-def _row(course: Course, progress: _Progress, speed: float) -> dict[str, float | str]:
+def _row(trainer: StageTrainer, progress: _Progress, speed: float) -> dict[str, float | str]:
     means = (progress.sums / progress.counted).tolist()
-    losses = dict(zip(course.stage.losses, means, strict=False))
+    losses = dict(zip(trainer.stage.losses, means, strict=False))
     return {
-        "stage": course.stage.name,
+        "stage": trainer.stage.name,
         "step": progress.step,
         "seconds": progress.seconds,
         "pictures_per_second": speed,
-        "learning_rate": course.rate(progress.step - 1),
+        "learning_rate": trainer.rate(progress.step - 1),
         "gradient": means[-1],
-        "total": sum(losses[name] * weight for name, weight in course.stage.losses.items()),
+        "total": sum(losses[name] * weight for name, weight in trainer.stage.losses.items()),
         **losses,
     }
 
 
-def _keep(course: Course, progress: _Progress) -> None:
-    """Write a checkpoint, in the first process."""
-    if not course.team.leads:
+def _keep(trainer: StageTrainer, progress: _Progress) -> None:
+    """Write a checkpoint, in the first process only."""
+    if not trainer.group.leads:
         return
-    standing: Standing = {
-        "fingerprint": course.run.fingerprint,
+    checkpoint: Checkpoint = {
+        "fingerprint": trainer.run.fingerprint,
         "stage": progress.stage,
         "step": progress.step,
         "seconds": progress.seconds,
         "sums": progress.sums,
         "counted": progress.counted,
-        "network": dict(course.pupil.network.state_dict()),
-        "heads": dict(course.pupil.heads.state_dict()),
-        "optimizer": course.optimizer.state_dict(),
-        "scaler": course.scaler.state_dict(),
+        "network": dict(trainer.model.network.state_dict()),
+        "heads": dict(trainer.model.heads.state_dict()),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scaler": trainer.scaler.state_dict(),
     }
-    checkpoints.save(Path(course.run.output), standing)
+    checkpoints.save(Path(trainer.run.output), checkpoint)

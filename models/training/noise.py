@@ -1,7 +1,7 @@
-"""What training disturbs in the network, added to its modules from outside: as it stands the network knows no noise.
+"""Noise that training adds to the network, by hooks on its modules: the network itself contains no noise.
 
-Dropout after attention and after each layer of the decoders' MLPs, inside attention, in the hidden layer of the heads,
-around the generator's prefix, and whole branches dropped (SPEC.md 10). A branch is dropped for a whole film.
+Dropout after attention and after each layer of the decoders' MLPs, inside attention, in the hidden layer of the heads
+and around the generator's prefix, and drop path (spec §10). A branch is dropped for a whole film.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.attention import Attention, DecoderLayer, Mlp
-from models.chex import Chex
+from models.network.attention import Attention, DecoderLayer, Mlp
+from models.network.chex import Chex
 from models.training.stages import Noise
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
@@ -22,7 +22,7 @@ Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 @contextlib.contextmanager
 def disturbed(network: Chex, noise: Noise) -> Iterator[None]:
-    """Disturb a network as long as this lasts."""
+    """Add the noise to a network while the context lasts."""
     handles = []
     for place, layers in (("detector", network.detector.layers), ("post", network.post_decoder.layers)):
         for layer in layers:
@@ -85,7 +85,7 @@ def _drop_path(share: float, films: list[int]) -> Hook:
         if not (module.training and share):
             return output
         kept = (torch.rand(films[0], device=output.device) >= share).to(output.dtype) / (1 - share)
-        # Groups of a film lie side by side in the batch of its self-attention.
+        # The groups of one film are adjacent in the batch of its self-attention.
         return output * kept.repeat_interleave(output.shape[0] // films[0])[:, None, None]
 
     return drop

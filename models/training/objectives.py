@@ -1,7 +1,7 @@
-"""What a stage minimizes, by the names of the run file: each a scalar of one forward pass.
+"""The losses, by their names in the run file: each is a scalar of one forward pass.
 
-The first group is the paper's (SPEC.md 10). The second is of the small model, which has no pre-trained encoders:
-patches are drawn to the words of what lies in them, and decisions are those that a reader makes.
+The first group is the paper's (spec §10). The second is for the small model, which has no pre-trained encoders: it
+aligns patches with the words of what they show, and trains the decisions that the reader makes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from models import boxes as unit_boxes
 from models.losses import contrast
 from models.losses.detection import anatomy_detection
 from models.losses.means import mean_by_film, mean_of
-from models.training import telling
+from models.training import text_losses
 from models.training.forward import Forward
 from models.training.stages import Objective
 
 Loss = Callable[[Forward], Tensor]
+
+_NOWHERE = 1e-7
+"""The sampling weight of a class that is in no region of the batch, as published."""
 
 
 def losses_of(forward: Forward) -> dict[str, Tensor]:
@@ -34,7 +37,7 @@ def patho_detect(forward: Forward) -> Tensor:
 
 
 def patho_cls(forward: Forward) -> Tensor:
-    """Choose each class's phrase by its aggregated token, among those of all drawn classes."""
+    """Choose the phrase of each class by its aggregated token, among the phrases of all drawn classes."""
     losses = contrast.finding_contrast(
         forward.found.aggregated[:, : len(forward.classes)],
         forward.positive,
@@ -49,26 +52,25 @@ def anat_detect(forward: Forward) -> Tensor:
     """Boxes of regions."""
     batch, start = forward.batch, len(forward.classes)
     pairs = torch.tensor(forward.catalog.pairs, device=batch.pixels.device)
+    drawn = torch.tensor([region in forward.drawn_regions for region in forward.regions], device=batch.pixels.device)
     return anatomy_detection(
         forward.found.boxes[:, start:],
         forward.found.scores[:, start:],
         target=batch.regions[:, forward.regions],
-        present=batch.seen[:, forward.regions] & forward.counted_regions[forward.regions],
+        present=batch.seen[:, forward.regions] & drawn,
         pairs=batch.regions[:, pairs],
         pairs_present=batch.seen[:, pairs],
     )
 
 
 def anat_cls(forward: Forward) -> Tensor:
-    """Draw regions to the phrases of what they hold; classes whose absence counts are drawn by their number.
+    """Align regions with the phrases of their classes; the absent classes that count are drawn, see `draw_absent`.
 
-    The published reduction contradicts itself (SPEC.md 10): here it is the mean over the known regions of the batch.
+    The published reduction contradicts itself (spec §10): this is the mean over the known regions of the batch.
     """
     present = forward.batch.region_present[:, forward.regions][:, :, forward.judged]
     known = forward.batch.region_known[:, forward.regions][:, :, forward.judged]
-    counts = (present & known).sum(dim=(0, 1)).float()
-    share = counts * (forward.stage.drawing.classes / counts.sum().clamp(min=1))
-    drawn = torch.rand(share.shape, device=share.device) < share
+    drawn = draw_absent(present & known, expected=round(forward.stage.drawing.classes))
     losses = contrast.anatomy_contrast(
         forward.told_regions,
         forward.judged_positive,
@@ -81,19 +83,32 @@ def anat_cls(forward: Forward) -> Tensor:
     return mean_of(losses, known.any(dim=-1))
 
 
+def draw_absent(there: Tensor, *, expected: int) -> Tensor:
+    """Draw the classes whose absence counts, in proportion to how often each is present in the batch (spec §10).
+
+    there: [F, A, C]; expected: how many, without repetition
+    Returns [C]. A class that is nowhere present is drawn only if there are too few others.
+    """
+    # So small that an absent class is never drawn before a present one.
+    weights = there.sum(dim=(0, 1)).float() + _NOWHERE
+    drawn = torch.multinomial(weights, min(expected, len(weights)))
+    return torch.zeros(len(weights), dtype=torch.bool, device=there.device).index_fill(0, drawn, True)
+
+
 def anat_mse(forward: Forward) -> Tensor:
-    """Draw regions to the mean vector of the sentences about them."""
+    """Align the drawn regions with the mean vector of the sentences about them."""
     targets = torch.zeros_like(forward.told_regions)
     valid = torch.zeros(targets.shape[:2], dtype=torch.bool, device=targets.device)
     for film, said in enumerate(forward.batch.said):
         for place, region in enumerate(forward.regions):
-            if texts := [one.text for one in said if region in one.regions]:
+            texts = [sentence.text for sentence in said if region in sentence.regions]
+            if texts and region in forward.drawn_regions:
                 targets[film, place], valid[film, place] = forward.embed(texts).mean(dim=0), True
     return contrast.squared_error(forward.told_regions, targets, valid)
 
 
 def sent_contr(forward: Forward) -> Tensor:
-    """Choose the sentence that a sentence's own place is about."""
+    """Choose the right sentence for the features that the sentence itself located."""
     temperature = forward.stage.temperatures.sentences
     return contrast.sentence_contrast(
         forward.told_sentences, forward.sentences, forward.is_sentence, temperature=temperature
@@ -101,12 +116,12 @@ def sent_contr(forward: Forward) -> Tensor:
 
 
 def sent_mse(forward: Forward) -> Tensor:
-    """Draw what a sentence finds to its own vector."""
+    """Align the features that a sentence located with the sentence's own vector."""
     return contrast.squared_error(forward.told_sentences, forward.sentences, forward.is_sentence)
 
 
 def global_contr(forward: Forward) -> Tensor:
-    """Choose the report of a film and the film of a report, among films that have one."""
+    """Choose the report of each film and the film of each report, among films with a report."""
     marks = forward.is_sentence.unsqueeze(-1)
     texts = forward.sentences.masked_fill(~marks, 0).sum(dim=1) / marks.sum(dim=1).clamp(min=1)
     told = forward.is_sentence.any(dim=1)
@@ -115,10 +130,11 @@ def global_contr(forward: Forward) -> Tensor:
 
 
 def align(forward: Forward) -> Tensor:
-    """Draw patches to the words of what lies in them, and away from those of what does not.
+    """Align patches with the texts of what they show, and push them away from the other texts.
 
-    Of every film and text the patches inside its boxes count as much as those outside; one that a box covers in part is
-    a part of both. Texts are phrases of located classes and of regions, and questions in words.
+    For every film and text the patches inside its boxes have the same total weight as those outside; a patch that a box
+    covers in part counts on both sides in proportion.
+    The texts are phrases of located classes and of regions, and the text questions.
     """
     batch, patches = forward.batch, forward.picture[0]
     start = len(forward.regions)
@@ -142,7 +158,7 @@ def align(forward: Forward) -> Tensor:
 
 
 def coverage(boxes: Tensor, valid: Tensor, *, grid: int) -> Tensor:
-    """Give the share of each patch that the boxes [F, Q, T, 4] cover, the largest of one box: [F, Q, P]."""
+    """Return the share of each patch that the boxes [F, Q, T, 4] cover, by the best box alone: [F, Q, P]."""
     edges = torch.arange(grid + 1, device=boxes.device, dtype=boxes.dtype) / grid
     left, top, right, bottom = unit_boxes.to_corners(boxes).unsqueeze(-1).unbind(dim=-2)
     across = (torch.minimum(right, edges[1:]) - torch.maximum(left, edges[:-1])).clamp(min=0)
@@ -152,7 +168,7 @@ def coverage(boxes: Tensor, valid: Tensor, *, grid: int) -> Tensor:
 
 
 def presence(forward: Forward) -> Tensor:
-    """Decide whether a film shows each class, as a reader does."""
+    """Decide whether a film shows each class, as the reader does."""
     logits = _decisions(forward, forward.told_classes)
     losses = functional.binary_cross_entropy_with_logits(
         logits, forward.batch.present[:, forward.classes].float(), reduction="none"
@@ -161,7 +177,7 @@ def presence(forward: Forward) -> Tensor:
 
 
 def region_presence(forward: Forward) -> Tensor:
-    """Decide whether a region holds each class, as a reader does."""
+    """Decide whether a region holds each class, in the way the reader decides."""
     logits = forward.heads.decide(forward.told_regions, forward.positive, forward.negative)
     present = forward.batch.region_present[:, forward.regions][:, :, forward.classes]
     known = forward.batch.region_known[:, forward.regions][:, :, forward.classes]
@@ -170,7 +186,7 @@ def region_presence(forward: Forward) -> Tensor:
 
 
 def _decisions(forward: Forward, features: Tensor) -> Tensor:
-    """Give the logit of each class by its own feature: [F, C', dim] to [F, C']."""
+    """Return the logit of each class by its own feature: [F, C', dim] to [F, C']."""
     return forward.heads.decide(features, forward.positive, forward.negative).diagonal(dim1=1, dim2=2)
 
 
@@ -180,12 +196,12 @@ LOSSES: Mapping[Objective, Loss] = {
     "anat-detect": anat_detect,
     "anat-cls": anat_cls,
     "anat-mse": anat_mse,
-    "anat-gen": telling.of_regions,
+    "anat-gen": text_losses.of_regions,
     "sent-contr": sent_contr,
     "sent-mse": sent_mse,
-    "sent-gen": telling.of_sentences,
+    "sent-gen": text_losses.of_sentences,
     "global-contr": global_contr,
-    "text-gen": telling.of_texts,
+    "text-gen": text_losses.of_texts,
     "align": align,
     "box": lambda forward: forward.finding_loss.box,
     "score": lambda forward: forward.finding_loss.score,
@@ -193,5 +209,5 @@ LOSSES: Mapping[Objective, Loss] = {
     "region-presence": region_presence,
     "sent-box": lambda forward: forward.sentence_loss.box,
     "sent-score": lambda forward: forward.sentence_loss.score,
-    "finding-gen": telling.of_findings,
+    "finding-gen": text_losses.of_findings,
 }

@@ -1,6 +1,6 @@
-"""What a run writes down as it goes on: a table, and events for TensorBoard where they are asked for.
+"""The log of a run: a CSV table, and events for TensorBoard if the run file asks for them.
 
-Rows behind a checkpoint are dropped when a run goes on from there, so every step stands in the table once.
+When a run continues from a checkpoint, later rows are dropped, so that every step is in the table once.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _FIXED = ("stage", "step", "seconds", "pictures_per_second", "learning_rate", "g
 
 
 class Writer(Protocol):
-    """What of TensorBoard's writer is used."""
+    """The methods of TensorBoard's writer that are used."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Add one number."""
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write what is still buffered."""
 
 
 class Records:
     """The table and the events of one run."""
 
     def __init__(
-        self, folder: Path, *, losses: Sequence[str], stages: Sequence[str], standing: tuple[int, int], events: bool
+        self, folder: Path, *, losses: Sequence[str], stages: Sequence[str], position: tuple[int, int], events: bool
     ) -> None:
-        """Go on behind a standing (stage, step). Raises ModelError where TensorBoard is asked for and not installed."""
+        """Continue after a position (stage, step). Raises ModelError if TensorBoard is asked for but not installed."""
         self._path = folder / TABLE
         self._columns = [*_FIXED, *losses]
         self._stages = list(stages)
-        rows = self._rows_until(standing)
+        rows = self._rows_until(position)
         with self._path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
@@ -54,17 +54,17 @@ class Records:
                     self._events.add_scalar(f"{row['stage']}/{key}", float(value), update)
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write what is still buffered."""
         if self._events is not None:
             self._events.close()
 
-    def _rows_until(self, standing: tuple[int, int]) -> list[dict[str, str]]:
+    def _rows_until(self, position: tuple[int, int]) -> list[dict[str, str]]:
         if not self._path.exists():
             return []
         with self._path.open(encoding="utf-8", newline="") as file:
-            # A row that was being written when the run was killed lacks its end.
+            # A row that was interrupted by a kill is incomplete.
             rows = [row for row in csv.DictReader(file) if None not in row.values() and row["stage"] in self._stages]
-        return [row for row in rows if (self._stages.index(row["stage"]), int(row["step"])) <= standing]
+        return [row for row in rows if (self._stages.index(row["stage"]), int(row["step"])) <= position]
 
 
 def _open_events(folder: Path) -> Writer:
@@ -72,7 +72,7 @@ def _open_events(folder: Path) -> Writer:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ModelError(
-            "machine.events needs TensorBoard: run pip install -c constraints.txt '.[train]', or leave it out"
+            "machine.events needs TensorBoard: run pip install -c constraints.txt '.[train]', or remove the setting"
         ) from error
     writer: Writer = SummaryWriter(str(folder))
     return writer

@@ -1,7 +1,7 @@
-"""The run file: all that decides what a run becomes, as values that refuse to be wrong.
+"""The run file: every setting that decides the result of a run. The dataclasses refuse invalid values.
 
-What is not in the run file is in the code; nothing is read from the environment. Paths are relative to the folder in
-which the command runs. `Machine` alone may differ when a run goes on, as far as it does not change what is computed.
+What is not in the run file is fixed in the code; the environment is not read. Paths are relative to the folder in which
+the command runs. Only `Machine` may change when a run is continued, and only settings that do not change the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ClassSet = Literal["chexpert", "vindr", "cig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What the finished model directory says of itself, how its weights are stored, and how films become its input."""
+    """What the model directory says about itself, how its weights are stored, and how films become its input."""
 
     name: str
     version: str
@@ -41,33 +41,40 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Films:
-    """Real films: a file of lines (see `films`), how often each takes part in an epoch, and what is kept for tests.
+class FilmSource:
+    """A file of real films (see `films`), how often each film is used in an epoch, and which patients are held out.
 
-    held_out: share of the patients that training never sees, chosen by a hash of their names
+    balanced: multiply `repeat` so that an epoch has about as many of these films as the largest source has
+    held_out: share of the patients that training never uses, chosen by a hash of their names
     """
 
     file: str
     repeat: int = 1
+    balanced: bool = False
     held_out: float = 0.0
 
     def __post_init__(self) -> None:
         require(self, above_zero="repeat", share="held_out")
 
+    def times(self, *, own: int, most: int) -> int:
+        """Return how often an epoch uses each film; own, most: number of films here, and in the largest source."""
+        return round(self.repeat * most / own) if self.balanced else self.repeat
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What is learned from. Phantoms have the seeds first_seed ... first_seed + phantoms - 1.
+    """What a run learns from. Phantoms have the seeds first_seed ... first_seed + phantoms - 1.
 
     side: of stored films, in pixels; films are cut to their central square
-    store: the folder of stored films, which runs may share; blank is `films` in the run's own
-    words: "seen" trains one embedding for all tokens that no text of the run has (see `vocabulary`), "full" one each
+    store: the folder of stored films, which runs may share; if blank, `films` in the run's own output folder
+    words: "seen" trains one embedding for all tokens that are in no text of the run (see `vocabulary`), "full" one for
+    each token
     """
 
     classes: tuple[ClassSet, ...] = ("chexpert",)
     phantoms: int = 0
     first_seed: int = 0
-    films: tuple[Films, ...] = ()
+    films: tuple[FilmSource, ...] = ()
     side: int = 224
     store: str = ""
     words: Literal["seen", "full"] = "seen"
@@ -75,16 +82,16 @@ class Data:
     def __post_init__(self) -> None:
         require(self, not_negative="phantoms first_seed", above_zero="side")
         if not self.phantoms and not self.films:
-            raise ValueError("phantoms and films: at least one must be there")
+            raise ValueError("phantoms and films: give at least one of them")
         if self.first_seed + self.phantoms > 1_000_000:
-            raise ValueError("first_seed + phantoms must not exceed 1000000: later seeds are for tests")
+            raise ValueError("first_seed + phantoms must not exceed 1000000: later seeds are reserved for tests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What computes. checkpoint, log: every so many steps; renderers: processes that make phantoms.
+    """The hardware to use. checkpoint, log: after how many steps each; renderers: processes that make films ready.
 
-    mixed_precision: float16 with a scaled loss, on a GPU only; events: files for TensorBoard
+    mixed_precision: float16 with a scaled loss, on a GPU only; events: write files for TensorBoard
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -106,10 +113,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A whole run.
+    """A complete run.
 
-    output: its folder: films, checkpoint, logs, and at the end `model`, the model directory
-    start: a model directory whose weights it begins with, blank for random ones
+    output: its folder, which gets the films, the checkpoint, the log, and at the end `model`, the model directory
+    start: a model directory whose weights it starts from; blank for random weights
     """
 
     output: str
@@ -131,13 +138,13 @@ class Run:
         if wrong:
             raise ValueError(f"stages: batch of {wrong[0]} must be a multiple of machine.processes")
         if not self.stages or len({stage.name for stage in self.stages}) < len(self.stages):
-            raise ValueError("stages must not be empty, and each must have a name of its own")
+            raise ValueError("stages must not be empty, and each must have its own name")
         if self.start and self.data.words != "full":
             raise ValueError('start needs data.words = "full"')
 
     @property
     def fingerprint(self) -> str:
-        """Tell runs apart that compute something else: all that decides the losses, hashed."""
+        """The hash of all settings that affect the losses: two runs with the same fingerprint compute the same."""
         table = asdict(self)
         table["machine"] = {"processes": self.machine.processes, "mixed_precision": self.machine.mixed_precision}
         del table["output"], table["data"]["store"]
@@ -145,7 +152,7 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run file. Raises ModelError with every mistake in it."""
+    """Read a run file. Raises ModelError that lists every mistake in it."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

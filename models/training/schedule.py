@@ -1,4 +1,4 @@
-"""The learning rate, counted in batches, not in updates (SPEC.md 10)."""
+"""The learning rate, counted in batches, not in updates (spec §10)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _DECAY = 0.3
 
 
 def learning_rate(stage: Stage, *, batch: int, batches: int) -> float:
-    """Give the rate at a batch, of so many in the stage.
+    """Return the rate at a batch; batches: how many the stage has.
 
-    "cosine" is timm's CosineLRScheduler of one cycle: the warm-up is a part of the cycle, which it cuts into.
+    "cosine" is timm's CosineLRScheduler with one cycle: the warm-up replaces the beginning of the cycle.
     """
     if batch < stage.warm_up:
         return stage.learning_rate * batch / stage.warm_up

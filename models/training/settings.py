@@ -1,6 +1,7 @@
-"""A TOML table into frozen dataclasses, with every mistake in it at once.
+"""Converts a TOML table into frozen dataclasses and reports every mistake in it at once.
 
-Keys are the field names; one that is unknown or missing is a mistake, and so is what a dataclass refuses by ValueError.
+Keys are the names of the fields. An unknown or missing key is a mistake, and so is a value that a dataclass refuses
+with ValueError.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ _T = TypeVar("_T")
 
 
 def from_table(kind: type[_T], table: Mapping[str, object]) -> tuple[_T | None, list[str]]:
-    """Make a dataclass of a table. Returns it, or None and the mistakes, each of which starts with its key."""
+    """Make a dataclass from a table. Returns it, or None and the mistakes, each of which starts with its key."""
     mistakes: list[str] = []
     made = _made(kind, table, prefix="", mistakes=mistakes)
     return (None, mistakes) if mistakes else (cast("_T", made), [])
 
 
 def require(values: object, *, above_zero: str = "", not_negative: str = "", share: str = "") -> None:
-    """Refuse numbers out of range; names are separated by blanks. Raises ValueError with all of them.
+    """Check the ranges of numbers; names are separated by spaces. Raises ValueError that lists all mistakes.
 
-    share: those that must lie in 0..1
+    share: numbers that must lie in 0..1
     """
     wrong = [f"{name} must be above 0" for name in above_zero.split() if not 0 < getattr(values, name) < math.inf]
     wrong += [f"{name} must not be negative" for name in not_negative.split() if getattr(values, name) < 0]
@@ -61,10 +62,10 @@ def _made(kind: type, table: object, *, prefix: str, mistakes: list[str]) -> obj
 
 
 def _checked(hint: object, value: object, *, key: str, mistakes: list[str]) -> object:
-    """Give a value the type its field asks for; what does not fit is a mistake and gives None."""
+    """Convert a value to the type of its field. A value of another type is recorded as a mistake and gives None."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is UnionType:
-        [hint] = [one for one in inner if one is not NoneType]
+        [hint] = [kind for kind in inner if kind is not NoneType]
         return _checked(hint, value, key=key, mistakes=mistakes)
     if isinstance(hint, type) and is_dataclass(hint):
         return _made(hint, value, prefix=f"{key}.", mistakes=mistakes)

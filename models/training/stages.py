@@ -1,4 +1,4 @@
-"""One stage of a run file: what learns, from which losses, for how long, and what is changed, disturbed and drawn."""
+"""One stage of a run file: the weights it trains, its losses and length, and its augmentation, noise and sampling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from models.losses.matching import Answerer
+from models.losses import Answerer
 from models.training.settings import require
 
 Schedule = Literal["cosine", "late_decay"]
@@ -32,17 +32,20 @@ Objective = Literal[
     "finding-gen",
 ]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-"""What can be minimized; see `objectives`. Those from "align" on are not of the paper."""
+"""The names of the losses; see `objectives`. Those from "align" on are not the paper's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """What training disturbs in the network (SPEC.md 0, 4.5, 6, 10); all zero is no disturbance.
+    """The noise that training adds to the network (spec §0, 4.5, 6, 10); zeros add none.
 
-    dropout: after attention and after each layer of an MLP, of detector and post decoder; prefix: of the generator's
-    attention: of what tokens see; drop_path: of whole branches; box_drop: of box tokens before the post decoder
-    skip: how often a token joins what its box holds, and skip_dropout of it; 1 and 0 is what evaluation does
-    words: how often a token of a prompt is taken for one that was never seen
+    dropout: after attention and after each layer of an MLP, in detector and post decoder; prefix: in the generator's
+    prefix
+    attention: dropout of attention weights; drop_path: of whole branches; box_drop: of box tokens before the post
+    decoder
+    skip: how often a token is added to what its box pools, and skip_dropout: its dropout then; the evaluation has 1 and
+    0
+    words: how often a token of a prompt is replaced by the token for unseen words
     """
 
     dropout: float = 0.0
@@ -60,13 +63,14 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
-    """How films are changed before they are seen; the defaults change nothing (SPEC.md 1).
+    """How films are changed before each use; the defaults change nothing (spec §1).
 
     flip: how often left and right are exchanged, words and regions included
-    area: share of the film that is cut out; aspect: of that part, its width to its height at most, and the inverse
-    scale, shift, rotate: further, at most; shift as a share of the side, rotate in degrees
+    area: share of the film that is cut out; aspect: the largest ratio of its width to its height, or of its height to
+    its width
+    scale, shift, rotate: applied afterwards, at most; shift as a share of the side, rotate in degrees
     brightness, contrast: factors within 1 +- this; blur: how often, and sigma in pixels at most
-    visibility: share of a box that must stay in sight, else it is gone
+    visibility: a box is removed if a smaller share of it than this stays visible
     """
 
     flip: float = 0.0
@@ -89,11 +93,12 @@ class Augmentation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """What of a film one step asks about; the rest waits for another step.
+    """What one step asks about a film; the rest is left to other steps.
 
-    classes, regions: how many are expected; sentences, hints: of a film, at most; told: put into words, at most
+    classes, regions: the expected number; sentences, hints: the most for one film; told: the most features that are put
+    into words
     answerer: see `losses.matching`; together: how often prompts see each other in the post decoder, as published
-    padded: sentences of a film see each other and their padding in the detector (SPEC.md 4.2, BUG-2), as published
+    padded: sentences of a film see each other and their padding in the detector (spec §4.2, BUG-2), as published
     """
 
     classes: float = 10
@@ -111,7 +116,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperatures:
-    """What divides cosines in the published losses (SPEC.md 10)."""
+    """The divisors of the cosines in the published losses (spec §10)."""
 
     findings: float = 0.2
     anatomy: float = 0.25
@@ -124,14 +129,14 @@ class Temperatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One part of a run, with an optimizer of its own.
+    """One stage of a run, with its own optimizer.
 
-    train, frozen: beginnings of the names of weights, those that learn and those of them that do not
-    epochs or steps: how long; a step is one update, an epoch sees every film once
-    batch: films at once, over all processes; accumulation: batches to an update
-    schedule: "cosine" from batch to batch as timm has it, or "late_decay", constant until the last 30 %; warm_up in
-    batches, for both
-    losses: weights of what is minimized
+    train, frozen: beginnings of the names of weights: those to train, and exceptions among them that stay frozen
+    epochs or steps: its length; a step is one update, an epoch uses every film once
+    batch: films of one batch, over all processes; accumulation: batches per update
+    schedule: "cosine" from batch to batch as timm computes it, or "late_decay", constant until the last 30 %; warm_up:
+    in batches, for both
+    losses: the weight of each loss
     """
 
     name: str

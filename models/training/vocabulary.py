@@ -1,8 +1,9 @@
-"""Byte-pair vocabularies cut to what a run ever says: tokens that no text has share one embedding while it trains.
+"""Byte-pair vocabularies reduced to the tokens of a run: all other tokens share one embedding during the training.
 
-A softmax over all tokens, of which most have the same embedding, is a softmax over the others and one more, whose logit
-counts as often as it stands for a token. So nothing is approximated, and a step costs hundreds of columns, not 50,257.
-At the end the shared embedding is written to every token that it stands for.
+A softmax over all tokens, most of which have the same embedding, equals a softmax over the other tokens and the shared
+one, if the logit of the shared one is weighted with the number of tokens that it stands for. The result is exact, and a
+step costs hundreds of columns instead of 50,257. At the end the shared embedding is copied to every token that it
+stands for.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """A vocabulary as it is trained. numbers: [total], which embedding a token has; size: of them.
+    """A reduced vocabulary. numbers: [total], the number of each token's embedding; size: the number of embeddings.
 
-    Order is kept, so that the mark with the largest id has the largest number. Number 0 is the shared one.
+    The order is kept, so the end token, which has the largest id, has the largest number. Number 0 is the shared
+    embedding.
     """
 
     numbers: IntArray
@@ -31,11 +33,11 @@ class Words:
 
     @property
     def shared(self) -> int:
-        """How many tokens share the embedding 0; 0 where none does."""
+        """How many tokens share the embedding 0; 0 if there is none."""
         return int((self.numbers == 0).sum()) if self.size < len(self.numbers) else 0
 
     def weigh(self, logits: Tensor) -> Tensor:
-        """Let the shared token's logit [..., size] count as often as it stands for a token."""
+        """Weight the shared token's logit [..., size] with the number of tokens that it stands for."""
         if not self.shared:
             return logits
         first = logits.new_zeros(self.size)
@@ -43,17 +45,17 @@ class Words:
         return logits + first
 
     def spread(self, embeddings: Tensor) -> Tensor:
-        """Give every token its embedding: [size, width] to [total, width]."""
+        """Copy embeddings to all tokens: [size, width] to [total, width]."""
         return embeddings[torch.from_numpy(self.numbers).to(embeddings.device)]
 
 
 def all_words(total: int) -> Words:
-    """Give every token its own embedding."""
+    """Return a vocabulary in which every token has its own embedding."""
     return Words(numbers=np.arange(total, dtype=np.int64), size=total)
 
 
 def seen_words(total: int, seen: Iterable[int]) -> Words:
-    """Give an embedding of its own to each token that was seen, and one to all others."""
+    """Return a vocabulary with an embedding for each token that was seen, and one for all others."""
     used = np.unique(np.fromiter(seen, dtype=np.int64))
     if len(used) == total:
         return all_words(total)

@@ -1,1 +1,1 @@
-"""HL7 version 2 without a network library's opinion: text, frames, acknowledgments."""
+"""HL7 version 2 without a framework: text, frames, acknowledgments."""

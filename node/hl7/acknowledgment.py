@@ -1,4 +1,4 @@
-"""Acknowledgments (HL7 2.5.1 2.9): read from a peer, written to one. Pure."""
+"""Acknowledgments (HL7 2.5.1 2.9): read those of a peer, write our own. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from node.hl7.text import SEGMENT_END, Message, Segment, escape, read
 
 
-class Code(StrEnum):
+class AcknowledgmentCode(StrEnum):
     """Table 0008, original mode: accepted, wrong in its content, not processed for another reason."""
 
     ACCEPT = "AA"
@@ -22,9 +22,9 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgment:
-    """What a peer answered to one message.
+    """A peer's answer to one message.
 
-    conditions: error codes of table 0357, in whichever place the peer's version has for them
+    conditions: error codes of table 0357, from whichever place the peer's version uses
     """
 
     code: str
@@ -34,30 +34,32 @@ class Acknowledgment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """Why a message was not accepted: a code of table 0357 and words without patient data."""
+    """Why a message was not accepted: a code of table 0357 and a text without patient data."""
 
     condition: str
     text: str
 
 
 # Enhanced mode was not asked for (MSH-15 is empty), but some engines answer in it: its letters mean the same (2.9.3).
-_ENHANCED: Final = {"CA": Code.ACCEPT, "CE": Code.ERROR, "CR": Code.REJECT}
+_ENHANCED: Final = {"CA": AcknowledgmentCode.ACCEPT, "CE": AcknowledgmentCode.ERROR, "CR": AcknowledgmentCode.REJECT}
 
 
 def read_acknowledgment(content: bytes) -> Acknowledgment:
-    """Read a peer's answer. Raises ValueError when it is no acknowledgment."""
+    """Read a peer's answer. Raises ValueError when it is not an acknowledgment."""
     message = read(content)
     answer = next(message.named("MSA"), None)
     if answer is None:
-        raise ValueError("an acknowledgment has an MSA segment")
+        raise ValueError("the acknowledgment has no MSA segment")
     code = answer.text(1)
     return Acknowledgment(
         code=str(_ENHANCED.get(code, code)), control_id=answer.text(2), conditions=tuple(_conditions(message, answer))
     )
 
 
-def acknowledge(message: Message | None, code: Code, *, now: datetime, complaint: Complaint | None = None) -> bytes:
-    """Write the answer to a message, or to what was none.
+def acknowledge(
+    message: Message | None, code: AcknowledgmentCode, *, now: datetime, complaint: Complaint | None = None
+) -> bytes:
+    """Write the answer to a message; None: the content was not a message.
 
     now: in the site's time zone
     """
@@ -79,12 +81,12 @@ def acknowledge(message: Message | None, code: Code, *, now: datetime, complaint
 
 
 def _echo(header: Segment | None, field: int) -> str:
-    """Write a field of the message that is answered."""
+    """Return a field of the message that is answered."""
     return "" if header is None else "^".join(map(escape, header.components(field)))
 
 
 def _conditions(message: Message, answer: Segment) -> Iterator[str]:
-    """Look for error codes where 2.5 (ERR-3), earlier versions (ERR-1.4) and still earlier ones (MSA-6) have them."""
+    """Return error codes: ERR-3 in 2.5, ERR-1.4 in earlier versions, MSA-6 in still earlier ones."""
     yield from filter(None, (answer.text(6),))
     for error in message.named("ERR"):
         yield from filter(None, (error.text(3), error.text(1, 4)))

@@ -1,8 +1,8 @@
-r"""Character sets of HL7 table 0211, as far as a frame and its delimiters survive them.
+r"""Character sets of HL7 table 0211 that leave frames and delimiters intact.
 
-A delimiter is one byte of ASCII in each of them, and no other character has that byte. GB 18030, BIG-5 and the sets
-that switch by escape sequences have `|` and `\` inside of others, UTF-16 has the marks of a frame. 8859/15 came with
-version 2.6 of the standard; receivers of older versions know it as well.
+In each of them a delimiter is one byte of ASCII, and no other character contains that byte. GB 18030, BIG-5 and sets
+that switch by escape sequences have `|` and `\` inside other characters, UTF-16 has the frame characters. 8859/15 came
+with version 2.6 of the standard; receivers of older versions know it as well.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ CODECS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def encode(text: str, character_set: str) -> bytes:
-    r"""Encode a text; what the set does not have becomes `?`.
+    r"""Encode a text; characters outside the set become `?`.
 
-    An escape sequence (2.7.6) would carry it too, but its meaning is for two sites to agree on; else it shows as
-    `\XE281A5\` in the middle of a name. A question mark is seen by everybody, and the message arrives.
+    An escape sequence (2.7.6) could carry them, but only if two sites agree on its meaning; otherwise it shows as
+    `\XE281A5\` in the middle of a name. Everybody sees a question mark, and the message arrives.
     """
     return text.encode(CODECS[character_set], errors="replace")
 
 
 def decode(content: bytes, character_set: str) -> str:
-    """Decode what somebody sent, by what its header says if that is true, else as UTF-8, else as ISO 8859-1.
+    """Decode a received text: by its header if that works, else as UTF-8, else as ISO 8859-1.
 
-    A header often says nothing, or something that its sender does not keep to: no order must be lost to that.
+    Headers often name no character set, or a wrong one, and no order must be lost because of that.
     """
     for codec in (CODECS.get(character_set, "utf-8"), "utf-8"):
         try:

@@ -1,6 +1,6 @@
 """Frames of the Minimal Lower Layer Protocol (HL7 Implementation Guide, appendix C.4): VT, message, FS, CR.
 
-What a peer sends is limited in size and time: a peer that never ends a frame must hold nobody.
+Size and time of what a peer sends are limited: a frame that never ends must not block anything.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ _BLOCK = 64 * 1024
 
 
 class BrokenFrame(ValueError):
-    """What came is no frame: half of one, one without end, or something else."""
+    """The received bytes are not a frame: incomplete, too long, or something else."""
 
 
 def frame(content: bytes) -> bytes:
-    """Put a message between its marks. Raises ValueError for one that holds a mark itself."""
+    """Put a message into a frame. Raises ValueError for a message that contains a frame character."""
     if _START in content or _END in content:
-        raise ValueError("a message must not hold the marks of its frame")
+        raise ValueError("a message must not contain frame characters")
     return _START + content + _END + _RETURN
 
 
 class Frames:
-    """Reads the frames of one connection, one after the other."""
+    """Reads the frames of one connection in order."""
 
     def __init__(self, connection: socket.socket, *, limit_bytes: int = LONGEST_MESSAGE) -> None:
         self._connection, self._limit = connection, limit_bytes
         self._waiting = b""
 
     def next(self, *, idle_seconds: float | None, frame_seconds: float) -> bytes | None:
-        """Return the next message, or None when the peer ended the connection between two.
+        """Return the next message, or None when the peer closed the connection between two frames.
 
-        idle_seconds: how long to wait for the first byte; None for ever. frame_seconds: how long for all the others
+        idle_seconds: how long to wait for the first byte; None: without limit. frame_seconds: for all other bytes
         Raises BrokenFrame; TimeoutError and other OSErrors of the connection.
         """
         if not self._strip() and not self._receive(idle_seconds):
@@ -53,18 +53,18 @@ class Frames:
                     return None
                 raise BrokenFrame("the connection ended inside a frame")
         content, self._waiting = self._waiting.split(_END, 1)
-        _, mark, message = content.partition(_START)  # what stands before the mark belongs to no frame
+        _, mark, message = content.partition(_START)  # bytes before the start character belong to no frame
         if not mark:
             raise BrokenFrame("a frame has no beginning")
         return message
 
     def _strip(self) -> bytes:
-        """Drop line ends between frames; some peers add one, some leave the last mark out. Returns what is left."""
+        """Drop line ends between frames; some peers add a line end, some omit the last character. Returns the rest."""
         self._waiting = self._waiting.lstrip(b"\r\n")
         return self._waiting
 
     def _receive(self, seconds: float | None) -> bool:
-        """Wait for more; False at the end of the connection."""
+        """Wait for more bytes; false at the end of the connection."""
         self._connection.settimeout(seconds)
         block = self._connection.recv(_BLOCK)
         self._waiting += block

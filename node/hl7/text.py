@@ -1,8 +1,8 @@
-r"""The text of HL7 version 2 messages (HL7 2.5.1 chapter 2): escapes, and reading what others send.
+r"""The text of HL7 version 2 messages (HL7 2.5.1 chapter 2): escape sequences, and reading received messages.
 
-Written messages are made with hl7apy, which does not escape everything: it leaves `\F\` alone, whether it stands for a
-delimiter or for itself. So a text is escaped here before it is handed over. What others send is cut at its delimiters
-and no more: an acknowledgment or an order must not be lost to a version or a segment that a library does not know.
+Messages are written with hl7apy, which does not escape everything: it leaves `\F\` as it is, even if the text contains
+these characters. So each text is escaped here before hl7apy gets it. Received messages are only split at their
+delimiters: an acknowledgment or an order must not be lost because a library does not know its version or segments.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def escape(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace what no field of ours holds, control characters and lone surrogates, by blanks."""
+    """Replace control characters and lone surrogates, which our fields never contain, by blanks."""
     return _NOT_PRINTABLE.sub(" ", text).rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delimiters:
-    """The characters that part a message (2.5.4), as its header names them."""
+    """The delimiters of a message (2.5.4), from its header."""
 
     field: str = "|"
     component: str = "^"
@@ -55,11 +55,11 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Its three letters."""
+        """The segment's three-letter name."""
         return self.fields[0]
 
     def text(self, field: int, component: int = 1, subcomponent: int = 1) -> str:
-        """A value of a field's first repetition, unescaped and without blanks around it; "" when there is none."""
+        """Return a value of a field's first repetition, unescaped and without surrounding blanks; "" if absent."""
         parts = self._components(field)
         whole = parts[component - 1] if component <= len(parts) else ""
         inner = whole.split(self.delimiters.subcomponent)
@@ -67,7 +67,7 @@ class Segment:
 
     def components(self, field: int) -> tuple[str, ...]:
         """All components of a field's first repetition, unescaped, without empty ones at the end."""
-        values = [self._plain(one) for one in self._components(field)]
+        values = [self._plain(component) for component in self._components(field)]
         while values and not values[-1]:
             values.pop()
         return tuple(values)
@@ -84,7 +84,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message that somebody sent; its header comes first."""
+    """A received message; its header comes first."""
 
     segments: tuple[Segment, ...]
 
@@ -94,12 +94,12 @@ class Message:
         return self.segments[0]
 
     def named(self, *names: str) -> Iterator[Segment]:
-        """Its segments of these names, in order."""
+        """Return the segments with these names, in order."""
         return (segment for segment in self.segments if segment.name in names)
 
 
 def read(content: bytes) -> Message:
-    """Cut a message into segments and fields, in the character set that its header names. Raises ValueError."""
+    """Split a message into segments and fields, in the character set that its header names. Raises ValueError."""
     header = _lines(content.decode("iso8859-1"))[0]  # delimiters and MSH-18 are ASCII in every set that is read here
     delimiters = _delimiters(header)
     lines = _lines(decode(content, _segment(header, delimiters).text(_CHARACTER_SET)))
@@ -109,14 +109,14 @@ def read(content: bytes) -> Message:
 def _lines(text: str) -> list[str]:
     lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
     if not lines or not lines[0].startswith(HEADER) or len(lines[0]) < len(HEADER) + 5:
-        raise ValueError("a message begins with a header segment")
+        raise ValueError("the message does not begin with an MSH segment")
     return lines
 
 
 def _delimiters(header: str) -> Delimiters:
     characters = tuple(header[3:8])
-    if len(set(characters)) < 5 or any(one.isalnum() or one.isspace() for one in characters):
-        raise ValueError("a header names five different delimiters")
+    if len(set(characters)) < 5 or any(character.isalnum() or character.isspace() for character in characters):
+        raise ValueError("the header does not name five different delimiters")
     separator, component, repetition, escaping, subcomponent = characters
     return Delimiters(
         field=separator, component=component, repetition=repetition, escape=escaping, subcomponent=subcomponent
@@ -131,12 +131,12 @@ def _segment(line: str, delimiters: Delimiters) -> Segment:
 
 
 def _name(character: str) -> str:
-    """Name a character in an escape sequence: its letter, or X and the bytes of its UTF-8 form."""
+    """Return the name of a character in an escape sequence: its letter, or X and its UTF-8 bytes in hexadecimal."""
     return _LETTERS.get(character) or f"X{character.encode('utf-8').hex().upper()}"
 
 
 def unescape(text: str, delimiters: Delimiters) -> str:
-    r"""Undo `escape`, and read what others write too: `\.br\` is a line break, highlighting is left out (2.7)."""
+    r"""Undo `escape`, and read other systems' sequences: `\.br\` is a line break, highlighting is dropped (2.7)."""
     letters = {
         "F": delimiters.field,
         "S": delimiters.component,

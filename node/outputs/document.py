@@ -1,10 +1,10 @@
-"""What every DICOM object that leaves the node shares: patient, study, series, equipment, identity.
+"""The parts that all DICOM outputs share: patient, study, series, equipment, identity.
 
-An object's SOP Instance UID is derived from everything the object says except its own times and predecessors
-(DESIGN.md 5): same input, same UID; another name, probability, program, model, prompt set or time zone, another UID.
-What an older round said, but not the newest, is said again under a UID of its own (`Report.object_uid`).
-The zone counts by its name, not by the offset in force: the same reading in summer and in winter is one object.
-Write an object as `begin`, its own modules, `seal`.
+The SOP Instance UID is derived from the whole content of an object except its own times and predecessors (design §5):
+the same input gives the same UID; another name, probability, program, model, prompt set or time zone gives another
+UID. If a round repeats the content of an older round but not of the newest, the object gets a new UID
+(`Report.object_uid`). The time zone counts by its name, not by its current offset: the same reading in summer and in
+winter is one object. To write an object, call `begin`, add its own modules, and call `seal`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pydicom import dcmwrite
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
-from node import identity
+from node.dicom import identity
 from node.domain import Report, derive_uid
 from node.outputs.patient import copy_patient, short_text
 
-# What a repetition of the same reading may say differently without being another object.
+# Attributes that may differ between repetitions of one reading without making another object.
 _OF_THE_ROUND = frozenset(
     (
         "SOPInstanceUID",
@@ -63,20 +63,20 @@ def begin(
 
 
 def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: ZoneInfo) -> None:
-    """Finish an object: derive its UID, state its times, add the file meta information (PS3.10 7.1).
+    """Finish an object: derive its UID, set its times, add the file meta information (PS3.10 7.1).
 
-    sources: SOP Instance UIDs of what the object is about
+    sources: SOP Instance UIDs of the films that the object is about
     """
     model = report.model
-    said = Dataset()
-    said.update({element.tag: element for element in dataset if element.keyword not in _OF_THE_ROUND})
+    content = Dataset()
+    content.update({element.tag: element for element in dataset if element.keyword not in _OF_THE_ROUND})
     dataset.SOPInstanceUID = report.object_uid(
         derive_uid(
             "object",
             report.study_uid,
             *sources,
             str(dataset.SOPClassUID),
-            hashlib.sha256(_encoded(said)).hexdigest(),
+            hashlib.sha256(_encoded(content)).hexdigest(),
             identity.VERSION,
             str(zone),
             *(model.name, model.version, model.weights_sha256, model.engine),
@@ -97,14 +97,14 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
 
 
 def save_bytes(dataset: Dataset) -> bytes:
-    """Encode a sealed object as a file (PS3.10): the same object, the same bytes."""
+    """Encode a sealed object as a file (PS3.10); the same object always gives the same bytes."""
     buffer = BytesIO()
     dcmwrite(buffer, dataset, enforce_file_format=True)
     return buffer.getvalue()
 
 
 def local_time(report: Report, zone: ZoneInfo) -> tuple[str, str]:
-    """Return DA and TM of the start of the analysis, in the site's time."""
+    """Return DA and TM of the start of the round, in the time zone of the site."""
     moment = report.created_at.astimezone(zone)
     return f"{moment:%Y%m%d}", f"{moment:%H%M%S}"
 

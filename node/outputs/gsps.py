@@ -1,11 +1,10 @@
 """The presentation state of a film: draws the boxes over the untouched image (PS3.3 A.33.1, Grayscale Softcopy).
 
-The state replaces the image's own gray pipeline (PS3.3 C.11), so it carries the source's modality LUT and window, and
-inverts MONOCHROME1 films: without that they would show as negatives. Boxes, research label and analyzed square stand in
-a layer each, so that a viewer can switch the boxes off and the square is dimmer than the rest.
+The state replaces the image's own grayscale pipeline (PS3.3 C.11). So it copies the film's modality LUT and window, and
+inverts MONOCHROME1 films, which would otherwise be shown as negatives. Boxes, research label and analyzed square each
+have a layer, so that a viewer can hide the boxes, and the square is dimmer than the rest.
 
-A state speaks of its film alone: which other films the study has, and in which order, changes neither its UID nor its
-bytes.
+A state depends on its film alone: other films of the study and their order change neither its UID nor its bytes.
 """
 
 from __future__ import annotations
@@ -13,28 +12,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
+import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
-from node import attributes, identity
+from node.dicom import attributes, identity
+from node.dicom.grayscale_header import LookUpTable, WordTable, read_table
 from node.domain import Box, Film, Report
-from node.outputs import document, words
-from node.outputs.display import describe_grayscale, pixel_shape
-from node.outputs.labels import place
-from node.outputs.patient import long_text
+from node.outputs import document, wording
+from node.outputs.label_placement import place
+from node.outputs.patient import long_text, read_text, short_text
 
 SERIES_NUMBER = 9002
+SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
 BOXES, LABEL, SQUARE = "AI BOXES", "AI LABEL", "AI SQUARE"
 _WHITE, _GRAY = 0xFFFF, 0xB000
 
 
 def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
-    """Write one presentation state per film that was read.
+    """Write one presentation state for each film that was read.
 
     sources: header of each film's object by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
-    words.check(report)
+    wording.check(report)
     return [_state(report, film, sources[film.source], zone) for film in report.read_films]
 
 
@@ -42,14 +43,16 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
     dataset = document.begin(
         report,
         source,
-        sop_class=GrayscaleSoftcopyPresentationStateStorage,
+        sop_class=SOP_CLASS,
         modality="PR",
         series_number=SERIES_NUMBER,
         instance_number=_instance_number(source),
     )
     dataset.BodyPartExamined = "CHEST"
     dataset.ContentLabel = "AI RESEARCH"
-    dataset.ContentDescription = f"{identity.RESEARCH_LABEL}: {'boxes' if words.reported(film) else 'no finding drawn'}"
+    dataset.ContentDescription = (
+        f"{identity.RESEARCH_LABEL}: {'boxes' if wording.reported(film) else 'no finding drawn'}"
+    )
     dataset.ContentCreatorName = ""
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(report, zone)
     dataset.ReferencedSeriesSequence = [_reference(source)]
@@ -59,7 +62,7 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
         _layer(SQUARE, order=1, gray=_GRAY, description="Analyzed square"),
         _layer(LABEL, order=2, gray=_WHITE, description="Research label"),
     ]
-    if words.reported(film):
+    if wording.reported(film):
         boxes = _layer(BOXES, order=3, gray=_WHITE, description="Boxes of present and indeterminate findings")
         dataset.GraphicLayerSequence.append(boxes)
     dataset.GraphicAnnotationSequence = list(_annotations(report, film))
@@ -68,13 +71,13 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
 
 
 def _instance_number(source: Dataset) -> int:
-    """Number a state as its film is numbered, or 1: a place among the films would change when another one arrives."""
+    """Return the film's instance number, or 1: a position among the films would change when another film arrives."""
     number = attributes.whole(source, "InstanceNumber")
     return number if number is not None and 0 < number < 2**31 else 1
 
 
 def _reference(source: Dataset) -> Dataset:
-    """Name the film that the state is for (PS3.3 C.11.11)."""
+    """Reference the film that the state is for (PS3.3 C.11.11)."""
     instance, series = Dataset(), Dataset()
     instance.ReferencedSOPClassUID = source.SOPClassUID
     instance.ReferencedSOPInstanceUID = source.SOPInstanceUID
@@ -87,7 +90,7 @@ def _displayed_area(film: Film, source: Dataset) -> Dataset:
     """Show the whole film (PS3.3 C.10.4): corners are pixels counted from 1."""
     area = Dataset()
     area.DisplayedAreaTopLeftHandCorner = [1, 1]
-    area.DisplayedAreaBottomRightHandCorner = list(words.size(film))
+    area.DisplayedAreaBottomRightHandCorner = list(wording.size(film))
     area.PresentationSizeMode = "SCALE TO FIT"
     area.PresentationPixelAspectRatio = list(pixel_shape(source))
     return area
@@ -103,17 +106,17 @@ def _layer(name: str, *, order: int, gray: int, description: str) -> Dataset:
 
 
 def _annotations(report: Report, film: Film) -> Iterator[Dataset]:
-    """Draw square and label, then the boxes if there are any (PS3.3 C.10.5)."""
-    line = max(words.size(film)[1] / 40, 1.0)
-    square = _rectangle(words.analyzed(film))
-    if not words.reported(film):
-        # Where no film has a finding, the same square stands in the report as a group, under the same tracking UID.
-        square.TrackingID = words.ANALYZED_SQUARE
-        square.TrackingUID = words.analyzed_tracking_uid(report, film)
+    """Yield the annotations of square and label, and of the boxes if there are any (PS3.3 C.10.5)."""
+    line = max(wording.size(film)[1] / 40, 1.0)
+    square = _rectangle(wording.analyzed(film))
+    if not wording.reported(film):
+        # If no film has a finding, the report has a group for the same square, with the same tracking UID.
+        square.TrackingID = wording.ANALYZED_SQUARE
+        square.TrackingUID = wording.analyzed_tracking_uid(report, film)
     yield _annotation(SQUARE, graphics=[square])
     heading = dict(_heading(film, line))
     yield _annotation(LABEL, texts=[_text(value, where) for value, where in heading.items()])
-    if words.reported(film):
+    if wording.reported(film):
         yield _boxes(film, line, bottom=min(where.top for where in heading.values()))
 
 
@@ -128,10 +131,10 @@ def _annotation(layer: str, *, texts: Sequence[Dataset] = (), graphics: Sequence
 
 
 def _heading(film: Film, line: float) -> Iterator[tuple[str, Box]]:
-    """Yield the lines of the research label, a line's height away from the film's edges; line: its height in pixels."""
-    columns, rows = words.size(film)
+    """Yield the lines of the research label with their places, one line from the edges; line: its height in pixels."""
+    columns, rows = wording.size(film)
     label = f"{identity.RESEARCH_LABEL} - square: analyzed part"
-    lines = (label, *(() if words.reported(film) else words.NOTHING_NEAR_LINES))
+    lines = (label, *(() if wording.reported(film) else wording.NOTHING_NEAR_LINES))
     inset = min(line, columns / 4)
     for number, value in enumerate(lines):
         top = max(rows - (len(lines) - number + 1) * line, 0.0)
@@ -139,10 +142,10 @@ def _heading(film: Film, line: float) -> Iterator[tuple[str, Box]]:
 
 
 def _boxes(film: Film, line: float, *, bottom: float) -> Dataset:
-    """Draw the boxes of a film and their labels, none below the row `bottom` where the research label begins."""
-    columns, _ = words.size(film)
-    drawn = [(finding, name, box) for finding in words.reported(film) for name, box in words.named_boxes(finding)]
-    texts = [words.label(finding) for finding, _, _ in drawn]
+    """Draw the boxes of a film and their labels, the labels above the row `bottom` where the research label begins."""
+    columns, _ = wording.size(film)
+    drawn = [(finding, name, box) for finding in wording.reported(film) for name, box in wording.named_boxes(finding)]
+    texts = [wording.label(finding) for finding, _, _ in drawn]
     places = place(
         [box.box for _, _, box in drawn],
         [(min(0.6 * line * len(text), columns), line) for text in texts],
@@ -160,7 +163,7 @@ def _boxes(film: Film, line: float, *, bottom: float) -> Dataset:
 
 
 def _rectangle(box: Box) -> Dataset:
-    """Draw a box as a closed line in pixels, clockwise from top left."""
+    """Encode a box as a closed line in pixels, clockwise from top left."""
     left, top, right, bottom = box.edges
     item = Dataset()
     item.GraphicAnnotationUnits = "PIXEL"
@@ -180,3 +183,106 @@ def _text(value: str, where: Box) -> Dataset:
     item.BoundingBoxBottomRightHandCorner = [where.right, where.bottom]
     item.BoundingBoxTextHorizontalJustification = "LEFT"
     return item
+
+
+def describe_grayscale(source: Dataset, state: Dataset) -> None:
+    """Give a presentation state the modality LUT, the VOI LUT or window and the polarity of its film."""
+    _describe_modality(source, state)
+    voi = Dataset()
+    _describe_voi(source, voi)
+    if len(voi):
+        state.SoftcopyVOILUTSequence = [voi]
+    is_negative = (
+        read_text(source, "PhotometricInterpretation") == "MONOCHROME1"
+        or read_text(source, "PresentationLUTShape") == "INVERSE"
+    )
+    state.PresentationLUTShape = "INVERSE" if is_negative else "IDENTITY"
+
+
+def pixel_shape(source: Dataset) -> tuple[int, int]:
+    """Return the ratio of a pixel's height to its width (PS3.3 C.10.4); 1 to 1 if the film has no usable value."""
+    for keyword in ("PixelAspectRatio", "PixelSpacing", "ImagerPixelSpacing"):
+        try:
+            height, width = (float(str(value)) for value in attributes.values(source, keyword))
+        except ValueError:
+            continue
+        if 0.01 < height < 100 and 0.01 < width < 100:  # the test film RG1 has 0\0
+            return (1, 1) if height == width else (round(1000 * height), round(1000 * width))
+    return (1, 1)
+
+
+def _describe_modality(source: Dataset, state: Dataset) -> None:
+    """Copy the modality LUT, or else slope and intercept."""
+    items = attributes.items(source, "ModalityLUTSequence")
+    if items and (table := _modality_table(source, items[0])):
+        state.ModalityLUTSequence = [table]
+        return
+    slope, intercept = attributes.number(source, "RescaleSlope"), attributes.number(source, "RescaleIntercept")
+    if slope and intercept is not None:
+        state.RescaleIntercept, state.RescaleSlope = _decimal(intercept), _decimal(slope)
+        state.RescaleType = short_text(attributes.text(source, "RescaleType"), 16) or "US"
+
+
+def _describe_voi(source: Dataset, voi: Dataset) -> None:
+    """Copy the VOI LUT, or else the window, never both (PS3.3 C.11.8)."""
+    items = attributes.items(source, "VOILUTSequence")
+    if items and (table := _voi_table(source, items[0])):
+        voi.VOILUTSequence = [table]
+        return
+    center, width = attributes.number(source, "WindowCenter"), attributes.number(source, "WindowWidth")
+    function = read_text(source, "VOILUTFunction")
+    is_linear = function not in ("LINEAR_EXACT", "SIGMOID")
+    if center is None or width is None or width <= 0 or (is_linear and width < 1):
+        return
+    voi.WindowCenter, voi.WindowWidth = _decimal(center), _decimal(width)
+    if explanation := read_text(source, "WindowCenterWidthExplanation"):
+        voi.WindowCenterWidthExplanation = explanation
+    if not is_linear:
+        voi.VOILUTFunction = function
+
+
+def _voi_table(source: Dataset, item: Dataset) -> Dataset | None:
+    """Copy a VOI LUT, and scale its entries to 16 bits: the displayed gray is their share of the range."""
+    if (table := _table(source, item)) is None:
+        return None
+    entries = np.rint(table.entries * (0xFFFF / table.top)).astype("<u2")
+    return _encoded(entries, table.first, bits=16, explanation=item)
+
+
+def _modality_table(source: Dataset, item: Dataset) -> Dataset | None:
+    """Copy a modality LUT in 8 or 16 bits; its entries are values in a unit, so they are not scaled (C.11.1.1.1)."""
+    if (table := _table(source, item)) is None:
+        return None
+    is_short = table.bits == 8 and table.entries.max() <= 0xFF
+    copied = _encoded(table.entries, table.first, bits=8 if is_short else 16, explanation=item)
+    copied.ModalityLUTType = short_text(attributes.text(item, "ModalityLUTType"), 16) or "US"
+    return copied
+
+
+def _table(source: Dataset, item: Dataset) -> LookUpTable | None:
+    """Read a LUT; None if it contradicts itself."""
+    try:
+        table = read_table(source, item)
+    except ValueError:
+        return None
+    return table if 8 <= table.bits <= 16 and -0x8000 <= table.first <= 0xFFFF else None
+
+
+def _encoded(entries: WordTable, first: int, *, bits: int, explanation: Dataset) -> Dataset:
+    """Encode a LUT (PS3.3 C.11.1.1); the sign of `first` decides whether the descriptor is SS or US."""
+    count = entries.size & 0xFFFF
+    table = Dataset()
+    if first < 0:
+        table.add_new("LUTDescriptor", "SS", [count - 0x10000 if count > 0x7FFF else count, first, bits])
+    else:
+        table.add_new("LUTDescriptor", "US", [count, first, bits])
+    if words := read_text(explanation, "LUTExplanation"):
+        table.LUTExplanation = words
+    data = entries.astype("<u2").tobytes() if bits == 16 else entries.astype("u1").tobytes()
+    table.add_new("LUTData", "OW", data + b"\0" * (len(data) % 2))
+    return table
+
+
+def _decimal(value: float) -> str:
+    """Write a number as DS, at most 16 characters (PS3.5 6.2)."""
+    return f"{value:.9g}"

@@ -1,13 +1,13 @@
 """One report as an HL7 message, ORU^R01 of version 2.5.1 (HL7 2.5.1 chapters 2, 3, 4 and 7).
 
-    MSH  who speaks: filled in per destination        OBR  the imaging procedure, status preliminary
-    SFT  this program                                 OBX  research label, study, per film what was looked at and the
+    MSH  sender: filled in for each destination       OBR  the imaging procedure, status preliminary
+    SFT  this program                                 OBX  research label, study, for each film the analyzed part and
     PID  patient of the films                              findings, the whole report as text, the structured report
     ORC  order numbers, accession number
 
-The observation sub-id is the film's number. Every observation is preliminary (P), none carries an abnormal flag: an
-absent finding must not read as normal. The UID, and with it the control id, is derived from all that is said, times
-excepted (DESIGN.md 5): a repetition is the very same message.
+The observation sub-id is the number of the film. Every observation is preliminary (P) and has no abnormal flag: an
+absent finding must not be taken for normal. The UID, and from it the control id, is derived from the whole content
+without its times (design §5): repeating a reading gives the same message.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from zoneinfo import ZoneInfo
 from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
-from node import attributes, identity
+from node.dicom import attributes, identity
 from node.domain import MESSAGE_KIND, Finding, FindingState, Order, OutputObject, Report, derive_uid
 from node.hl7.text import SEGMENT_END, escape, printable
-from node.outputs import text, words
+from node.outputs import report_txt, wording
 from node.outputs.patient import best_described, read_text
-from node.outputs.sr_findings import NO_UNITS, STATES, probability_name
+from node.outputs.sr.findings import NO_UNITS, STATES, probability_name
 
 _VERSION: Final = "2.5.1"
 
@@ -43,7 +43,7 @@ _PRELIMINARY: Final = "P"  # tables 0085 and 0123
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Observation:
-    """One OBX segment; several values are lines of one text (2.A, TX)."""
+    """One OBX segment; several values are the lines of a text (2.A, TX)."""
 
     value_type: str
     name: Components
@@ -62,8 +62,10 @@ def write(
 ) -> tuple[OutputObject, bytes]:
     """Write the message of one report.
 
-    order: what an information system said of this study, if it did
-    documents: what was written beside it; the structured report is named
+    sources: header of each film's object by SOP Instance UID
+    order: the order for this study, if an information system sent it
+    documents: the other outputs of the round; the message names the structured report
+    Returns the output, and the message as bytes.
     """
     described = best_described(sources.values())
     message = Message("ORU_R01", version=_VERSION)
@@ -77,10 +79,10 @@ def write(
     numbers = _numbers(described, order, accession)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
     observations.add(_request(described, numbers, accession))
-    for number, one in enumerate(_observations(report, documents), 1):
-        observations.add_group("ORU_R01_OBSERVATION").add(_observation(one, number, report))
-    said = message.to_er7().split(SEGMENT_END, 1)[1]  # without the header, which has the time it was made
-    digest = hashlib.sha256(said.encode()).hexdigest()
+    for number, observation in enumerate(_observations(report, documents), 1):
+        observations.add_group("ORU_R01_OBSERVATION").add(_observation(observation, number, report))
+    content = message.to_er7().split(SEGMENT_END, 1)[1]  # without MSH, which has the time of the message
+    digest = hashlib.sha256(content.encode()).hexdigest()
     uid = report.object_uid(derive_uid("message", report.study_uid, digest, str(zone)))
     moment = f"{report.created_at.astimezone(zone):%Y%m%d%H%M%S%z}"
     kind = ("ORU", "R01", "ORU_R01")
@@ -93,12 +95,12 @@ def write(
 
 
 def accession_of(sources: Iterable[Dataset]) -> str:
-    """The accession number of a study, by which an order knows it; "" when no film has one."""
+    """Return the accession number of a study, which identifies its order, or "". Raises ValueError without a film."""
     return _requested(best_described(sources), "AccessionNumber")
 
 
 def _control_id(uid: str) -> str:
-    """MSH-10 has 20 characters (2.15.9.10), fewer than a UID."""
+    """Return MSH-10, which has 20 characters (2.15.9.10), too few for a UID."""
     return hashlib.sha256(uid.encode()).hexdigest()[:20].upper()
 
 
@@ -107,7 +109,7 @@ def _model(report: Report) -> str:
 
 
 def _patient(source: Dataset) -> Segment:
-    """Say whose films these are (PID); what a film does not say stays empty."""
+    """Identify the patient (PID); attributes that the film does not have stay empty."""
     issuer = read_text(source, "IssuerOfPatientID")
     number = read_text(source, "PatientID")
     return _segment(
@@ -125,7 +127,7 @@ def _patient(source: Dataset) -> Segment:
 def _names(name: str) -> Iterator[Components]:
     """Turn the groups of a PN into repetitions of an XPN: alphabetic, ideographic, phonetic (2.A, XPN; table 0465).
 
-    DICOM has the prefix before the suffix (PS3.5 6.2.1), HL7 after it.
+    DICOM has the prefix before the suffix (PS3.5 6.2.1), HL7 has it after the suffix.
     """
     groups = [group.split("^") for group in name.split("=")]
     if not any(any(group) for group in groups):
@@ -137,9 +139,9 @@ def _names(name: str) -> Iterator[Components]:
 
 
 def _numbers(source: Dataset, order: Order | None, accession: str) -> tuple[Components, Components]:
-    """Placer's and filler's order number: from the order where there is one, else from the films.
+    """Return the placer's and the filler's order number: from the order if there is an order, else from the films.
 
-    Where no filler number is known, the accession number stands for it, as in most departments.
+    If no filler number is known, the accession number replaces it, as in most departments.
     """
     placer = (_requested(source, "PlacerOrderNumberImagingServiceRequest"),)
     filler = (_requested(source, "FillerOrderNumberImagingServiceRequest") or accession,)
@@ -147,7 +149,7 @@ def _numbers(source: Dataset, order: Order | None, accession: str) -> tuple[Comp
 
 
 def _request(source: Dataset, numbers: tuple[Components, Components], accession: str) -> Segment:
-    """Name what was asked for (OBR); fields 18 and 19 as IHE RAD TF-2 4.4 has them."""
+    """Describe the requested procedure (OBR); fields 18 and 19 follow IHE RAD TF-2 4.4."""
     return _segment(
         "OBR",
         {
@@ -165,7 +167,7 @@ def _request(source: Dataset, numbers: tuple[Components, Components], accession:
 
 
 def _procedure(source: Dataset) -> Components:
-    """Code the procedure as the films do, or as a diagnostic imaging study."""
+    """Return the procedure code of the films, or that of a diagnostic imaging study."""
     for holder in (*attributes.items(source, "RequestAttributesSequence"), source):
         for keyword in ("RequestedProcedureCodeSequence", "ProcedureCodeSequence"):
             for code in attributes.items(holder, keyword):
@@ -177,38 +179,38 @@ def _procedure(source: Dataset) -> Components:
 
 
 def _study_time(source: Dataset) -> str:
-    """When the films were made, as precisely as they say it: local time of the modality, hence without an offset."""
+    """Return the study date and time, as precise as in the films: local time of the modality, without an offset."""
     date, time = read_text(source, "StudyDate"), read_text(source, "StudyTime").split(".")[0]
     return date + (time if date and len(time) in (4, 6) else "")
 
 
 def _requested(source: Dataset, keyword: str) -> str:
-    """What a film says of its request, in the attribute itself or in its first request that says it."""
+    """Return an attribute of the request: from the film itself, else from its first request item that has it."""
     holders = (source, *attributes.items(source, "RequestAttributesSequence"))
     return next(filter(None, (read_text(holder, keyword) for holder in holders)), "")
 
 
 def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator[_Observation]:
-    """All that is said, the research label first."""
-    yield _text(_COMMENT, [words.intended_use(report)])
+    """Yield all observations, the research label first."""
+    yield _text(_COMMENT, [wording.intended_use(report)])
     yield _Observation(value_type="ST", name=_STUDY, values=((report.study_uid,),))
     for number, film in enumerate(report.films, 1):
-        yield _text(_COMMENT, [words.film_name(report, film), *words.about(film)], film=str(number))
+        yield _text(_COMMENT, [wording.film_name(report, film), *wording.about(film)], film=str(number))
         for finding in film.findings:
             yield from _finding(finding, film=str(number))
-    yield _text(_REPORT, text.render(report).splitlines())
+    yield _text(_REPORT, report_txt.render(report).splitlines())
     for document in documents:
         if document.kind == "sr":
             yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, values=((document.sop_instance_uid,),))
 
 
 def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
-    """Code a finding with its state, in words too (CWE-9), and its probability."""
+    """Yield a finding's coded state, also in words (CWE-9), and its probability."""
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
     state = STATES[finding.state]
     side = f", {finding.side}" if finding.side and finding.state is not FindingState.ABSENT else ""
-    said = f"{words.HEADINGS[finding.state]}{side}"
-    coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", said)
+    state_in_words = f"{wording.HEADINGS[finding.state]}{side}"
+    coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
     yield _Observation(value_type="CWE", name=name, values=(coded,), film=film)
     number = probability_name(finding)
     yield _Observation(
@@ -221,7 +223,7 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
 
 
 def _text(name: Components, lines: Iterable[str], *, film: str = "") -> _Observation:
-    """Break lines for those who show them as they come; continuations are indented."""
+    """Break lines for receivers that do not wrap them; continuation lines are indented."""
     return _Observation(
         value_type="TX", name=name, values=tuple((part,) for line in lines for part in _broken(line)), film=film
     )
@@ -232,17 +234,17 @@ def _broken(line: str) -> list[str]:
     return wrap(line, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _observation(one: _Observation, number: int, report: Report) -> Segment:
+def _observation(observation: _Observation, number: int, report: Report) -> Segment:
     device = ("", "", identity.device_uid(report.model), "ISO")
     return _segment(
         "OBX",
         {
             1: str(number),
-            2: one.value_type,
-            3: one.name,
-            4: one.film,
-            5: list(one.values),
-            6: one.units,
+            2: observation.value_type,
+            3: observation.name,
+            4: observation.film,
+            5: list(observation.values),
+            6: observation.units,
             11: _PRELIMINARY,
             18: device,
         },
@@ -259,7 +261,7 @@ def _segment(name: str, fields: Mapping[int, _Field]) -> Segment:
 
 
 def _fill(segment: Segment, fields: Mapping[int, _Field]) -> None:
-    """Set fields of a segment, in the order of their numbers; several values are repetitions. Empty ones stay out."""
+    """Set fields of a segment, in the order of their numbers; a list becomes repetitions; empty values are left out."""
     for number, content in fields.items():
         field = f"{segment.name}_{number}"
         values = [_encoded(value) for value in (content if isinstance(content, list) else [content])]
@@ -272,4 +274,4 @@ def _fill(segment: Segment, fields: Mapping[int, _Field]) -> None:
 
 def _encoded(value: str | Components) -> str:
     components = (value,) if isinstance(value, str) else value
-    return "^".join(escape(printable(one)) for one in components).rstrip("^")
+    return "^".join(escape(printable(component)) for component in components).rstrip("^")

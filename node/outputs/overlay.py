@@ -1,4 +1,4 @@
-"""`overlay.png`: the film with the analyzed square and the boxes burnt in, for people without a workstation."""
+"""Draw `overlay.png`: the film with the analyzed square and the boxes burnt in, for people without a workstation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from node import identity
+from node.dicom import identity
 from node.domain import Box, Film, FindingState
-from node.outputs import words
-from node.outputs.labels import place
+from node.outputs import wording
+from node.outputs.label_placement import place
 from node.outputs.patient import short_text
 
 LONGEST_SIDE = 1400
 SHORTEST_SIDE = 480
-"""Of the longer side: a smaller film is enlarged, or its labels would cover it."""
+"""Limits of the longer side, in pixels. A smaller film is enlarged, because the labels would cover it."""
 
 Color = tuple[int, int, int]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -32,20 +32,20 @@ _PADDING = 3
 
 
 def draw(picture: npt.NDArray[np.uint8], film: Film) -> Image.Image:
-    """Draw what was found onto a film that was read.
+    """Draw the findings onto a film that was read.
 
     picture: [row, column] in stored orientation, as displayed
-    Large films are shrunk and very small ones enlarged, the boxes with them.
+    Large films are shrunk and very small films enlarged, together with the boxes.
     """
     image = Image.fromarray(picture).convert("RGB")
     longest = max(image.size)
     scale = min(max(longest, SHORTEST_SIDE), LONGEST_SIDE) / longest
     image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
-    # Each axis by its own ratio: rounding to whole pixels must not move a box off its film.
+    # Each axis has its own ratio: rounding to whole pixels must not move a box outside the film.
     ratios = image.width / picture.shape[1], image.height / picture.shape[0]
     font = ImageFont.load_default(max(14, max(image.size) // 70))
     line = max(2, max(image.size) // 500)
-    _outline(image, _scaled(words.analyzed(film), ratios), color=_SQUARE, line=line, dashed=True)
+    _outline(image, _scaled(wording.analyzed(film), ratios), color=_SQUARE, line=line, dashed=True)
     caption = _wrapped(_caption(film), image.width, font)
     bottom = image.height - len(caption) * _height(font)
     _draw_findings(image, film, ratios, font=font, line=line, bottom=bottom)
@@ -56,12 +56,12 @@ def draw(picture: npt.NDArray[np.uint8], film: Film) -> Image.Image:
 def _draw_findings(
     image: Image.Image, film: Film, ratios: tuple[float, float], *, font: Font, line: int, bottom: int
 ) -> None:
-    """Draw boxes, then labels above all of them, none below the row `bottom` where the caption begins."""
-    drawn = [(finding, _scaled(one.box, ratios)) for finding in words.reported(film) for one in finding.boxes]
+    """Draw all boxes, then all labels over them; labels stay above the row `bottom` where the caption begins."""
+    drawn = [(finding, _scaled(found.box, ratios)) for finding in wording.reported(film) for found in finding.boxes]
     for finding, box in drawn:
         dashed = finding.state is FindingState.INDETERMINATE
         _outline(image, box, color=_COLORS[finding.state], line=line, dashed=dashed)
-    labels = [words.label(finding) for finding, _ in drawn]
+    labels = [wording.label(finding) for finding, _ in drawn]
     sizes = [(font.getlength(label) + 2 * _PADDING, float(_height(font))) for label in labels]
     places = place([box for _, box in drawn], sizes, columns=image.width, rows=max(bottom, _height(font)))
     for (finding, _), label, where in zip(drawn, labels, places, strict=True):
@@ -69,7 +69,7 @@ def _draw_findings(
 
 
 def _write(image: Image.Image, lines: Sequence[str], where: Box, *, color: Color, font: Font) -> None:
-    """Write lines on a black ground."""
+    """Write lines of text on a black background."""
     canvas = ImageDraw.Draw(image)
     canvas.rectangle(where.edges, fill=_BLACK)
     for number, text in enumerate(lines):
@@ -77,7 +77,7 @@ def _write(image: Image.Image, lines: Sequence[str], where: Box, *, color: Color
 
 
 def _outline(image: Image.Image, box: Box, *, color: Color, line: int, dashed: bool) -> None:
-    """Draw a rectangle whose lines lie inside it."""
+    """Draw the outline of a box; the lines lie inside the box."""
     canvas = ImageDraw.Draw(image)
     left, top, right, bottom = box.edges
     step = 6 * line if dashed else max(image.size)
@@ -90,7 +90,7 @@ def _outline(image: Image.Image, box: Box, *, color: Color, line: int, dashed: b
 
 
 def _dashes(low: float, high: float, step: float) -> Iterator[tuple[float, float]]:
-    """Yield the drawn parts of a line: as long as the gaps between them."""
+    """Yield the drawn parts of a line; parts and gaps have the same length, `step`."""
     start = low
     while start < high:
         yield start, max(min(start + step, high) - 1, start)
@@ -103,19 +103,19 @@ def _scaled(box: Box, ratios: tuple[float, float]) -> Box:
 
 
 def _caption(film: Film) -> str:
-    """Say what the picture is and what its lines mean."""
+    """Return the text that explains the picture and its lines."""
     parts = [identity.RESEARCH_LABEL, "blue dashes: analyzed square"]
     if film.in_state(FindingState.PRESENT):
         parts.append("red: present")
     if film.in_state(FindingState.INDETERMINATE):
         parts.append("yellow dashes: indeterminate")
-    if not words.reported(film):
+    if not wording.reported(film):
         parts.append("no prompted finding near its threshold")
     return " | ".join(parts)
 
 
 def _wrapped(text: str, width: int, font: Font) -> list[str]:
-    """Break text into lines that fit."""
+    """Break text into lines that fit into `width` pixels."""
     lines = [""]
     for word in short_text(text, 1000).split():
         longer = f"{lines[-1]} {word}".strip()
@@ -127,5 +127,5 @@ def _wrapped(text: str, width: int, font: Font) -> list[str]:
 
 
 def _height(font: Font) -> int:
-    """Return the height of a line of text."""
+    """Return the height of a line of text in pixels."""
     return round(font.getbbox("Ag|")[3] + _PADDING)

@@ -1,7 +1,7 @@
-"""Who an object is about: the source's patient and study attributes, copied without trusting them.
+"""Copy the patient and study attributes of the source, with validation.
 
-Whatever a sender wrote, a copied value is valid for its value representation, or empty. Text is decoded here from its
-bytes, not by pydicom's converters: those warn about a bad value by printing it, and it may be a name or a birth date.
+Every copied value is valid for its value representation, or empty. Text is decoded here from its bytes, not by
+pydicom's converters: their warnings quote a bad value, which may be a name or a birth date.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydicom.datadict import dictionary_VR, tag_for_keyword
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 
-# Type 2 in every object we write (PS3.3 C.7.1.1, C.7.2.1): there even when empty.
+# Type 2 in every object we write (PS3.3 C.7.1.1, C.7.2.1): present even if empty.
 _REQUIRED = (
     "PatientName",
     "PatientID",
@@ -30,7 +30,7 @@ _REQUIRED = (
 )
 _OPTIONAL = ("IssuerOfPatientID", "PatientAge", "PatientSize", "PatientWeight", "StudyDescription")
 
-# A character set in force ends at these (PS3.5 6.1.2.5.3).
+# The active character set is reset at these (PS3.5 6.1.2.5.3).
 _NAME_DELIMITERS = {ord(delimiter) for delimiter in "^=\\"}
 _TEXT_DELIMITERS = {ord(delimiter) for delimiter in "\t\n\f\r\\"}
 _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -41,7 +41,7 @@ _AGE = re.compile(r"\d{3}[DWMY]")
 
 
 def copy_patient(source: Dataset, target: Dataset) -> None:
-    """Give an object the patient and study attributes of its source (PS3.3 C.7.1.1, C.7.2.1, C.7.2.2)."""
+    """Copy the patient and study attributes of the source into an object (PS3.3 C.7.1.1, C.7.2.1, C.7.2.2)."""
     for keyword in _REQUIRED:
         setattr(target, keyword, read_text(source, keyword))
     if target.PatientSex not in ("M", "F", "O"):
@@ -52,7 +52,7 @@ def copy_patient(source: Dataset, target: Dataset) -> None:
 
 
 def best_described(sources: Iterable[Dataset]) -> Dataset:
-    """Choose the source that says most about patient and study; the first of equals. Raises ValueError for none."""
+    """Return the source with the most patient and study attributes, the first of equals. Raises ValueError if none."""
     return max(sources, key=lambda source: sum(bool(read_text(source, keyword)) for keyword in _REQUIRED))
 
 
@@ -63,17 +63,17 @@ def read_text(source: Dataset, keyword: str) -> str:
 
 
 def short_text(value: str, limit: int = 64) -> str:
-    """Make text fit LO (PS3.5 6.2): no control characters, no backslash, at most `limit` characters."""
+    """Make text valid as LO (PS3.5 6.2): no control characters, no backslash, at most `limit` characters."""
     return " ".join(_NOT_IN_SHORT_TEXT.sub(" ", value).replace("\\", "/").split())[:limit].strip()
 
 
 def long_text(value: str, limit: int | None = None) -> str:
-    """Make text fit UT or ST (PS3.5 6.1.3): line breaks and tabs may stay, other control characters may not."""
+    """Make text valid as UT or ST (PS3.5 6.1.3): replaces control characters except line breaks and tabs."""
     return _NOT_IN_LONG_TEXT.sub(" ", value).strip()[:limit].rstrip()
 
 
 def _decoded(source: Dataset, keyword: str) -> str:
-    """Return the values of an attribute as one text, parted by backslashes."""
+    """Return the values of an attribute as one text, separated by backslashes."""
     tag = tag_for_keyword(keyword)
     element = None if tag is None else source.get_item(tag)
     value: object = None if element is None else element.value
@@ -82,18 +82,18 @@ def _decoded(source: Dataset, keyword: str) -> str:
         encodings = [charset] if isinstance(charset, str) else list(charset)
         return decode_bytes(value, encodings, _NAME_DELIMITERS if dictionary_VR(keyword) == "PN" else _TEXT_DELIMITERS)
     if isinstance(value, MultiValue | list | tuple):
-        return "\\".join(str(one) for one in value)
+        return "\\".join(str(part) for part in value)
     return "" if value is None else str(value)
 
 
 def _name(value: str) -> str:
-    """PN: up to three groups (letters, ideographs, sounds) of up to five components and 64 characters (PS3.5 6.2.1)."""
+    """Make text valid as PN: at most three groups of at most five components and 64 characters (PS3.5 6.2.1)."""
     groups = [_NOT_IN_SHORT_TEXT.sub(" ", group).strip(" ") for group in value.split("=")[:3]]
     return "=".join("^".join(group.split("^")[:5])[:64].strip(" ") for group in groups).rstrip("=")
 
 
 def _date(value: str) -> str:
-    digits = value.strip(" \0").replace(".", "")  # 1993.08.22 is how ACR-NEMA wrote it (PS3.5 6.2, DA)
+    digits = value.strip(" \0").replace(".", "")  # ACR-NEMA wrote 1993.08.22 (PS3.5 6.2, DA)
     if len(digits) != 8 or not (digits.isascii() and digits.isdigit()):
         return ""
     try:

@@ -5,6 +5,7 @@
 kills             the power goes again and again, on SQLite (one process) and on PostgreSQL (four)
 database-away     PostgreSQL is stopped for 30 s
 worker-killed     one of two workers dies and does not come back
+restarts          20 kills while 50 studies wait: each is held by one open workflow
 disk-full         a small disk is filled to the last byte; needs root, to mount it
 destination-down  3,000 objects wait for an archive that is away
 """
@@ -22,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from models import progress
-from models.progress import Report
+from models.progress import ProgressReport
 from tests.chaos import backlog, night, scenarios
 from tests.chaos.backlog import Outage
 from tests.chaos.night import Plan
@@ -30,10 +31,10 @@ from tests.chaos.scenarios import Trouble
 from tests.chaos.small_disk import CannotMountError
 from tests.postgres import Postgres
 
-SCENARIOS = ("kills", "database-away", "worker-killed", "disk-full", "destination-down")
+SCENARIOS = ("kills", "database-away", "worker-killed", "restarts", "disk-full", "destination-down")
 DATABASES = ("sqlite", "postgresql")
 
-Run = Callable[[Path, Report], dict[str, object]]
+Run = Callable[[Path, ProgressReport], dict[str, object]]
 
 
 def main() -> int:
@@ -73,20 +74,22 @@ def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Run]]:
                 yield scenario, lambda folder, say: scenarios.database_away(trouble, folder, say=say)
             case "worker-killed":
                 yield scenario, lambda folder, say: scenarios.worker_killed(trouble, folder, say=say)
+            case "restarts":
+                yield scenario, lambda folder, say: scenarios.restarts(folder, count=20, films=50, say=say)
             case "disk-full":
                 yield scenario, lambda folder, say: scenarios.disk_full(trouble, folder, say=say)
             case "destination-down":
                 yield scenario, lambda folder, say: backlog.run(outage, folder, say=say)
 
 
-def kills(plan: Plan, database: str, folder: Path, say: Report) -> dict[str, object]:
+def kills(plan: Plan, database: str, folder: Path, say: ProgressReport) -> dict[str, object]:
     if database == "sqlite":
         return night.run(plan, folder, say=say)
     with Postgres() as postgres:
         return night.run(plan, folder, database_url=postgres.url, say=say)
 
 
-def attempt(run: Run, folder: Path, say: Report) -> dict[str, object]:
+def attempt(run: Run, folder: Path, say: ProgressReport) -> dict[str, object]:
     """Run one scenario; what ends it early is its failure, and no other's."""
     try:
         return run(folder, say)

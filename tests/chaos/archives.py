@@ -57,12 +57,13 @@ class Flapping:
 def judge_own(archive: ReceivingArchive, acknowledged: Acknowledged, *, excused: int = 0) -> Verdict:
     """Count what reached the test's own archive, each time it came."""
     kept = list(archive.kept)
-    once = {one.sop_instance_uid: one for one in kept}
+    once = {received.sop_instance_uid: received for received in kept}
     return Verdict(
-        unanswered=verdict.unanswered(acknowledged, [one.dataset for one in once.values()]),
+        unanswered=verdict.unanswered(acknowledged, [received.dataset for received in once.values()]),
         objects=len(once),
-        twice=verdict.sent_twice(one.sop_instance_uid for one in kept),
-        changed=verdict.changed((one.sop_instance_uid, body_of(one.content)) for one in kept),
+        twice=verdict.sent_twice(received.sop_instance_uid for received in kept),
+        changed=verdict.changed((received.sop_instance_uid, body_of(received.content)) for received in kept),
+        blamed=verdict.blamed(received.content for received in kept),
         excused=excused,
     )
 
@@ -73,12 +74,13 @@ def judge_orthanc(
     """Count what Orthanc holds, by its REST, and how often each came; it must be what the other archive got."""
     files = orthanc.files()
     held = [dcmread(BytesIO(content)) for content in files]
-    theirs = [(one.sop_instance_uid, body_of(one.content)) for one in list(other.kept)]
-    ours = [(str(one.SOPInstanceUID), body_of(content)) for one, content in zip(held, files, strict=True)]
+    theirs = [(received.sop_instance_uid, body_of(received.content)) for received in list(other.kept)]
+    ours = [(str(dataset.SOPInstanceUID), body_of(content)) for dataset, content in zip(held, files, strict=True)]
     return Verdict(
         unanswered=verdict.unanswered(acknowledged, held),
         objects=len(held),
-        twice=verdict.sent_twice(one.sop_instance_uid for one in orthanc.arrivals(calling_ae="CHEX")),
+        twice=verdict.sent_twice(arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")),
         changed=verdict.changed([*theirs, *ours]),
+        blamed=verdict.blamed(files),
         excused=excused,
     )

@@ -1,8 +1,8 @@
 """A destination that is away while thousands of objects wait for it: what that costs, and what it costs the others.
 
 The outage is as long as asked, not six hours: a destination that is down is probed every few seconds however long it
-has been (`node.pauses`), so a minute shows the rate. The objects are put into the node's folder and its queues, as
-`node retry` puts them there, instead of thousands of films being read first.
+has been (`node.deliver.outages`), so a minute shows the rate. The objects are put into the node's folder and its
+queues, as `node retry` puts them there, instead of thousands of films being read first.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final, Self
 
 from pydicom.dataset import Dataset
 
-from models.progress import Report
-from node import database
+from models.progress import ProgressReport
 from node.config import DicomDestination, Settings
 from node.domain import Delivery
-from node.executor import Client
-from node.ledger import Ledger
-from node.spool import Spool
+from node.jobs.executor import Client
+from node.store import database
+from node.store.ledger import Ledger
+from node.store.spool import Spool
 from tests import films, peers
 from tests.chaos.verdict import MOST_SENT_TWICE, changed, sent_twice
 from tests.peers import Received, ReceivingArchive
@@ -76,7 +76,7 @@ class NobodyHome:
                 self.connections += 1
 
 
-def run(outage: Outage, folder: Path, *, say: Report) -> dict[str, object]:
+def run(outage: Outage, folder: Path, *, say: ProgressReport) -> dict[str, object]:
     """Live through an outage of one of two destinations; the figures, with `passed`."""
     expected = outage.objects + 4 * outage.samples
     with ReceivingArchive() as other, ReceivingArchive(ae_title="AWAY") as away:
@@ -84,7 +84,7 @@ def run(outage: Outage, folder: Path, *, say: Report) -> dict[str, object]:
         with Service(settings) as node:
             say("both are there")
             before = latencies(outage.samples, "before", node, other)
-            (example,) = [one for one in other.kept if one.sop_class_uid.endswith(".88.33")][:1]
+            (example,) = [received for received in other.kept if received.sop_class_uid.endswith(".88.33")][:1]
             away.wait_for_kept(2 * outage.samples, limit_seconds=_PATIENCE_SECONDS)
             away.stop()
             with NobodyHome(away.port) as nobody:
@@ -99,12 +99,12 @@ def run(outage: Outage, folder: Path, *, say: Report) -> dict[str, object]:
             away.wait_for_kept(2 * outage.samples + 1, limit_seconds=_PATIENCE_SECONDS)
             first = time.monotonic() - back
             arrived = list(away.kept)
-            while len({one.sop_instance_uid for one in arrived}) < expected:
+            while len({received.sop_instance_uid for received in arrived}) < expected:
                 arrived = away.wait_for_kept(len(arrived) + 1, limit_seconds=_PATIENCE_SECONDS)
             drained = time.monotonic() - back
             exit_code = node.stop()
-    twice = sent_twice(one.sop_instance_uid for one in away.kept)
-    altered = changed((one.sop_instance_uid, films.body_of(one.content)) for one in away.kept)
+    twice = sent_twice(received.sop_instance_uid for received in away.kept)
+    altered = changed((received.sop_instance_uid, films.body_of(received.content)) for received in away.kept)
     slower = p95(meanwhile) / p95(before)
     is_good = slower <= _MOST_SLOWER and wasted <= _CONNECTIONS_A_SECOND * seconds and altered == 0
     return {
@@ -143,12 +143,10 @@ def p95(seconds: Sequence[float]) -> float:
 def queue(settings: Settings, example: Received, count: int) -> None:
     """Let copies of an object wait for one destination, each with a UID and a study of its own."""
     spool, ledger = Spool(settings.storage.directory), Ledger(database.open_ledger(settings.storage))
-    client = Client(database.open_engine(settings.storage))
+    client = Client(database.open_executor_database(settings.storage))
     try:
         for delivery, dataset in _copies(example, count):
-            path = spool.output_path(delivery)
-            path.parent.mkdir(parents=True)
-            dataset.save_as(path, enforce_file_format=True)
+            spool.keep_output(delivery, films.file_bytes(dataset))
             ledger.add_delivery(delivery)
             client.run_delivery(delivery)
     finally:

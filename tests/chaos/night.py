@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
-from models.progress import Report
-from node import status
+from models.progress import ProgressReport
+from node.commands import operate
 from node.config import DicomDestination, Settings
 from tests import peers
 from tests.chaos import archives
@@ -27,7 +28,7 @@ IN_HAND: Final = 2
 
 _START_SECONDS: Final = 2.5
 _IN_ITS_START: Final = 0.2
-_SAID_IDLE: Final = 3
+_TIMES_SAID: Final = 3
 _BETWEEN_LOOKS_SECONDS: Final = 0.6
 _SENDING_LIMIT_SECONDS: Final = 300.0
 _PATIENCE_SECONDS: Final = 120.0
@@ -48,7 +49,7 @@ class Plan:
     excused: int = 0
 
 
-def run(plan: Plan, folder: Path, *, database_url: str = "", say: Report) -> dict[str, object]:
+def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport) -> dict[str, object]:
     """Live through a night and count; the figures, with `passed`.
 
     database_url: PostgreSQL, with several processes; else SQLite, with one
@@ -70,7 +71,7 @@ def run(plan: Plan, folder: Path, *, database_url: str = "", say: Report) -> dic
             finally:
                 senders.close()
             say(f"{senders.done} films acknowledged; the archives are well again")
-            is_idle = wait_until_idle(settings, patience_seconds=_PATIENCE_SECONDS)
+            is_idle, interrupted = retry_interrupted(settings, patience_seconds=_PATIENCE_SECONDS)
             crashes = node.crashes
         own = archives.judge_own(archive, senders.acknowledged, excused=plan.excused)
         theirs = archives.judge_orthanc(orthanc, senders.acknowledged, other=archive, excused=plan.excused)
@@ -80,6 +81,7 @@ def run(plan: Plan, folder: Path, *, database_url: str = "", say: Report) -> dic
         "kills": kills,
         "acknowledged": senders.done,
         "idle_at_the_end": is_idle,
+        "interrupted": interrupted,
         "times_the_archive_was_away": flapping.count,
         "crashes": crashes,
         "archive": own.figures(),
@@ -105,32 +107,55 @@ def with_second(settings: Settings, orthanc: Orthanc) -> Settings:
     return dataclasses.replace(settings, destinations=(*settings.destinations, second))
 
 
+def retry_interrupted(settings: Settings, *, patience_seconds: float) -> tuple[bool, int]:
+    """Wait until nothing is on its way, then retry the studies over whose films the node was killed four times.
+
+    Returns whether nothing is on its way or parked in the end, and how many studies were retried.
+    patience_seconds: as for `wait_until_idle`
+    """
+    _wait_for(settings, _is_nothing_on_its_way, patience_seconds=patience_seconds)
+    parked = cast(list[dict[str, str]], operate.status(settings)["parked"])
+    retried = {work["study"] for work in parked if work["reason"].startswith("interrupted")}
+    if retried:  # an operator says that they may be read
+        operate.retry(settings, sorted(retried))
+    return wait_until_idle(settings, patience_seconds=patience_seconds), len(retried)
+
+
 def wait_until_idle(settings: Settings, *, patience_seconds: float) -> bool:
     """Wait until the node says several times that nothing is on its way or parked; say whether it came to that.
 
-    Once is not enough: a film that was just acknowledged is not yet in the tables (`node.submitter`).
+    Once is not enough: a film that was just acknowledged is not yet in the tables (`node.jobs.submitter`).
     patience_seconds: for which nothing of what it says may change before that
     """
-    last, changed_at, times = status.status(settings), time.monotonic(), 0
-    while times < _SAID_IDLE and time.monotonic() - changed_at < patience_seconds:
+    return _wait_for(settings, _is_idle, patience_seconds=patience_seconds)
+
+
+def _wait_for(settings: Settings, is_reached: Callable[[dict[str, object]], bool], *, patience_seconds: float) -> bool:
+    last, changed_at, times = operate.status(settings), time.monotonic(), 0
+    while times < _TIMES_SAID and time.monotonic() - changed_at < patience_seconds:
         time.sleep(_BETWEEN_LOOKS_SECONDS)
-        said = status.status(settings)
-        times = times + 1 if _is_idle(said) else 0
+        said = operate.status(settings)
+        times = times + 1 if is_reached(said) else 0
         if said != last:
             last, changed_at = said, time.monotonic()
-    return times == _SAID_IDLE
+    return times == _TIMES_SAID
 
 
 def _is_idle(said: dict[str, object]) -> bool:
+    return _is_nothing_on_its_way(said) and not said["parked"]
+
+
+def _is_nothing_on_its_way(said: dict[str, object]) -> bool:
     studies = cast(dict[str, int], said["studies"])
     deliveries = cast(dict[str, dict[str, int]], said["deliveries"]).values()
-    open_studies = [studies[state] for state in ("receiving", "reading", "parked")]
-    return not any(open_studies) and not any(
-        one[state] for one in deliveries for state in ("waiting", "sending", "parked")
+    return not (
+        studies["receiving"]
+        or studies["reading"]
+        or any(counts["waiting"] or counts["sending"] for counts in deliveries)
     )
 
 
-def _kill_now_and_then(plan: Plan, node: Cluster, senders: Senders, *, draw: random.Random, say: Report) -> int:
+def _kill_now_and_then(plan: Plan, node: Cluster, senders: Senders, *, draw: random.Random, say: ProgressReport) -> int:
     """Cut the power at every drawn moment, each while films are under way; how often it was.
 
     Films are let in by and by, so that there is load at every cut. Some cuts come while the node is starting.

@@ -92,9 +92,9 @@ class Cluster:
     @property
     def ends(self) -> int:
         """How often a process ended, by a kill or by itself."""
-        return sum(len(one.exit_codes) for one in self.members)
+        return sum(len(member.exit_codes) for member in self.members)
 
     @property
     def crashes(self) -> list[str]:
         """The ends that no kill brought: name and exit code."""
-        return [f"{one.name}: {code}" for one in self.members for code in one.exit_codes if code != -9]
+        return [f"{member.name}: {code}" for member in self.members for code in member.exit_codes if code != -9]

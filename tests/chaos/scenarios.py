@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from models.progress import Report
+from models.progress import ProgressReport
+from node.config import Settings
 from tests import peers
 from tests.chaos import night
 from tests.chaos.archives import judge_own
 from tests.chaos.node import Cluster
 from tests.chaos.senders import Senders, caller_names
 from tests.chaos.small_disk import small_disk
+from tests.films import as_another, thumbnail
 from tests.postgres import Postgres
-from tests.service import on_database, settings_for
+from tests.service import Service, on_database, settings_for
 
 _DISK_MIB: Final = 96
+_SETTLE_SECONDS = 2.0  # a node hands on the studies it finds at its start in its first second
 _LIMIT_SECONDS: Final = 300.0
+_OPEN_WORKFLOWS: Final = "SELECT count(*) FROM workflow_status WHERE status IN ('PENDING', 'ENQUEUED', 'DELAYED')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,7 @@ class Stage:
     senders: Senders
 
 
-def database_away(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, object]:
+def database_away(trouble: Trouble, folder: Path, *, say: ProgressReport) -> dict[str, object]:
     """Stop PostgreSQL under load, and start it again; films go on being taken."""
     with Postgres() as postgres:
 
@@ -58,11 +63,11 @@ def database_away(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, o
         return _play(trouble, folder, happen, database_url=postgres.url)
 
 
-def worker_killed(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, object]:
+def worker_killed(trouble: Trouble, folder: Path, *, say: ProgressReport) -> dict[str, object]:
     """Kill one of two workers under load, for good: the other one takes over what it had in hand."""
 
     def happen(stage: Stage) -> dict[str, object]:
-        worker = next(one for one in stage.node.members if one.name == "worker-1")
+        worker = next(member for member in stage.node.members if member.name == "worker-1")
         worker.close()
         say("one worker is killed and does not come back")
         stage.senders.allow(trouble.films)
@@ -72,7 +77,7 @@ def worker_killed(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, o
         return _play(trouble, folder, happen, database_url=postgres.url)
 
 
-def disk_full(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, object]:
+def disk_full(trouble: Trouble, folder: Path, *, say: ProgressReport) -> dict[str, object]:
     """Fill the node's disk to the last byte under load, and give room again. Raises CannotMountError."""
     with small_disk(folder / "node", mib=_DISK_MIB) as disk:
 
@@ -86,6 +91,49 @@ def disk_full(trouble: Trouble, folder: Path, *, say: Report) -> dict[str, objec
             return {"free_bytes_meanwhile": free, "as_meant": free == 0, "ends_meanwhile": list(stage.node.crashes)}
 
         return _play(trouble, folder, happen)
+
+
+def restarts(folder: Path, *, count: int, films: int, say: ProgressReport) -> dict[str, object]:
+    """Kill a node again and again while studies wait, and count what its engine holds then; in the end all is read."""
+    studies = [as_another(thumbnail(), str(number), study=str(number)) for number in range(films)]
+    (folder / "hold").touch()  # the scripted reader reads nothing while this is there
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(folder / "node", archive_port=archive.port)
+        for number in range(count):
+            with Service(settings) as node:
+                for film in studies if number == 0 else []:
+                    peers.send(film, port=node.dicom_port)
+                if number == 0:
+                    node.wait_for("study.submitted", count=films)
+                    node.wait_for("study.ready")
+                else:
+                    node.wait_for("service.ready")
+                    time.sleep(_SETTLE_SECONDS)
+                # A study whose quiet time ends holds two workflows until the first of them is over.
+                with suppress(AssertionError):
+                    peers.wait_until(lambda: _open_workflows(settings) <= films, what="one workflow for each study")
+                node.kill()
+            say(f"restart {number + 1} of {count}")
+        workflows = _open_workflows(settings)
+        (folder / "hold").unlink()
+        with Service(settings):
+            is_idle, interrupted = night.retry_interrupted(settings, patience_seconds=_LIMIT_SECONDS)
+        verdict = judge_own(archive, {str(film.StudyInstanceUID): {str(film.SOPInstanceUID)} for film in studies})
+    return {
+        "passed": verdict.passed and is_idle and workflows <= films,
+        "restarts": count,
+        "interrupted": interrupted,
+        "unread_studies": films,
+        "open_workflows": workflows,
+        "archive": verdict.figures(),
+    }
+
+
+def _open_workflows(settings: Settings) -> int:
+    """Count the workflows that the executor of a node on SQLite has not finished."""
+    with closing(sqlite3.connect(settings.storage.directory / "engine.sqlite")) as engine:
+        ((workflows,),) = engine.execute(_OPEN_WORKFLOWS).fetchall()
+    return int(workflows)
 
 
 def _play(

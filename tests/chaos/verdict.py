@@ -10,6 +10,9 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
+from node.domain import Reason
+from node.outputs.wording import REASONS
+
 MOST_SENT_TWICE: Final = 0.02
 
 
@@ -17,6 +20,7 @@ MOST_SENT_TWICE: Final = 0.02
 class Verdict:
     """What one archive can say of a night: films without SR or GSPS, objects, how many came twice or changed.
 
+    blamed: reports that call a film undecodable, though all that are sent can be read
     excused: how many may come twice however few there are; in a short night one is more than 2 of 100
     """
 
@@ -24,13 +28,14 @@ class Verdict:
     objects: int
     twice: int
     changed: int
+    blamed: int = 0
     excused: int = 0
 
     @property
     def passed(self) -> bool:
         """Whether every film has its answers, unchanged and practically once."""
         most_twice = max(MOST_SENT_TWICE * self.objects, self.excused)
-        return not self.unanswered and not self.changed and self.twice <= most_twice
+        return not (self.unanswered or self.changed or self.blamed) and self.twice <= most_twice
 
     def figures(self) -> dict[str, object]:
         """Return it for the last line of a run."""
@@ -40,6 +45,7 @@ class Verdict:
             "objects": self.objects,
             "twice": self.twice,
             "changed": self.changed,
+            "blamed": self.blamed,
         }
 
 
@@ -51,11 +57,11 @@ def unanswered(acknowledged: Mapping[str, AbstractSet[str]], objects: Iterable[D
     """
     shown: set[str] = set()
     reports: dict[str, list[Dataset]] = {}
-    for one in objects:
-        if one.Modality == "PR":
-            shown |= _referenced(one)
-        elif one.Modality == "SR":
-            reports.setdefault(str(one.StudyInstanceUID), []).append(one)
+    for dataset in objects:
+        if dataset.Modality == "PR":
+            shown |= _referenced(dataset)
+        elif dataset.Modality == "SR":
+            reports.setdefault(str(dataset.StudyInstanceUID), []).append(dataset)
     covered = {uid for several in reports.values() for uid in _covered_by_newest(several)}
     return tuple(sorted(uid for films in acknowledged.values() for uid in films if uid not in shown & covered))
 
@@ -73,9 +79,15 @@ def changed(arrivals: Iterable[tuple[str, bytes]]) -> int:
     return sum(len(several) > 1 for several in contents.values())
 
 
+def blamed(contents: Iterable[bytes]) -> int:
+    """Count the objects that say that a film could not be decoded."""
+    words = REASONS[Reason.UNDECODABLE].encode()
+    return sum(words in content for content in contents)
+
+
 def _covered_by_newest(reports: list[Dataset]) -> set[str]:
-    followed = {uid for one in reports for uid in _uids(one.get("PredecessorDocumentsSequence", ()))}
-    newest = [one for one in reports if str(one.SOPInstanceUID) not in followed]
+    followed = {uid for report in reports for uid in _uids(report.get("PredecessorDocumentsSequence", ()))}
+    newest = [report for report in reports if str(report.SOPInstanceUID) not in followed]
     return _uids(newest[0].CurrentRequestedProcedureEvidenceSequence) if len(newest) == 1 else set()
 
 
@@ -91,8 +103,8 @@ def _referenced(state: Dataset) -> set[str]:
 def _uids(studies: Iterable[Dataset]) -> set[str]:
     """Every object that a hierarchy of studies, series and objects names (PS3.3 C.17.2.1)."""
     return {
-        str(one.ReferencedSOPInstanceUID)
+        str(reference.ReferencedSOPInstanceUID)
         for study in studies
         for series in study.ReferencedSeriesSequence
-        for one in series.ReferencedSOPSequence
+        for reference in series.ReferencedSOPSequence
     }

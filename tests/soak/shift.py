@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
-from models.progress import Report
-from node import status
+from models.progress import ProgressReport
+from node.commands import operate
 from node.config import Settings
 from tests import peers
 from tests.chaos.night import wait_until_idle
@@ -41,7 +41,7 @@ class Shift:
     seed: int
 
 
-def run(shift: Shift, folder: Path, *, say: Report) -> dict[str, object]:
+def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]:
     """Work one shift; the figures, with `passed`."""
     with peers.ReceivingArchive() as archive:
         plain = settings_for(folder / "node", archive_port=archive.port, callers=(CALLER,))
@@ -87,7 +87,7 @@ def run(shift: Shift, folder: Path, *, say: Report) -> dict[str, object]:
 
 def unread(settings: Settings) -> int:
     """How many studies a node has not finished."""
-    studies = cast(dict[str, int], status.status(settings)["studies"])
+    studies = cast(dict[str, int], operate.status(settings)["studies"])
     return studies["receiving"] + studies["reading"]
 
 

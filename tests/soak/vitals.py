@@ -33,6 +33,6 @@ def growth(samples: Sequence[Vitals]) -> float:
     """The memory of the last third of the samples over that of the second, by their medians, less one."""
     third = len(samples) // 3
     second, last = (
-        median(one.resident_kib for one in part) for part in (samples[third : 2 * third], samples[2 * third :])
+        median(sample.resident_kib for sample in part) for part in (samples[third : 2 * third], samples[2 * third :])
     )
     return last / second - 1.0

@@ -1,25 +1,25 @@
-"""Findings, each drawn into a scene by one function that returns what of the film it changed.
+"""Findings; each is drawn into a scene by a function that returns the part of the film it changed.
 
-A finding ends where it can no longer be seen: what a function returns is all that the film without it would not show,
-and that is where its box comes from.
+A finding ends where it is no longer visible: the returned mask covers everything that the film without the finding
+would not show, and its box is taken from that mask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from models.phantoms.dice import Dice
 from models.phantoms.findings.devices import add_device, add_wires
 from models.phantoms.findings.lungs import add_atelectasis, add_consolidation, add_edema, add_lesion, add_opacity
 from models.phantoms.findings.pleura import add_effusion, add_pneumothorax
 from models.phantoms.frame import ByteArray
 from models.phantoms.plan import Planned
+from models.phantoms.random_streams import RandomStream
 from models.phantoms.scene import Scene
 from models.phantoms.truth import FindingKey
 
 __all__ = ["DRAWN", "add_wires"]
 
-DRAWN: Mapping[FindingKey, Callable[[Scene, Planned, Dice], ByteArray]] = {
+DRAWN: Mapping[FindingKey, Callable[[Scene, Planned, RandomStream], ByteArray]] = {
     "atelectasis": add_atelectasis,
     "consolidation": add_consolidation,
     "edema": add_edema,
@@ -29,4 +29,4 @@ DRAWN: Mapping[FindingKey, Callable[[Scene, Planned, Dice], ByteArray]] = {
     "pneumothorax": add_pneumothorax,
     "support_devices": add_device,
 }
-"""By finding. A large heart is part of the anatomy, and a broken bone is drawn broken: neither is drawn afterwards."""
+"""By finding. An enlarged heart is part of the anatomy and fractures are part of the bones, so neither is here."""

@@ -1,0 +1,62 @@
+"""Checks the files of a model directory against the manifest's hashes before they are used (design §4).
+
+Needs no torch, so that a command which only hashes, or prints its help, starts without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePath, PureWindowsPath
+
+from models.errors import ModelError
+from models.manifest import WEIGHTS, Manifest
+from models.reading.tokenizers import PROMPT_VOCABULARY, SENTENCE_MERGES, SENTENCE_VOCABULARY
+
+CARD = "MODEL_CARD.md"
+REQUIRED = (WEIGHTS, CARD, *(f"vocab/{name}" for name in (PROMPT_VOCABULARY, SENTENCE_VOCABULARY, SENTENCE_MERGES)))
+"""What every manifest must have a hash of: all that an answer depends on, and what people are told about it."""
+
+
+def verify(directory: Path, manifest: Manifest) -> None:
+    """Compare every file with the manifest's hash.
+
+    Raises ModelError that names the first file that differs, lacks a required hash, is outside the directory, or is a
+    link, a pipe or a device; no file is opened before all names were checked.
+    """
+    for name in REQUIRED:
+        if name not in manifest.files:
+            raise ModelError(f"{directory}: the manifest has no hash of {name}; restore the model directory")
+    for name in manifest.files:
+        # Parsed as a Windows path too: there both slashes separate names, and a name may start with a drive.
+        place = PureWindowsPath(name)
+        if place.anchor or ".." in place.parts:
+            raise ModelError(f"{directory}: the manifest names {name}, outside the model directory; remove that line")
+        _require_plain(directory, name)
+    for name, expected in manifest.files.items():
+        path = directory / name
+        try:
+            found = file_sha256(path)
+        except OSError as error:
+            raise ModelError(f"{path} cannot be read ({error.strerror}); restore the model directory") from error
+        if found != expected:
+            raise ModelError(
+                f"{path} is not the file that the manifest names (sha256 {found[:12]}, expected {expected[:12]}); "
+                "restore it, or build the model directory again"
+            )
+
+
+def _require_plain(directory: Path, name: str) -> None:
+    """Refuse anything but a regular file in the directory: a link leads out of it, and opening a pipe may block."""
+    path = directory
+    for part in PurePath(name).parts:
+        path /= part
+        if path.is_symlink():
+            raise ModelError(f"{path} is a link; put the file itself into the model directory")
+    if path.exists() and not path.is_file():
+        raise ModelError(f"{path} is not a regular file; restore the model directory")
+
+
+def file_sha256(path: Path) -> str:
+    """Hash a file in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

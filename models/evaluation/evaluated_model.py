@@ -1,0 +1,240 @@
+"""The model under evaluation, run on one film at a time.
+
+Reports, regions and hints come from the engine that the node would run, through the same reader. Detection and region
+classification, which the node does not do, come from `models.tasks` in PyTorch, on the film as that engine encoded it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.checkpoint.weights import load_network
+from models.engines import Engine
+from models.engines.fallback import open_first
+from models.errors import ModelError
+from models.evaluation.anatomy import REGIONS
+from models.evaluation.cases import EvaluationCase
+from models.evaluation.detection import Detections
+from models.evaluation.prompt_set import Questions
+from models.evaluation.request import Ablation, Task
+from models.manifest import DetectionRule, Manifest, read_manifest
+from models.network.chex import Chex
+from models.network.detector import Detection
+from models.phantoms import FINDINGS
+from models.reading.answers import FilmReading, FloatArray, Look
+from models.reading.phrasebook import Phrasebook, contrast
+from models.reading.reader import ChexReader
+from models.reading.tokenizers import (
+    PROMPT_VOCABULARY,
+    SENTENCE_MERGES,
+    SENTENCE_VOCABULARY,
+    PromptTokenizer,
+    SentenceTokenizer,
+)
+from models.tasks import detection, regions
+from models.tasks.batch import Picture
+from models.tasks.detection import DetectionSettings
+from models.tasks.prompts import ClassVectors, embed, region_prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observation:
+    """The model's answers for one film, for the tasks that were asked for.
+
+    found: findings, as published (spec §9.2); regions: the best box [4] of each
+    region_scores: [region that the film shows, finding], for the true boxes of regions
+    reading: the report, as the node makes it; hints: [hint, 4], the best box of each question
+    """
+
+    found: Detections | None = None
+    regions: dict[str, FloatArray]
+    region_scores: FloatArray
+    reading: FilmReading | None = None
+    hints: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weighed:
+    """The numbers that the decisions for one film are made from.
+
+    located: findings before they are scored; differences: of the cosines to a prompt and to its opposite, by prompt key
+    positiveness: of regions, by prompt key (spec §9.1.3)
+    """
+
+    located: Detection
+    differences: dict[str, float]
+    positiveness: dict[str, float]
+
+
+class EvaluatedModel:
+    """An opened model."""
+
+    def __init__(self, directory: Path, manifest: Manifest, engine: Engine, questions: Questions) -> None:
+        """Use an engine of this directory; see `open_model`."""
+        vocabularies = directory / "vocab"
+        self.manifest = manifest
+        self.questions = questions
+        self._directory = directory
+        self._engine = engine
+        self._phrases = PromptTokenizer(vocabularies / PROMPT_VOCABULARY)
+        self._sentences = SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES)
+        self.reader = self.reader_by(manifest)
+        self._phrasebook = Phrasebook(engine, self._phrases)
+
+    def reader_by(self, manifest: Manifest) -> ChexReader:
+        """Return a reader with the same engine and another manifest's decisions."""
+        return ChexReader(manifest, self._engine, self._phrases, self._sentences)
+
+    def observe(self, case: EvaluationCase, tasks: Collection[Task]) -> Observation:
+        """Run everything that these tasks need on one film."""
+        look = self.reader.look(case.gray)
+        picture = _picture(look)
+        asked = tuple(hint.text for hint in case.truth.hints) if "hints" in tasks else ()
+        names = REGIONS if "anatomy" in tasks else ()
+        boxes = self.best_boxes(look, self._queries(names, asked))
+        report = self.reader.report(look, self.questions.prompts) if "report" in tasks else None
+        return Observation(
+            found=self._found(picture) if "detection" in tasks else None,
+            regions=dict(zip(names, boxes, strict=False)),
+            region_scores=self._region_scores(picture, case)
+            if "region_classification" in tasks
+            else np.zeros((0, len(FINDINGS)), dtype=np.float32),
+            reading=report,
+            hints=boxes[len(names) :],
+        )
+
+    def weigh(self, case: EvaluationCase) -> Weighed:
+        """Compute the numbers that decisions are made from; no sentence is generated."""
+        look = self.reader.look(case.gray)
+        vectors = self._phrasebook.vectors(self.questions.prompts)
+        features = self._engine.find(look.patches, vectors.queries[np.newaxis]).features[0]
+        own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
+        common = contrast(features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0))
+        prompts = self.questions.prompts
+        return Weighed(
+            located=self._locate(_picture(look)),
+            differences={prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)},
+            positiveness={
+                prompt.key: float(value)
+                for prompt, value in zip(prompts, common, strict=True)
+                if prompt.kind == "region"
+            },
+        )
+
+    def detections(self, located: Detection, rule: DetectionRule) -> Detections:
+        """Score and merge located boxes by a manifest's rule."""
+        rows = detection.detections(located, self._classes, settings_of(rule))[0]
+        return Detections(rows[:, :4], rows[:, 4].astype(np.intp), rows[:, 5])
+
+    def best_boxes(self, look: Look, queries: FloatArray) -> FloatArray:
+        """Locate each query [query, dim] by itself, as an interactive question is: returns its best box, [query, 4]."""
+        if not len(queries):
+            return np.zeros((0, 4), dtype=np.float32)
+        found = self._engine.find(look.patches, queries[np.newaxis])
+        best: FloatArray = found.boxes[0, np.arange(len(queries)), found.scores[0].argmax(axis=-1)]
+        return best
+
+    def _queries(self, regions: Sequence[str], texts: Sequence[str]) -> FloatArray:
+        known = self._region_queries if regions else self._region_queries[:0]
+        return np.concatenate([known, self._phrasebook.embed(texts)]) if texts else known
+
+    @cached_property
+    def _region_queries(self) -> FloatArray:
+        phrases = [region.phrases for region in region_prompts() if not region.members]
+        return np.stack([self._phrasebook.embed(some).mean(axis=0) for some in phrases])
+
+    @cached_property
+    def _network(self) -> Chex:
+        return load_network(self._directory)
+
+    @cached_property
+    def _classes(self) -> ClassVectors:
+        """The ten findings, by the phrases of the node's prompts."""
+        prompts = {prompt.key: prompt for prompt in self.questions.prompts}
+        groups = [prompts[key].phrases for key in FINDINGS]
+        with torch.inference_mode():
+            found = embed(self._network, self._phrases, groups + [prompts[key].negatives for key in FINDINGS])
+        positive, negative = found.chunk(2)
+        return ClassVectors(positive, positive, negative)
+
+    def _locate(self, picture: Picture) -> Detection:
+        with torch.inference_mode():
+            return detection.locate(self._network, picture, self._classes.located_by)
+
+    def _found(self, picture: Picture) -> Detections:
+        return self.detections(self._locate(picture), self.manifest.detection)
+
+    def _region_scores(self, picture: Picture, case: EvaluationCase) -> FloatArray:
+        """Classify the true boxes of regions, each by itself."""
+        names = list(case.truth.region_findings)
+        if not names:
+            return np.zeros((0, len(FINDINGS)), dtype=np.float32)
+        boxes = torch.from_numpy(np.stack([case.truth.regions[name] for name in names])[np.newaxis])
+        padding = torch.zeros(boxes.shape[:2], dtype=torch.bool)
+        with torch.inference_mode():
+            features = regions.features_apart(self._network, picture, boxes, padding)
+        scores, _ = regions.classify_each(features, self._classes.positive, self._classes.negative)
+        own: FloatArray = scores[0]
+        return own
+
+
+def open_model(
+    directory: Path, *, engine: str, questions: Questions, ablations: Collection[Ablation] = (), threads: int = 0
+) -> EvaluatedModel:
+    """Open a model directory. Raises ModelError as `engines.open_engine`, and if the prompt set lacks a finding.
+
+    ablations: "no_region_filter" keeps the sentences of all regions, also of those with nothing abnormal
+    """
+    judged = {prompt.key for prompt in questions.prompts if prompt.negatives}
+    if missing := [key for key in FINDINGS if key not in judged]:
+        raise ModelError(f"the prompt set {questions.name} does not ask for {', '.join(missing)}; use one that does")
+    manifest = read_manifest(directory)
+    if "no_region_filter" in ablations:
+        manifest = replace(manifest, decisions=replace(manifest.decisions, region_threshold=0.0))
+    model = EvaluatedModel(directory, manifest, open_first(directory, engine=engine, threads=threads).engine, questions)
+    model.reader.check(questions.prompts)
+    return model
+
+
+def settings_of(rule: DetectionRule) -> DetectionSettings:
+    """Convert a manifest's rule to detection settings for the ten findings."""
+    return DetectionSettings(
+        by_prompts=rule.scored_by != "weights",
+        by_weights=rule.scored_by != "prompts",
+        temperature=rule.temperature,
+        scales=tuple(rule.scales.get(key, 1.0) for key in FINDINGS),
+        overlap=rule.overlap,
+    )
+
+
+def as_read(reading: FilmReading) -> Detections:
+    """Return all boxes of the ten findings in a reading, scored by the finding's probability times the box's score."""
+    numbers: dict[str, int] = {key: number for number, key in enumerate(FINDINGS)}
+    rows = [
+        (box, numbers[prompt.key], (prompt.probability or 0.0) * score)
+        for prompt in reading.prompts
+        if prompt.key in numbers
+        for box, score in zip(prompt.boxes, prompt.box_scores, strict=True)
+    ]
+    return Detections(
+        np.array([box for box, _, _ in rows], dtype=np.float32).reshape(-1, 4),
+        np.array([number for _, number, _ in rows], dtype=np.intp),
+        np.array([score for _, _, score in rows], dtype=np.float32),
+    )
+
+
+def logit(probability: float) -> float:
+    """Invert the sigmoid; the probability is first limited to 1e-7 .. 1 - 1e-7."""
+    inner = min(max(probability, 1e-7), 1 - 1e-7)
+    return float(np.log(inner / (1 - inner)))
+
+
+def _picture(look: Look) -> Picture:
+    patches = look.patches
+    return torch.from_numpy(patches.features), torch.from_numpy(patches.positions), torch.from_numpy(patches.cls)

@@ -1,0 +1,1 @@
+"""Answers prompts and boxes about one film; numpy only, whatever the engine."""

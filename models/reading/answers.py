@@ -1,0 +1,129 @@
+"""The questions and answers of a reader, in the network's own frame.
+
+Every box is center x, center y, width, height in 0..1 of the square that the network saw; only the node maps it to a
+film.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.engines import Patches
+
+FloatArray = NDArray[np.float32]
+Kind = Literal["pathology", "no_finding", "region"]
+State = Literal["present", "indeterminate", "absent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPrompt:
+    """A question about a film; hashable, because its embedding is cached.
+
+    phrases: synonyms whose embeddings are averaged (spec §3)
+    negatives: phrases of the opposite, for everything but regions (spec §8)
+    """
+
+    key: str
+    kind: Kind
+    phrases: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.phrases:
+            raise ValueError(f"prompt {self.key}: a prompt needs at least one phrase")
+        if self.kind != "region" and not self.negatives:
+            raise ValueError(f"prompt {self.key}: a {self.kind} prompt needs a negative phrase")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Look:
+    """A film encoded once, for any number of questions."""
+
+    patches: Patches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sentence:
+    """A generated sentence, never blank, and the boxes it is about.
+
+    key: the prompt it was generated for
+    score: aggregated score of that prompt (spec §4.5)
+    boxes, box_scores: [box, 4] and [box]; those above the manifest's box threshold, otherwise the best one
+    """
+
+    text: str
+    key: str
+    score: float
+    boxes: FloatArray
+    box_scores: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PromptReading:
+    """The result for one prompt.
+
+    probability, state: spec §8 of the prompt's own pair; None for a region, which is neither present nor absent
+    sentence: index into the film's sentences; a removed duplicate has the index of the sentence that replaces it; None
+    if there is none
+    """
+
+    key: str
+    kind: Kind
+    probability: float | None
+    state: State | None
+    boxes: FloatArray
+    box_scores: FloatArray
+    sentence: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmReading:
+    """The reading of a film: sentences in prompt order, and one result per prompt."""
+
+    sentences: tuple[Sentence, ...]
+    prompts: tuple[PromptReading, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """An interactive question: a prompt, a box, or both.
+
+    box: center x, center y, width, height; it must overlap the square, because the network has no patches elsewhere
+    """
+
+    prompt: str | None = None
+    box: tuple[float, float, float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompt is None and self.box is None:
+            raise ValueError("a question needs a prompt, a box, or both")
+        if self.prompt is not None and not self.prompt.strip():
+            raise ValueError("the prompt of a question must not be blank")
+        if self.box is None:
+            return
+        x, y, width, height = self.box
+        if not all(math.isfinite(value) for value in self.box) or width <= 0 or height <= 0:
+            raise ValueError("the box of a question must be finite and not empty")
+        if abs(x - 0.5) >= (1 + width) / 2 or abs(y - 0.5) >= (1 + height) / 2:
+            raise ValueError("the box lies outside the square that the network sees")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """The answer to one question.
+
+    sentence: empty if the generator produces nothing
+    score: spec §8 of the prompt's own pair; for a box alone, how different its content is from the negative prompts
+    boxes, box_scores: where the network locates the prompt; the given box itself, with the score, if there was one
+    """
+
+    sentence: str
+    score: float
+    positive: bool
+    boxes: FloatArray
+    box_scores: FloatArray

@@ -1,0 +1,159 @@
+"""Trains one stage: what its steps need, and one step. The run, the stage and the step's number determine a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.errors import ModelError
+from models.training.augment import augment
+from models.training.batch import Batch, collate
+from models.training.catalog import Catalog
+from models.training.forward import Forward
+from models.training.objectives import losses_of
+from models.training.parts import free
+from models.training.process_group import ProcessGroup
+from models.training.random_streams import film_numbers, seed_torch, stream
+from models.training.runfile import Run
+from models.training.schedule import learning_rate
+from models.training.stages import Stage
+from models.training.store import Library
+from models.training.text_encoding import TextEncoder
+from models.training.trained_model import TrainedModel
+
+
+class Outcome(NamedTuple):
+    """The result of one step. losses: [loss], unweighted, over all processes; gradient: its norm before clipping."""
+
+    losses: Tensor
+    gradient: float
+    halt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTrainer:
+    """A stage in training.
+
+    number: of the stage in its run; weights: the weights it trains; steps: how many updates it has
+    """
+
+    run: Run
+    group: ProcessGroup
+    number: int
+    stage: Stage
+    steps: int
+    catalog: Catalog
+    library: Library
+    model: TrainedModel
+    weights: list[nn.Parameter]
+    text_encoder: TextEncoder
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        every = self.stage.accumulation
+        return learning_rate(self.stage, batch=(step + 1) * every - 1, batches=self.steps * every)
+
+
+def open_trainer(
+    run: Run, group: ProcessGroup, *, number: int, catalog: Catalog, library: Library, model: TrainedModel
+) -> StageTrainer:
+    """Enable the gradients of a stage's weights, make its optimizer. Raises ModelError if it names no weights."""
+    stage = run.stages[number]
+    weights, heads = free(model.network, stage), list(model.heads.parameters())
+    groups = [{"params": weights, "weight_decay": stage.weight_decay}, {"params": heads, "weight_decay": 0.0}]
+    encoder = model.network.prompt_encoder
+    learns = any(weight.requires_grad for weight in encoder.parameters())
+    return StageTrainer(
+        run=run,
+        group=group,
+        number=number,
+        stage=stage,
+        steps=steps_of(stage, films=len(library)),
+        catalog=catalog,
+        library=library,
+        model=model,
+        weights=[*weights, *heads],
+        text_encoder=TextEncoder(encoder, model.vocabulary, learns=learns, forgets=stage.noise.words),
+        optimizer=torch.optim.AdamW(groups, lr=stage.learning_rate, fused=True),
+        scaler=torch.amp.GradScaler(run.machine.device, enabled=run.machine.mixed_precision),
+    )
+
+
+def steps_of(stage: Stage, *, films: int) -> int:
+    """Return the number of updates of a stage."""
+    return stage.steps or max(1, stage.epochs * films // (stage.batch * stage.accumulation))
+
+
+def take_step(trainer: StageTrainer, step: int, *, stop: bool) -> Outcome:
+    """Perform one update. stop: whether this process wants to stop after it; if one process does, all do.
+
+    Raises ModelError if a loss is NaN or infinite, or if another process has ended.
+    """
+    stage, optimizer, scaler = trainer.stage, trainer.optimizer, trainer.scaler
+    weights = torch.tensor(list(stage.losses.values()))
+    seen = torch.zeros(len(weights))
+    for place in range(step * stage.accumulation, (step + 1) * stage.accumulation):
+        losses = _losses(trainer, place) / stage.accumulation
+        total = (losses * weights.to(losses.device)).sum()
+        if not total.isfinite():
+            raise ModelError(f"stage {stage.name}: the loss of step {step} is NaN or infinite; lower learning_rate")
+        torch.autograd.backward(scaler.scale(total))
+        seen += losses.detach().cpu()
+    scaler.unscale_(optimizer)
+    *_, wishes = numbers = trainer.group.average(trainer.weights, torch.cat([seen, torch.tensor([float(stop)])]))
+    norm = nn.utils.clip_grad_norm_(trainer.weights, stage.clip)
+    for group in optimizer.param_groups:
+        group["lr"] = trainer.rate(step)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return Outcome(losses=numbers[:-1], gradient=float(norm), halt=bool(wishes > 0))
+
+
+def _losses(trainer: StageTrainer, place: int) -> Tensor:
+    """Compute the losses of a batch [loss], in the stage's order; place: the number of the batch in the stage."""
+    run, stage, group = trainer.run, trainer.stage, trainer.group
+    own = stage.batch // group.size
+    first = place * stage.batch + group.rank * own
+    # The same in all processes: every process then draws equally many questions and none waits for a slower one.
+    rng = stream(run.seed, "batch", trainer.number, place)
+    seed_torch(run.seed, "noise", trainer.number, place, group.rank)
+    numbers = film_numbers(run.seed, trainer.number, first=first, count=own, films=len(trainer.library))
+    forward = Forward(
+        trainer.model.network,
+        trainer.model.heads,
+        trainer.text_encoder,
+        trainer.model.vocabulary,
+        _batch(trainer, numbers, rng_of=first),
+        catalog=trainer.catalog,
+        stage=stage,
+        rng=rng,
+    )
+    with torch.autocast(run.machine.device, torch.float16, enabled=run.machine.mixed_precision):
+        losses = losses_of(forward)
+    return torch.stack([losses[name].float() for name in stage.losses])
+
+
+def _batch(trainer: StageTrainer, numbers: list[int], *, rng_of: int) -> Batch:
+    """Load and augment the films of a batch; rng_of: the place of the first film in the stage, which seeds draws."""
+    run, stage = trainer.run, trainer.stage
+    size = run.network.image_encoder.image_size
+    shown = []
+    for place, number in enumerate(numbers, rng_of):
+        rng = stream(run.seed, "film", trainer.number, place)
+        pixels, labels = trainer.library.film(number)
+        shown.append(augment(pixels, labels, stage.augmentation, rng, catalog=trainer.catalog, size=size))
+    return collate(
+        shown,
+        catalog=trainer.catalog,
+        drawing=stage.drawing,
+        rng=stream(run.seed, "questions", trainer.number, rng_of),
+        mean=run.model.mean,
+        std=run.model.std,
+        device=run.machine.device,
+    )

@@ -1,0 +1,152 @@
+"""The demonstration: a node and a small archive on loopback, real chest films through both, results in a folder.
+
+It uses the product itself: the archive is the node's own listener and spool, and films are sent by the node's own
+C-STORE. The films are RG1 of the NEMA WG-04 test images, from the PyPI package `pydicom-data`: one PA chest film
+(MONOCHROME1), uncompressed and in JPEG 2000, as two films of one study.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydicom import dcmread
+from pydicom.data import get_testdata_file
+from pydicom.dataset import Dataset
+
+from node.config import (
+    Caller,
+    DicomDestination,
+    HttpSettings,
+    ListenerSettings,
+    ModelSettings,
+    Settings,
+    StorageSettings,
+    StudySettings,
+)
+from node.deliver import dicom
+from node.errors import InputError, NodeError
+from node.metrics import Metrics
+from node.orders.store import OrderStore
+from node.outputs.folder import write_folder
+from node.pipeline import Pipeline, Round
+from node.read import decoding, prompts
+from node.read.model import Reader, open_reader
+from node.receive.listener import Listener
+from node.service import app
+from node.store.spool import Spool
+
+FILMS = ("RG1_UNCR.dcm", "RG1_J2KR.dcm")
+
+_ARCHIVE, _MODALITY, _NODE = "DEMO-ARCHIVE", "DEMO-CR", "CHEX"
+_LIMIT_SECONDS = 120.0
+_HERE = ("127.0.0.1",)
+
+Say = Callable[[str], None]
+
+
+def run(out: Path, *, model: ModelSettings, say: Say) -> None:
+    """Send the films, wait for SR and GSPS at the archive, write the results below `out`; one line per stage.
+
+    Raises InputError when the films are not installed, NodeError when results are missing at the time limit.
+    """
+    films = [_film(name) for name in FILMS]
+    with ExitStack() as parts:
+        work = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="chex-demo-")))
+        with _stage("open model", say):
+            prompt_set = prompts.load(model.prompts)
+            reader = open_reader(model.directory, prompts=prompt_set, engine=model.engine, threads=model.threads)
+        arrived = threading.Semaphore(0)
+        archive = Spool(work / "archive")
+        listener = Listener(
+            ListenerSettings(ae_title=_ARCHIVE, port=0, callers=(Caller(ae_title=_NODE, hosts=_HERE),)),
+            archive,
+            Metrics(),
+            on_kept=lambda _study: arrived.release(),
+        )
+        parts.callback(listener.close)
+        settings = _settings(work / "node", model=model, archive_port=listener.port)
+        with _stage("start node and archive", say):
+            running = parts.enter_context(app.run(settings, reader=lambda: reader))
+        with _stage(f"send {len(films)} films by C-STORE", say):
+            for path in films:
+                dicom.send(path.read_bytes(), _to(_NODE, running.dicom_port or 0), calling_aet=_MODALITY)
+        with _stage("read, write and deliver SR and GSPS", say):
+            _await(arrived, count=1 + len(films))
+        with _stage(f"write {out}", say):
+            _write(out, archive, settings, reader)
+
+
+@contextmanager
+def _stage(name: str, say: Say) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    say(f"{name:<40} {time.monotonic() - began:6.2f} s")
+
+
+def _film(name: str) -> Path:
+    path = get_testdata_file(name, download=False)
+    if path is None:
+        raise InputError(f"{name}: not installed; pip install pydicom-data")
+    return Path(path)
+
+
+def _settings(directory: Path, *, model: ModelSettings, archive_port: int) -> Settings:
+    return Settings(
+        listener=ListenerSettings(ae_title=_NODE, port=0, callers=(Caller(ae_title=_MODALITY, hosts=_HERE),)),
+        storage=StorageSettings(directory=directory, min_free_mib=64),
+        study=StudySettings(quiet_seconds=1.0, max_seconds=30.0),
+        model=model,
+        http=HttpSettings(port=0),
+        destinations=(_to(_ARCHIVE, archive_port),),
+    )
+
+
+def _to(ae_title: str, port: int) -> DicomDestination:
+    return DicomDestination(name="demo", ae_title=ae_title, host=_HERE[0], port=port)
+
+
+def _await(arrived: threading.Semaphore, *, count: int) -> None:
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    for number in range(count):
+        if not arrived.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise NodeError(f"only {number} of {count} results came back in {_LIMIT_SECONDS:g} s; see the log above")
+
+
+def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> None:
+    """Write the objects that the archive received, and the node's own report of the same round."""
+    pipeline = Pipeline(
+        spool=Spool(settings.storage.directory),
+        orders=OrderStore(settings.storage.directory),
+        reader=reader,
+        prompts=prompts.load(settings.model.prompts),
+        zone=settings.site.zone,
+        kinds=(),
+    )
+    for study_uid in archive.studies():
+        shutil.rmtree(out / study_uid, ignore_errors=True)
+        instances = pipeline.spool.study(study_uid).instances
+        files = tuple(instance.path.name for instance in instances)
+        answers = pipeline.answers(
+            Round(study_uid=study_uid, number=1, files=files, created_at=datetime.now(UTC).replace(microsecond=0))
+        )
+        pictures = {
+            instance.sop_instance_uid: decoding.load(
+                decoding.read_file(instance.path), gray=reader.gray, square=reader.square
+            ).picture
+            for instance in instances
+        }
+        objects = [_received(instance.path) for instance in archive.study(study_uid).instances]
+        write_folder(out, answers.report, objects, pictures)
+
+
+def _received(path: Path) -> tuple[str, Dataset]:
+    """Return kind and content of an object that the archive received."""
+    dataset = dcmread(path)
+    return ("sr" if dataset.Modality == "SR" else "gsps"), dataset

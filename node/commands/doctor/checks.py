@@ -1,0 +1,53 @@
+"""The result of one check, and running checks so that a failing check does not end the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from node.errors import ConfigError, NodeError, where
+
+
+class CheckState(StrEnum):
+    """ok; note: the node works, but a person should know; fault: a person must act."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The result of one check: its name, its state, and one line that says what was found and what to do."""
+
+    name: str
+    state: CheckState
+    message: str
+
+
+def ok(name: str, message: str) -> Check:
+    """Say that something is good."""
+    return Check(name=name, state=CheckState.OK, message=message)
+
+
+def note(name: str, message: str) -> Check:
+    """Say what a person should know."""
+    return Check(name=name, state=CheckState.NOTE, message=message)
+
+
+def fault(name: str, message: str) -> Check:
+    """Say what is wrong and what to do."""
+    return Check(name=name, state=CheckState.FAULT, message=message)
+
+
+def run_check(name: str, look: Callable[[], Iterable[Check]]) -> tuple[Check, ...]:
+    """Run one check; an exception becomes its fault."""
+    try:
+        return tuple(look())
+    except ConfigError as error:
+        return tuple(fault(name, mistake) for mistake in error.mistakes)
+    except NodeError as error:
+        return (fault(name, str(error)),)
+    except Exception as error:  # the boundary to this machine; the text of a foreign error may hold a password
+        return (fault(name, f"cannot be checked: {where(error)}; this is a fault of the program, please report it"),)

@@ -1,0 +1,34 @@
+"""Checks the clock: a clock that is slow writes wrong times into reports and keeps studies waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from node.commands.doctor.checks import Check, fault, ok
+from node.config import Settings
+from node.store import received
+
+_NAME: Final = "clock"
+_STEP: Final = timedelta(seconds=60)
+"""A time service may set a clock back by this much without harm."""
+
+
+def check_clock(settings: Settings, *, now: datetime | None = None) -> Iterator[Check]:
+    """Compare the clock with times in its past: the newest received film and the program's own files."""
+    now = now or datetime.now(UTC)
+    zone = settings.site.zone
+    local = f"{now.astimezone(zone):%Y-%m-%d %H:%M:%S} {settings.site.timezone}"
+    program = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+    film = received.newest_arrival(settings.storage.directory / "studies")
+    for what, moment in (("the newest film was received", film), ("the program was installed", program)):
+        if moment is not None and now < moment - _STEP:
+            yield fault(
+                _NAME,
+                f"it is {local} by this machine, but {what} at {moment.astimezone(zone):%Y-%m-%d %H:%M:%S}; "
+                "set the clock and have a time service keep it",
+            )
+            return
+    yield ok(_NAME, f"{local}; whether a time service keeps it is not checked: see timedatectl or chronyc tracking")

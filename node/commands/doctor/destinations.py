@@ -1,0 +1,96 @@
+"""Checks all destinations at once: connection, TLS, association, echo, and accepted SOP classes. Sends no object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Final
+
+from node.commands.doctor.checks import Check, fault, note, ok, run_check
+from node.config import DestinationSettings, DicomDestination, Hl7Destination, Settings
+from node.deliver import connection, dicom, hl7
+from node.errors import DestinationDown
+from node.outputs.writers import SOP_CLASSES
+
+_LIMIT_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 5.0
+_START: Final = "start it, or correct host, port and tls of this destination"
+
+
+def check_destinations(settings: Settings, *, limit_seconds: float = _LIMIT_SECONDS) -> Iterator[Check]:
+    """Ask every destination in a thread of its own; one that does not answer in time is a fault."""
+    calling_aet = settings.listener.ae_title
+    pool = ThreadPoolExecutor(max(1, len(settings.destinations)), thread_name_prefix="doctor")
+    asked = [(destination, pool.submit(_ask, destination, calling_aet)) for destination in settings.destinations]
+    wait([future for _, future in asked], timeout=limit_seconds)
+    pool.shutdown(wait=False, cancel_futures=True)
+    for destination, future in asked:
+        yield from _answer(destination, future, limit_seconds)
+
+
+def _answer(
+    destination: DestinationSettings, future: Future[tuple[Check, ...]], limit_seconds: float
+) -> tuple[Check, ...]:
+    if future.done():
+        return future.result()
+    address = f"{destination.host}:{destination.port}"
+    return (fault(_name(destination), f"no answer from {address} in {limit_seconds:g} s; see its log and the network"),)
+
+
+def _ask(destination: DestinationSettings, calling_aet: str) -> tuple[Check, ...]:
+    match destination:
+        case DicomDestination():
+            return run_check(_name(destination), lambda: _ask_archive(destination, calling_aet))
+        case Hl7Destination():
+            return run_check(_name(destination), lambda: _ask_information_system(destination))
+
+
+def _ask_archive(destination: DicomDestination, calling_aet: str) -> Iterator[Check]:
+    """Connect first: a failed connection gives its reason, which an association does not."""
+    name = _name(destination)
+    wanted = {SOP_CLASSES[kind]: f"output {kind}" for kind in destination.outputs}
+    if destination.storage_commitment:
+        wanted[dicom.STORAGE_COMMITMENT] = "storage_commitment"
+    try:
+        connection.connect(destination, limit_seconds=_CONNECT_SECONDS).close()
+    except DestinationDown as error:
+        yield fault(name, f"{error}; {_START}")
+        return
+    try:
+        accepted = dicom.negotiate(destination, calling_aet=calling_aet, sop_classes=list(wanted))
+    except DestinationDown as error:
+        yield fault(
+            name,
+            f"{error}; it accepts connections, so see its log; the node calls itself {calling_aet} and the archive "
+            f"{destination.ae_title}",
+        )
+        return
+    refused = {uid: setting for uid, setting in wanted.items() if uid not in accepted}
+    for uid, setting in refused.items():
+        yield fault(name, f"does not accept {uid.name}; enable it there, or change {setting} of this destination")
+    if refused:
+        return
+    address = f"{destination.ae_title} at {destination.host}:{destination.port}"
+    classes = ", ".join(uid.name for uid in wanted)
+    if dicom.VERIFICATION in accepted:
+        yield ok(name, f"{address} answers C-ECHO from {calling_aet} and accepts {classes}")
+    else:
+        yield note(name, f"{address} accepts {classes} from {calling_aet}, but no C-ECHO; the node does not need it")
+
+
+def _ask_information_system(destination: Hl7Destination) -> Iterator[Check]:
+    name = _name(destination)
+    try:
+        if destination.tls is None:
+            hl7.probe(destination)
+        else:
+            connection.explain(destination, limit_seconds=_CONNECT_SECONDS)
+    except DestinationDown as error:
+        yield fault(name, f"{error}; {_START}")
+        return
+    secured = " and TLS" if destination.tls is not None else ""
+    yield ok(name, f"{destination.host}:{destination.port} accepts a connection{secured}; no message was sent")
+
+
+def _name(destination: DestinationSettings) -> str:
+    return f"destination {destination.name}"

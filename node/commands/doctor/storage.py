@@ -1,0 +1,129 @@
+"""Checks the storage folder: can files be stored, is there space, who owns it, which processes use it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from node.commands.doctor.checks import Check, fault, note, ok
+from node.config import Settings, StorageSettings
+from node.jobs import processes
+from node.store import files
+
+_NAME: Final = "storage"
+_MIB, _GIB = 2**20, 2**30
+_OTHERS: Final = 0o077
+"""The permissions of a folder's or file's group and of everybody else."""
+
+
+def check_storage(settings: Settings) -> Iterator[Check]:
+    """Store a file in the storage folder as a film is stored, and remove it; check space, owner and processes."""
+    storage = settings.storage
+    try:
+        if not storage.directory.exists():
+            yield _absent(storage.directory)
+            return
+        keeps = _keeps_a_file(storage.directory)
+    except OSError as error:
+        yield _unusable(storage, error)
+        return
+    if not keeps:
+        yield fault(_NAME, f"{storage.directory}: file locks do not work on this file system; use a local disk")
+        return
+    yield _room(storage)
+    yield from _access(storage.directory)
+    yield from _processes(settings)
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Say whether anybody but the owner has a permission."""
+    return bool(path.stat().st_mode & _OTHERS)
+
+
+def _absent(directory: Path) -> Check:
+    above = next(folder for folder in directory.absolute().parents if folder.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        return fault(_NAME, f"{directory} does not exist and cannot be created in {above}; {_remedy(directory)}")
+    return note(
+        _NAME,
+        f"{directory} does not exist; the first start creates it; if the node has run before, mount its disk or "
+        "correct storage.directory",
+    )
+
+
+def _unusable(storage: StorageSettings, error: OSError) -> Check:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return fault(_NAME, f"{storage.directory} is full ({error.strerror}); free space, films are refused until then")
+    if error.errno in (errno.EROFS, errno.EIO):
+        return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); check the disk and its mount")
+    return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); {_remedy(storage.directory)}")
+
+
+def _keeps_a_file(directory: Path) -> bool:
+    """Write, sync, rename and lock a file as `files` does; false when its lock has no effect. Raises OSError.
+
+    If this process is killed, the next start removes the file, under either of its names.
+    """
+    aside = files.Aside(directory)
+    renamed = aside.path.with_name(f"{aside.path.name}-doctor")
+    try:
+        aside.write(b"written by node doctor\n")
+        aside.seal()
+        aside.publish(renamed)
+        with files.try_lock(renamed) as is_first, files.try_lock(renamed) as is_second:
+            return is_first and not is_second
+    finally:
+        aside.discard()
+        renamed.unlink(missing_ok=True)
+
+
+def _room(storage: StorageSettings) -> Check:
+    free, reserve = shutil.disk_usage(storage.directory).free, storage.min_free_mib * _MIB
+    sizes = f"{_size(free)} free, storage.min_free_mib keeps {_size(reserve)}"
+    if free < reserve:
+        return fault(_NAME, f"{storage.directory} is full: {sizes}; films are refused until space is freed")
+    if free < 2 * reserve:
+        return note(_NAME, f"{storage.directory} is nearly full: {sizes}; free space or lower storage.keep_days")
+    return ok(_NAME, f"{storage.directory} can be written, synced, renamed and locked; {_size(free)} free")
+
+
+def _access(directory: Path) -> Iterator[Check]:
+    found = directory.stat()
+    if found.st_uid != os.geteuid():
+        yield note(
+            "storage owner",
+            f"{directory} belongs to user {found.st_uid}, and this command ran as {os.geteuid()}; run it as the user "
+            "of the node to see what the node may do",
+        )
+    if is_open_to_others(directory):
+        yield note(
+            "storage mode", f"{directory} is open to other users (mode {found.st_mode & 0o7777:04o}); chmod 700 it"
+        )
+
+
+def _processes(settings: Settings) -> Iterator[Check]:
+    """Report the processes of this node; one that is not ready gets a note."""
+    for process in processes.states(settings.storage, settings.http):
+        name = f"process {process.executor}"
+        if process.ready is None:
+            yield ok(name, "runs on another machine; run this command there for its ports")
+        elif process.ready:
+            yield ok(name, "runs on the storage folder and is ready")
+        elif process.answers:
+            yield note(name, "runs on the storage folder and is not ready; its /ready shows which part is not good")
+        else:
+            yield note(name, "has not ended in order and does not answer: it was killed or hangs; start it again")
+
+
+def _remedy(directory: Path) -> str:
+    return (
+        f"give the node's user a folder of its own there (chown, chmod 700), or correct storage.directory {directory}"
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / _GIB:.{0 if count >= 10 * _GIB else 1}f} GiB"

@@ -1,0 +1,213 @@
+"""Explain what the node would do with a file: each routing rule with its attributes, the decision, the decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from node.commands.explain.values import ABSENT, shown, uid_name
+from node.dicom.film_header import FilmHeader, parse_header
+from node.domain import Note, Reason, is_uid
+from node.errors import InputError, Undecodable
+from node.read import decoding, pixel_format, routing
+from node.read.model import FilmRule, read_film_rule
+from node.read.routing import Action, Decision
+
+_ADVICE: Final[Mapping[Reason, str]] = {
+    Reason.OWN_OBJECT: "the node wrote this object; do not route the node's own objects back to it",
+    Reason.MODALITY: "nothing, unless it is a chest film: then correct the attribute at the modality",
+    Reason.FOR_PROCESSING: "let the modality send the image For Presentation",
+    Reason.NOT_CHEST: "nothing, unless it is a chest film: then correct the attribute at the modality",
+    Reason.LATERAL: "nothing, unless it is a frontal film: then correct the attribute at the modality",
+    Reason.UNDECODABLE: "send the film again, uncompressed if the modality can; compare its size with the original",
+    Reason.NO_PIXELS: "send the film with its pixels",
+    Reason.BLANK: "look at the film: the part that is analyzed shows one gray",
+    Reason.TOO_SMALL: "send the film itself and not its thumbnail",
+    Reason.COLOR: "send the film in gray (MONOCHROME1 or MONOCHROME2)",
+}
+_WHAT_HAPPENS: Final[Mapping[Action, str]] = {
+    Action.READ: "read",
+    Action.ANSWER: "not read, answered with an object that says so",
+    Action.LEAVE: "left alone, without an answer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOutcome:
+    """The result of one routing rule.
+
+    applies: None if an earlier rule decided, so that this rule was not tried
+    attributes: each attribute that the rule reads, with its value as it may be shown
+    decided_by: keyword of the attribute that gave the reason; None unless the rule applies
+    """
+
+    rule: int
+    about: str
+    applies: bool | None
+    attributes: Mapping[str, str]
+    decided_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """The result of decoding the pixels.
+
+    reason: why the pixels cannot be decoded; None if they were decoded
+    gray: the manifest's mode of gray values (`grayscale.TABLES`)
+    analyzed: left, top, right, bottom of the analyzed square, in pixels of the stored film; None if it is not known
+    """
+
+    reason: Reason | None
+    message: str
+    gray: str | None = None
+    analyzed: tuple[float, float, float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmExplanation:
+    """Why a file is read or not. Sizes are in pixels; a number that the header does not have is None.
+
+    action, reason: the final decision, after decoding
+    decoding: None if the object is left alone, or if the header's pixel attributes already exclude decoding
+    """
+
+    file: str
+    film: str | None
+    study: str | None
+    sop_class: str
+    transfer_syntax: str
+    columns: int | None
+    rows: int | None
+    bits_stored: int | None
+    bits_allocated: int | None
+    photometric_interpretation: str
+    rules: tuple[RuleOutcome, ...]
+    action: Action
+    reason: Reason | None
+    notes: tuple[Note, ...]
+    decoding: Decoding | None
+    advice: str
+
+
+def explain_file(path: Path, *, model: Path) -> FilmExplanation:
+    """Explain what the node would do with one DICOM file.
+
+    model: the model directory, whose manifest determines the analyzed square
+    Raises InputError when the file cannot be read, or is not a DICOM object.
+    """
+    try:
+        header = parse_header(decoding.read_header(path))
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a DICOM file") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); name a DICOM file") from error
+    decision = routing.choose(header)
+    is_film = decision.action is not Action.LEAVE and pixel_format.objection(header.pixels) is None
+    decoded = _decode(path, header, model) if is_film else None
+    if decision.action is Action.READ and decoded is not None and decoded.reason is not None:
+        decision = Decision(action=Action.ANSWER, reason=decoded.reason, notes=decision.notes)
+    study, film = header.study_instance_uid, header.sop_instance_uid
+    return FilmExplanation(
+        file=str(path),
+        film=film if is_uid(film) else None,
+        study=study if is_uid(study) else None,
+        sop_class=shown(header, "SOPClassUID"),
+        transfer_syntax=uid_name(header.transfer_syntax_uid),
+        columns=header.pixels.columns,
+        rows=header.pixels.rows,
+        bits_stored=header.pixels.bits_stored,
+        bits_allocated=header.pixels.bits_allocated,
+        photometric_interpretation=shown(header, "PhotometricInterpretation"),
+        rules=tuple(_rules(header)),
+        action=decision.action,
+        reason=decision.reason,
+        notes=decision.notes,
+        decoding=decoded,
+        advice=_advice(decision, has_uids=is_uid(study) and is_uid(film)),
+    )
+
+
+def render(explanation: FilmExplanation) -> str:
+    """Return an explanation as lines of text; the decision and the advice come last."""
+    reason = f" ({explanation.reason})" if explanation.reason is not None else ""
+    notes = "".join(f", with the note {note}" for note in explanation.notes)
+    lines = [
+        explanation.file,
+        f"film {explanation.film or 'without a valid UID'}, study {explanation.study or 'without a valid UID'}",
+        _film_line(explanation),
+        "routing rules (the first rule that applies decides):",
+        *map(_rule_line, explanation.rules),
+        f"decoding: {_decoding_line(explanation.decoding)}" if explanation.decoding is not None else "",
+        f"decision: {_WHAT_HAPPENS[explanation.action]}{reason}{notes}",
+        f"do: {explanation.advice}",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _rules(header: FilmHeader) -> Iterator[RuleOutcome]:
+    """Yield the result of every rule, including the rules after the rule that decided."""
+    found = dict(enumerate(routing.apply_rules(header)))
+    for number, rule in enumerate(routing.RULES):
+        objection = found[number][1] if number in found else None
+        yield RuleOutcome(
+            rule=number + 1,
+            about=rule.about,
+            applies=objection is not None if number in found else None,
+            attributes={keyword: shown(header, keyword) for keyword in rule.looks_at},
+            decided_by=None if objection is None else objection.keyword,
+        )
+
+
+def _decode(path: Path, header: FilmHeader, model: Path) -> Decoding:
+    """Decode a film as the node does; without a model directory decode the whole film as displayed."""
+    try:
+        rule, lack = read_film_rule(model), ""
+    except InputError:
+        rule = FilmRule(gray="voi", square=lambda columns, rows: (0.0, 0.0, float(columns), float(rows)))
+        lack = f"; which square is analyzed is not known without the manifest of a model directory ({model})"
+    try:
+        image = decoding.decode(decoding.read_file(path), header, gray=rule.gray, square=rule.square)
+    except Undecodable as error:
+        return Decoding(reason=Reason(error.reason), message=str(error))
+    square = None if lack else image.framing.analyzed.edges
+    return Decoding(reason=None, message=f"the pixels can be decoded{lack}", gray=rule.gray, analyzed=square)
+
+
+def _advice(decision: Decision, *, has_uids: bool) -> str:
+    if not has_uids:
+        return "set a valid Study and SOP Instance UID at the sender; the node refuses to receive it without them"
+    if decision.reason is not None:
+        return _ADVICE[decision.reason]
+    if Note.VIEW_UNKNOWN in decision.notes:
+        return "nothing; the note goes when the modality fills in ViewPosition and BodyPartExamined"
+    return "nothing; if no result came, run explain with the study's UID and node.toml"
+
+
+def _film_line(explanation: FilmExplanation) -> str:
+    parts = [explanation.sop_class, explanation.transfer_syntax]
+    if explanation.rows is not None:
+        bits = f"{explanation.bits_stored} of {explanation.bits_allocated} bits"
+        size = f"{explanation.columns} x {explanation.rows} pixels"
+        parts[1:1] = [size, bits, explanation.photometric_interpretation]
+    return ", ".join(parts)
+
+
+def _rule_line(outcome: RuleOutcome) -> str:
+    about = f"  {outcome.rule} {outcome.about}"
+    if outcome.applies is None:
+        return f"{about}: not tried"
+    if outcome.decided_by is not None:
+        return f"{about}: YES, {outcome.decided_by} is {outcome.attributes[outcome.decided_by]}"
+    values = [f"{keyword} {value}" for keyword, value in outcome.attributes.items() if value != ABSENT]
+    return f"{about}: no" + (f" ({', '.join(values)})" if values else "")
+
+
+def _decoding_line(decoded: Decoding) -> str:
+    if decoded.reason is not None:
+        return f"FAILS, {decoded.message} ({decoded.reason})"
+    if decoded.analyzed is None:
+        return decoded.message
+    left, top, right, bottom = decoded.analyzed
+    return f"{decoded.message}; columns {left:g} to {right:g} and rows {top:g} to {bottom:g} are analyzed"

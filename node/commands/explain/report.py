@@ -1,0 +1,182 @@
+"""Render the history of a study as text and as JSON, with what to do next; times are in the site's time zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Final
+
+from node import command_for
+from node.commands.explain.study import FinishedRound, ReceivedObject, StudyExplanation
+from node.config import Settings
+from node.domain import DeliveryState
+from node.store.lookup import DeliveryRow
+
+_NODE: Final = command_for("node")
+_UNFINISHED: Final = ("receiving", "reading")
+_OPEN: Final = (DeliveryState.WAITING, DeliveryState.SENDING)
+
+
+def to_json(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> object:
+    """Return an explanation as JSON values, with the next steps."""
+    content = {**asdict(explanation), "next": next_steps(explanation, settings, settings_file)}
+    content["deliveries"] = [
+        {**row.pop("delivery"), **row} for row in (asdict(delivery) for delivery in explanation.deliveries)
+    ]
+    return _plain(content, settings.site.zone)
+
+
+def render(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> str:
+    """Return an explanation as lines of text; the next steps come last."""
+    zone = settings.site.zone
+    lines = [_study_line(explanation, zone)]
+    if explanation.asked != explanation.study:
+        lines.append(f"only what concerns {explanation.asked}:")
+    if explanation.begun:
+        lines.append(f"{explanation.begun} films are being read, or the process ended while it read them")
+    for title, entries in (
+        ("received", [_received_line(instance, zone) for instance in explanation.received]),
+        ("rounds", [_round_line(finished, zone) for finished in explanation.rounds]),
+        ("deliveries", [_delivery_line(delivery, zone) for delivery in explanation.deliveries]),
+    ):
+        lines += [f"{title}:", *(f"  {entry}" for entry in entries or ["nothing"])]
+    if explanation.database:
+        lines.append(f"FAULT {explanation.database}")
+    return "\n".join([*lines, *(f"do: {step}" for step in next_steps(explanation, settings, settings_file))])
+
+
+def next_steps(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> list[str]:
+    """Return what a person has to do next; a single line with `nothing` if the node continues without help."""
+    steps = [
+        *_steps_of_study(explanation, settings_file),
+        *_steps_of_deliveries(explanation.deliveries, settings, settings_file),
+    ]
+    if not explanation.is_running and (steps or _is_unfinished(explanation)):
+        steps.append(f"no process of this node answers: start it with {_NODE} serve {settings_file}")
+    if not steps and _is_unfinished(explanation):
+        return ["nothing; the node continues by itself"]
+    return steps or ["nothing; the node is done with it"]
+
+
+def _steps_of_study(explanation: StudyExplanation, settings_file: Path) -> Iterator[str]:
+    damaged = sorted(
+        {instance.film for instance in explanation.received if instance.is_newest and not instance.is_intact}
+    )
+    if damaged:
+        yield f"send film {', '.join(damaged)} again from where it came: its file has changed on disk"
+    if any(instance.is_conflict for instance in explanation.received):
+        yield "find out which of the two films of one UID is right, and give the other a UID of its own at the sender"
+    if explanation.row is not None and explanation.row.state == "parked":
+        yield f"remove the reason why the study is parked, then run {_NODE} retry {settings_file} {explanation.study}"
+    if explanation.row is None and not explanation.database and explanation.received:
+        yield "the database has no entry for this study: restart the node, which makes one from the files"
+    if explanation.database:
+        yield f"mend the database, see {_NODE} doctor {settings_file}; nothing is lost meanwhile"
+
+
+def _steps_of_deliveries(deliveries: Sequence[DeliveryRow], settings: Settings, settings_file: Path) -> Iterator[str]:
+    known = {destination.name for destination in settings.destinations}
+    by_name = {row.delivery.destination: row.delivery.study_uid for row in deliveries}
+    for name, study_uid in by_name.items():
+        rows = [row for row in deliveries if row.delivery.destination == name]
+        is_parked = any(row.state is DeliveryState.PARKED for row in rows)
+        is_tried = any(row.state in _OPEN and row.reason for row in rows)
+        if (is_parked or is_tried) and name not in known:
+            yield (
+                f"{name} is not in the settings: add it again and run {_NODE} retry {settings_file}"
+                f" {study_uid}, or run {_NODE} abandon {settings_file} {name}"
+            )
+        elif is_parked:
+            yield (
+                f"remove the reason at {name}, then run {_NODE} retry {settings_file} {study_uid};"
+                f" {_NODE} doctor {settings_file} tells whether {name} is good"
+            )
+        elif is_tried:
+            yield f"see what is wrong with {name} by {_NODE} doctor {settings_file}; the node tries again by itself"
+
+
+def _is_unfinished(explanation: StudyExplanation) -> bool:
+    is_open = any(row.state in _OPEN or _is_awaited(row) for row in explanation.deliveries)
+    return is_open or (explanation.row is not None and explanation.row.state in _UNFINISHED)
+
+
+def _is_awaited(row: DeliveryRow) -> bool:
+    return row.state is DeliveryState.SENT and row.awaits_commitment
+
+
+def _study_line(explanation: StudyExplanation, zone: tzinfo) -> str:
+    line = f"study {explanation.study}{', stat' if explanation.is_urgent else ''}: "
+    row = explanation.row
+    if row is None and explanation.rounds and not explanation.received:
+        return f"{line}finished; its films and results have been deleted (storage.keep_days)"
+    if row is None:
+        return line + ("the database is not available" if explanation.database else "not in the database")
+    if row.state == "parked":
+        return f"{line}PARKED at {row.stage} since {_time(row.changed_at, zone)}: {row.reason}"
+    return f"{line}{row.state} since {_time(row.changed_at, zone)}"
+
+
+def _received_line(instance: ReceivedObject, zone: tzinfo) -> str:
+    facts = [
+        f"{_time(instance.received_at, zone)} {instance.film} version {instance.version}",
+        f"{instance.size} bytes",
+    ]
+    if not instance.is_intact:
+        facts.append("DAMAGED on disk")
+    if instance.is_conflict:
+        facts.append("CONFLICT: other pixels under the UID of another film, kept and not read")
+    elif not instance.is_newest:
+        facts.append("replaced by a newer version")
+    elif instance.outcome is None:
+        facts.append("not decided yet")
+    else:
+        facts.append(instance.outcome)
+    if instance.read_by is not None:
+        by = (
+            f" by {instance.read_by.model} on {instance.read_by.engine} with {instance.read_by.prompts}"
+            if instance.read_by.model
+            else ""
+        )
+        facts.append(f"decided at {_time(instance.read_by.at, zone)}{by}")
+    if instance.round is not None:
+        facts.append(f"round {instance.round}")
+    return ", ".join(facts)
+
+
+def _round_line(finished: FinishedRound, zone: tzinfo) -> str:
+    outputs = ", ".join(
+        f"{output.kind} {output.uid}{'' if output.copy == 'intact' else f' ({output.copy})'}"
+        for output in finished.outputs
+    )
+    return (
+        f"{finished.number} began {_time(finished.began_at, zone)}, {len(finished.files)} objects, "
+        f"wrote {outputs or 'nothing'}"
+    )
+
+
+def _delivery_line(row: DeliveryRow, zone: tzinfo) -> str:
+    state = str(row.state).upper() if row.state is DeliveryState.PARKED else str(row.state)
+    line = f"{row.delivery.destination}: {row.delivery.kind} {row.delivery.sop_instance_uid} {state}"
+    if row.state in (DeliveryState.SENT, DeliveryState.COMMITTED):
+        line += f", sent {_time(row.since, zone)}"
+    line += f", queued {_time(row.created_at, zone)}, attempts {row.attempts}"
+    if _is_awaited(row):
+        line += ", not committed yet"
+    return line + (f": {row.reason}" if row.reason else "")
+
+
+def _time(moment: datetime, zone: tzinfo) -> str:
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _plain(value: object, zone: tzinfo) -> object:
+    """Return a value with all times, at any depth, as ISO 8601 in the site's time zone."""
+    if isinstance(value, datetime):
+        return value.astimezone(zone).isoformat(timespec="seconds")
+    if isinstance(value, Mapping):
+        return {key: _plain(inner, zone) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, zone) for inner in value]
+    return value

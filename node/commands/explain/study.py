@@ -1,0 +1,260 @@
+"""Collect the history of a study, or of one object, from spool and database: received, read, written, sent.
+
+The spool is read first: it is the source of truth for received and written objects, and needs no database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from node.config import Settings
+from node.dicom.film_header import parse_header
+from node.domain import Instance, JsonObject, OutputObject, Reason, is_uid
+from node.errors import InputError, NodeError, Undecodable
+from node.jobs import processes
+from node.read import decoding, routing
+from node.read.routing import Action
+from node.store import lookup, received
+from node.store.lookup import DeliveryRow, Known, StudyRow
+from node.store.received import sop_instance_uid_of
+from node.store.rounds import AGAIN, RoundMark
+from node.store.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBy:
+    """Which model read a film, on which runtime, with which prompt set, and when.
+
+    Texts are empty if an older version of the program did not store them.
+    """
+
+    model: str
+    engine: str
+    prompts: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedObject:
+    """One received object, and what happened to it.
+
+    film: SOP Instance UID
+    size: bytes of the file
+    round: number of the newest round that covers it; None if no round does
+    outcome: read, answered, left alone, or the reason why it was not read; None if nothing is decided
+    """
+
+    film: str
+    file: str
+    version: int
+    is_newest: bool
+    is_conflict: bool
+    is_intact: bool
+    received_at: datetime
+    size: int
+    round: int | None
+    outcome: str | None
+    read_by: ReadBy | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenObject:
+    """One object or message that a round wrote; copy: the state of the stored copy, intact, damaged or removed."""
+
+    kind: str
+    uid: str
+    copy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRound:
+    """A finished round: when it began, the received files that it covers, and its outputs."""
+
+    number: int
+    began_at: datetime
+    files: tuple[str, ...]
+    outputs: tuple[WrittenObject, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyExplanation:
+    """The history of a study, or of one of its objects.
+
+    asked: the UID that was asked for, of the study or of an object
+    row: None if the database has no entry for the study
+    is_urgent: whether a sender or a caller's setting made the study stat
+    begun: number of films with a reading that was begun and has not ended
+    database: why the database could not be read; empty if it was read
+    is_running: whether a process of this node answers and is ready
+    """
+
+    asked: str
+    study: str
+    row: StudyRow | None
+    is_urgent: bool
+    begun: int
+    received: tuple[ReceivedObject, ...]
+    rounds: tuple[FinishedRound, ...]
+    deliveries: tuple[DeliveryRow, ...]
+    database: str
+    is_running: bool
+
+
+def explain_uid(uid: str, settings: Settings) -> StudyExplanation:
+    """Return the history of a study, or of one object that was received or written.
+
+    Raises InputError when the node does not know the UID, or has never run.
+    """
+    directory = settings.storage.directory
+    if not all((directory / name).is_dir() for name in ("studies", "keeping")):  # `Spool` would create them
+        raise InputError(f"{directory}: no node has run here; correct storage.directory, or start the node once")
+    spool = Spool(directory)
+    study_uid = _find(uid, spool, settings)
+    try:
+        known, complaint = lookup.look_up(settings.storage, study_uid), ""
+    except NodeError as error:
+        known, complaint = Known(), str(error)
+    marks = spool.rounds(study_uid)
+    explanation = StudyExplanation(
+        asked=uid,
+        study=study_uid,
+        row=known.study,
+        is_urgent=spool.is_stat(study_uid),
+        begun=spool.count_begun_readings(study_uid),
+        received=tuple(_received(study_uid, spool, marks)),
+        rounds=tuple(_finished(mark, spool) for mark in marks),
+        deliveries=known.deliveries,
+        database=complaint,
+        is_running=any(process.ready for process in processes.states(settings.storage, settings.http)),
+    )
+    return explanation if uid == study_uid else _only(uid, explanation)
+
+
+def _find(uid: str, spool: Spool, settings: Settings) -> str:
+    """Return the study that a UID belongs to. Raises InputError if no study is known."""
+    complaint = ""
+    study_uid = spool.find_study(uid)
+    if study_uid is None and is_uid(uid):
+        try:
+            study_uid = lookup.study_of(settings.storage, uid)
+        except NodeError as error:
+            complaint = f" ({error})"
+    if study_uid is None:
+        raise InputError(
+            f"{uid}: is no file, and no UID of a study or object that this node knows{complaint}; "
+            "`node status` shows callers that were refused"
+        )
+    return study_uid
+
+
+def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Iterator[ReceivedObject]:
+    """Yield every version of every object in order of arrival, then the conflicts."""
+    readings, conflicts = spool.readings(study_uid), spool.conflicts(study_uid)
+    rounds = _coverage(marks)
+    newest = {instance.path for instance in spool.study(study_uid).instances}
+    for instance in (*spool.versions(study_uid), *conflicts):
+        is_conflict = instance in conflicts
+        is_intact = received.is_intact(instance.path)
+        number, parked = (None, None) if is_conflict else rounds.get(instance.path.name, (None, None))
+        reading = None if is_conflict else _reading_of(instance, readings)
+        yield ReceivedObject(
+            film=instance.sop_instance_uid,
+            file=str(instance.path),
+            version=instance.number,
+            is_newest=instance.path in newest,
+            is_conflict=is_conflict,
+            is_intact=is_intact,
+            received_at=instance.received_at,
+            size=instance.path.stat().st_size,
+            round=number,
+            outcome=_outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None),
+            read_by=None if reading is None else _read_by(*reading),
+        )
+
+
+def _coverage(marks: Sequence[RoundMark]) -> dict[str, tuple[int, str | None]]:
+    """Return by file the number of the newest round that covers it, and why the file is parked; None if it is not."""
+    found: dict[str, tuple[int, str | None]] = {}
+    for mark in marks:
+        found |= {file: (mark.number, None) for file in mark.files}
+        found |= {file: (mark.number, reason) for file, reason in mark.parked.items()}
+    return {file: known for file, known in found.items() if known[1] != AGAIN}
+
+
+def _reading_of(
+    instance: Instance, readings: Sequence[tuple[datetime, JsonObject]]
+) -> tuple[datetime, JsonObject] | None:
+    """Return the newest reading of a file; an older version of the program stored only the film's UID."""
+    for at, content in reversed(readings):
+        if content.get("file") == instance.path.name:
+            return at, content
+        if "file" not in content and content.get("source") == instance.sop_instance_uid:
+            return at, content
+    return None
+
+
+def _read_by(at: datetime, content: JsonObject) -> ReadBy:
+    model, engine, prompts = (str(content.get(name, "")) for name in ("model", "engine", "prompts"))
+    return ReadBy(model=model, engine=engine, prompts=prompts, at=at)
+
+
+def _outcome(
+    instance: Instance,
+    reading: tuple[datetime, JsonObject] | None,
+    parked: str | None,
+    *,
+    is_intact: bool,
+    is_covered: bool,
+) -> str | None:
+    """Return the outcome of an object: from its stored reading, from why it is parked, or from routing."""
+    if reading is not None:
+        return str(reading[1].get("reason") or Action.READ)
+    if not is_intact:
+        return Reason.DAMAGED
+    if not is_covered or parked == Reason.DAMAGED:  # damaged, and received again since then
+        return None
+    if parked is not None:
+        return parked
+    try:
+        decision = routing.choose(parse_header(decoding.read_header(instance.path)))
+    except Undecodable:
+        return Reason.UNDECODABLE
+    return f"left alone ({decision.reason})" if decision.action is Action.LEAVE else "answered"
+
+
+def _finished(mark: RoundMark, spool: Spool) -> FinishedRound:
+    return FinishedRound(
+        number=mark.number,
+        began_at=mark.created_at,
+        files=(*mark.files, *(file for file, reason in mark.parked.items() if reason != AGAIN)),
+        outputs=tuple(
+            WrittenObject(kind=output.kind, uid=output.sop_instance_uid, copy=_copy(output, spool))
+            for output in mark.outputs
+        ),
+    )
+
+
+def _copy(output: OutputObject, spool: Spool) -> str:
+    if not spool.has_output(output):
+        return "removed"
+    return "damaged" if spool.output(output) is None else "intact"
+
+
+def _only(uid: str, explanation: StudyExplanation) -> StudyExplanation:
+    """Return only what concerns one object: without other films, rounds without it, and outputs of other rounds."""
+    rounds = tuple(
+        finished
+        for finished in explanation.rounds
+        if any(sop_instance_uid_of(file) == uid for file in finished.files)
+        or any(output.uid == uid for output in finished.outputs)
+    )
+    is_output = any(output.uid == uid for finished in explanation.rounds for output in finished.outputs)
+    wanted = {uid} if is_output else {output.uid for finished in rounds for output in finished.outputs}
+    return replace(
+        explanation,
+        received=tuple(instance for instance in explanation.received if instance.film == uid),
+        rounds=rounds,
+        deliveries=tuple(row for row in explanation.deliveries if row.delivery.sop_instance_uid in wanted | {uid}),
+    )

@@ -1,0 +1,298 @@
+"""Read films and answer questions without DICOM network: from files, with the same outputs as the service."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+from pydicom.dataset import Dataset
+
+from node.dicom.film_header import parse_header
+from node.dicom.identity import VERSION
+from node.domain import Box, Film, JsonObject, PromptSet, Reason, is_uid
+from node.errors import InputError, NodeError, Undecodable
+from node.outputs.folder import hash_of, made_before, write_folder
+from node.outputs.writers import WRITERS, make_report, write_objects
+from node.read import decoding, pixel_format, routing
+from node.read.decoding import Radiograph
+from node.read.film import Answered, answer_film
+from node.read.framing import Framing
+from node.read.model import FilmAnswer, FilmQuestion, Reader
+
+DONE_BEFORE: Final = "done before"
+
+_PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
+
+OnFile = Callable[[Path, str], None]
+
+
+def _unheard(_path: Path, _outcome: str) -> None:
+    """Ignore the outcome of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFiles:
+    """The files of one study, each object once; identities: SOP class, instance and study of each, from its header."""
+
+    study_uid: str
+    paths: tuple[Path, ...]
+    identities: tuple[Dataset, ...]
+
+
+def collect(paths: Sequence[Path], *, on_file: OnFile = _unheard) -> list[StudyFiles]:
+    """Find the DICOM objects in files and folders and group them by study, in the order found; opens no model.
+
+    on_file: called with each file that is left out, and why
+    Raises InputError when a path does not exist, a named file is not a DICOM object, or no DICOM object is found.
+    """
+    studies: dict[str, dict[str, tuple[Path, Dataset]]] = {}
+    for path, is_named in _files(paths):
+        try:
+            identity = decoding.read_identity(path)
+        except Undecodable as error:
+            if is_named:
+                raise InputError(f"{path}: no DICOM object with its UIDs; name DICOM files or folders") from error
+            on_file(path, "no DICOM object")
+            continue
+        except OSError as error:
+            if is_named:
+                raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+            on_file(path, f"cannot be read ({error.strerror})")
+            continue
+        study_uid, source = str(identity.StudyInstanceUID), str(identity.SOPInstanceUID)
+        if not (is_uid(study_uid) and is_uid(source)):
+            if is_named:
+                raise InputError(f"{path}: its Study or SOP Instance UID is not a valid UID; correct the file")
+            on_file(path, "no valid UIDs")
+        elif source in studies.setdefault(study_uid, {}):
+            on_file(path, "the same object again")
+        else:
+            studies[study_uid][source] = (path, identity)
+    if not studies:
+        raise InputError("no DICOM object found; name DICOM files or folders")
+    return [
+        StudyFiles(
+            study_uid=study_uid,
+            paths=tuple(path for path, _ in objects.values()),
+            identities=tuple(identity for _, identity in objects.values()),
+        )
+        for study_uid, objects in studies.items()
+    ]
+
+
+def check_folder(out: Path) -> None:
+    """Check that a folder for results can be written or created; leaves no file there. Raises InputError if not."""
+    existing = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(f"{out}: cannot be used for results ({error.strerror}); name a folder") from error
+
+
+def read(
+    studies: Sequence[StudyFiles],
+    out: Path,
+    *,
+    reader: Reader,
+    prompts: PromptSet,
+    zone: ZoneInfo,
+    on_file: OnFile = _unheard,
+) -> Iterator[JsonObject]:
+    """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
+
+    A study is not read again if its results are intact and were made of the same files in the same way.
+    on_file: called with each file and its outcome
+    Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
+    """
+    for study in studies:
+        made_from = _made_from(study, reader=reader, prompts=prompts, zone=zone)
+        report = made_before(out / study.study_uid, made_from)
+        if report is not None:
+            for path in study.paths:
+                on_file(path, DONE_BEFORE)
+            yield report
+            continue
+        answered = []
+        for path, identity in zip(study.paths, study.identities, strict=True):
+            answered.append(_answer(path, identity, reader=reader, prompts=prompts))
+            on_file(path, str(answered[-1].reason or "read"))
+        try:
+            yield _write(study.study_uid, answered, out, made_from, reader=reader, prompts=prompts, zone=zone)
+        except OSError as error:
+            raise NodeError(
+                f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
+            ) from error
+
+
+def check_film(path: Path) -> None:
+    """Check without a model that questions about a file may be asked. Raises InputError if not."""
+    if not path.is_file():
+        raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
+    if path.suffix.lower() in _PICTURE_SUFFIXES:
+        _read_picture(path)
+        return
+    try:
+        decision = routing.choose(parse_header(decoding.read_header(path)))
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
+    if decision.action is not routing.Action.READ:
+        raise InputError(f"{path}: is not a frontal chest film ({decision.reason}); name another file")
+
+
+def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
+    """Ask about one film: a DICOM file, a PNG or a JPEG.
+
+    Raises InputError when the file is not a frontal chest film, or a box leaves the film or lies outside the square.
+    """
+    check_film(path)
+    image = _load(path, reader)
+    for question in questions:
+        if question.box is not None:
+            _check_box(question.box, image.framing)
+    try:
+        return reader.ask(image, questions, prompts)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def answer_to_json(answer: FilmAnswer) -> JsonObject:
+    """Return an entry of `questions` in the result of `node ask` (design §8)."""
+    question = answer.question
+    return {
+        "prompt": question.prompt,
+        "box": None if question.box is None else list(question.box.edges),
+        "sentence": answer.sentence,
+        "score": answer.score,
+        "positive": answer.positive,
+        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
+    }
+
+
+def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[FilmQuestion]:
+    """Make questions of phrases and boxes: one phrase with one box is one question, else each is its own question.
+
+    Raises InputError when there is neither phrase nor box, or when several are combined.
+    """
+    if not phrases and not boxes:
+        raise InputError("nothing was asked; give --prompt TEXT or --box L,T,R,B")
+    if len(phrases) == len(boxes) == 1:
+        return [FilmQuestion(prompt=phrases[0], box=boxes[0])]
+    if phrases and boxes:
+        raise InputError("several prompts and boxes do not pair up; ask one prompt with one box, or only one kind")
+    return [FilmQuestion(prompt=phrase) for phrase in phrases] + [FilmQuestion(box=box) for box in boxes]
+
+
+def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
+    """Return every file, and whether it was named itself or found in a folder. Raises InputError."""
+    found: list[tuple[Path, bool]] = []
+    for path in paths:
+        if path.is_dir():
+            found += [(inner, False) for inner in sorted(path.rglob("*")) if inner.is_file()]
+        elif path.is_file():
+            found.append((path, True))
+        else:
+            raise InputError(f"{path}: does not exist; name DICOM files or folders")
+    return found
+
+
+def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: ZoneInfo) -> str:
+    """Return a hash of everything that the results depend on. Raises InputError when a file cannot be read."""
+    model = reader.identity
+    try:
+        files = sorted(hash_of(path) for path in study.paths)
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    how = (VERSION, model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine)
+    return hashlib.sha256("\0".join((*how, prompts.sha256, str(zone), *files)).encode()).hexdigest()
+
+
+def _answer(path: Path, identity: Dataset, *, reader: Reader, prompts: PromptSet) -> Answered:
+    """Answer one object; if its whole header cannot be parsed, it is undecodable and only its identity is known."""
+    try:
+        return answer_film(path, reader, prompts)
+    except Undecodable:
+        film = Film(source=str(identity.SOPInstanceUID), reason=Reason.UNDECODABLE)
+        return Answered(dataset=identity, film=film, reason=film.reason)
+
+
+def _write(
+    study_uid: str,
+    answered: Sequence[Answered],
+    out: Path,
+    made_from: str,
+    *,
+    reader: Reader,
+    prompts: PromptSet,
+    zone: ZoneInfo,
+) -> JsonObject:
+    films = [answer.film for answer in answered if answer.film is not None]
+    report = make_report(
+        study_uid, films, model=reader.identity, prompts=prompts, created_at=datetime.now(UTC).replace(microsecond=0)
+    )
+    sources = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    return write_folder(
+        out,
+        report,
+        write_objects(report, sources, zone=zone, kinds=WRITERS),
+        {
+            answer.film.source: answer.picture
+            for answer in answered
+            if answer.film is not None and answer.picture is not None
+        },
+        left_alone=[
+            Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason)
+            for answer in answered
+            if answer.film is None
+        ],
+        made_from=made_from,
+    )
+
+
+def _load(path: Path, reader: Reader) -> Radiograph:
+    if path.suffix.lower() in _PICTURE_SUFFIXES:
+        return _load_picture(path, reader)
+    try:
+        return decoding.load(decoding.read_file(path), gray=reader.gray, square=reader.square)
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
+
+
+def _read_picture(path: Path) -> npt.NDArray[np.uint8]:
+    """Return the unchanged gray values of a PNG or JPEG picture (spec §1.1): [row, column]. Raises InputError."""
+    try:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return np.asarray(ImageOps.exif_transpose(image).convert("L"))
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(f"{path}: is not a readable picture of usual size; name a DICOM, PNG or JPEG file") from error
+
+
+def _load_picture(path: Path, reader: Reader) -> Radiograph:
+    picture = _read_picture(path)
+    rows, columns = picture.shape
+    if min(rows, columns) < pixel_format.MIN_SIDE:
+        raise InputError(f"{path}: has a side under {pixel_format.MIN_SIDE} pixels; name a film")
+    left, top, right, bottom = reader.square(columns, rows)
+    framing = Framing(columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom))
+    gray = picture.astype(np.float32) / np.float32(255)
+    try:
+        decoding.refuse_blank(gray, framing.square)
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a film") from error
+    return Radiograph(gray=gray, picture=picture, framing=framing)
+
+
+def _check_box(box: Box, framing: Framing) -> None:
+    if box.left < 0 or box.top < 0 or box.right > framing.columns or box.bottom > framing.rows:
+        raise InputError(f"the box {box.edges} leaves the film, which has {framing.columns} x {framing.rows} pixels")

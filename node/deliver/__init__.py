@@ -1,0 +1,1 @@
+"""Sends outputs to the archive and the information system, and asks the archive to commit to them."""

@@ -1,0 +1,279 @@
+"""The steps of a delivery: send one object, wait for a destination that is down, ask for storage commitment.
+
+Each step takes and returns plain JSON, is timed and counted, and records its result in the ledger. Every step may run
+again: a step that was interrupted is repeated. An error of the disk or the database ends the process (`gate`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final, TypeGuard
+
+from node import log
+from node.config import DestinationSettings, DicomDestination
+from node.deliver import destinations, dicom
+from node.deliver.commitment import Commitments, Next, decide
+from node.deliver.outages import Pauses
+from node.domain import Delivery, DeliveryState, derive_uid
+from node.errors import DestinationDown, GiveUp, RetryLater, where
+from node.metrics import Metrics
+from node.outputs.writers import SOP_CLASSES
+from node.store.ledger import DeliveryRecord, Ledger, is_away
+from node.store.spool import Spool
+
+_FIRST_WAIT_SECONDS: Final = 1.0
+_FIRST_ASK_SECONDS: Final = 5.0
+_LONGEST_WAIT_SECONDS: Final = 3600.0
+_PROBE_STEP_SECONDS: Final = 60.0
+_HOUR_SECONDS: Final = 3600.0
+_REMOVED: Final = "the destination is no longer in the settings; add it again and retry, or abandon it"
+
+DeliveryJson = dict[str, str]
+StepResult = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """The steps of the workflows `deliver` and `commit`.
+
+    rewrite: asks the process with the model to write the missing or damaged outputs of a study again
+    report_seconds: how long an association stays open for the report after commitment was requested on it
+    """
+
+    spool: Spool
+    ledger: Ledger
+    metrics: Metrics
+    destinations: Mapping[str, DestinationSettings]
+    commitments: Commitments
+    rewrite: Callable[[str], None]
+    calling_aet: str
+    pauses: Pauses = field(default_factory=Pauses)
+    report_seconds: float = 2.0
+
+    def send(self, delivered: DeliveryJson, attempt: int, started: float) -> StepResult:
+        """Try once to deliver one output. If the ledger says it was sent, it is not sent again.
+
+        started: when the output was written, in seconds since the epoch
+        Returns the outcome (sent, delayed, parked, abandoned, or down when the destination accepts nothing), the
+        seconds to wait, and the time of sending if the destination is to commit to the output.
+        """
+        delivery = Delivery(**delivered)
+        settings = self.destinations.get(delivery.destination)
+        record = self.ledger.delivery_record(delivery)
+        if record is not None and record.state in (DeliveryState.SENT, DeliveryState.COMMITTED):
+            return _sent(is_asked=record.state is DeliveryState.SENT and record.awaits_commitment)
+        if record is not None and record.state is DeliveryState.ABANDONED:
+            return {"outcome": "abandoned"}
+        if settings is None:
+            return self._parked(delivery, attempt, "removed", reason=_REMOVED)
+        content = self.spool.output(delivery)
+        if content is None:
+            return self._rewritten(delivery, record, attempt, settings=settings, started=started)
+        self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt)
+        try:
+            with self.metrics.timed("deliver"):
+                destinations.deliver(content, settings, calling_aet=self.calling_aet)
+        except RetryLater as error:
+            if time.time() > _end(settings, started):
+                return self._parked(delivery, attempt, "expired", reason=_gave_up(error, settings))
+            return self._delayed(delivery, attempt, error, seconds=_wait(settings, started, attempt=attempt))
+        except GiveUp as error:
+            return self._parked(delivery, attempt, "rejected", reason=str(error))
+        except Exception as error:  # a boundary: park after an unforeseen error, and go on with other work
+            return self._parked(delivery, attempt, "unforeseen", reason=where(error))
+        is_asked = _commits(settings)
+        if self.ledger.set_sent(delivery, attempts=attempt, awaits_commitment=is_asked):
+            self._observe_turnaround(delivery.study_uid, started)
+        self._count(delivery, "sent", attempt)
+        return _sent(is_asked=is_asked)
+
+    def _rewritten(
+        self,
+        delivery: Delivery,
+        record: DeliveryRecord | None,
+        attempt: int,
+        *,
+        settings: DestinationSettings,
+        started: float,
+    ) -> StepResult:
+        """Have a missing or damaged output written again, and send it later; if that has failed, it stays parked."""
+        if record is not None and record.state is DeliveryState.PARKED:
+            return {"outcome": "parked"}
+        self.metrics.damaged.labels("output").inc()
+        log.get().error(
+            "output.damaged", study=delivery.study_uid, sop_instance_uid=delivery.sop_instance_uid, kind=delivery.kind
+        )
+        error = RetryLater("its stored copy is missing or damaged; the node writes it again")
+        if time.time() > _end(settings, started):
+            return self._parked(delivery, attempt, "expired", reason=_gave_up(error, settings))
+        self.rewrite(delivery.study_uid)
+        return self._delayed(delivery, attempt, error, seconds=_wait(settings, started, attempt=attempt))
+
+    def probe(self, destination: str, started: float) -> bool:
+        """Wait at most a minute for a destination that is down; returns whether to try sending again.
+
+        True when the destination answers, and when the time to give up has come.
+        """
+        settings = self.destinations.get(destination)
+        if settings is None:
+            return True
+        end = _end(settings, started)
+        limit = min(_PROBE_STEP_SECONDS, end - time.time())
+        try:
+            is_back = self.pauses.wait(
+                destination,
+                lambda: destinations.probe(settings, calling_aet=self.calling_aet),
+                limit_seconds=limit,
+            )
+        except Exception:  # a boundary: sending will meet an unforeseen error again, and parks
+            return True
+        return is_back or time.time() >= end
+
+    def commit(self, delivered: list[DeliveryJson], attempt: int, started: float) -> StepResult:
+        """Ask a destination for storage commitment of the deliveries of a study that still await it.
+
+        Skips destinations that no longer use storage commitment. Re-sends outputs that a destination reported as lost.
+        started: when the outputs were sent, in seconds since the epoch
+        Returns the deliveries to send again, those to ask for again, whether the destination is down, the seconds to
+        wait before asking, and the current time.
+        """
+        deliveries = [Delivery(**values) for values in delivered]
+        settings = self.destinations.get(deliveries[0].destination)
+        open_ = [delivery for delivery in deliveries if self._next(delivery) is Next.ASK]
+        is_down, seconds = False, 0.0
+        if settings is not None and _commits(settings):
+            is_down = self._ask(open_, settings, attempt, started)
+            seconds = _wait(settings, started, attempt=attempt, first=_FIRST_ASK_SECONDS)
+        else:
+            for delivery in open_:
+                self.ledger.release(delivery)
+        found = {delivery: self._next(delivery) for delivery in deliveries}
+        for delivery in (delivery for delivery, step in found.items() if step is Next.PARK):
+            record = self.ledger.delivery_record(delivery)
+            self._parked(delivery, attempt, "failed", reason=(record and record.reason) or "", stage="commit")
+        return _asked(
+            [delivery for delivery, step in found.items() if step is Next.SEND_AGAIN],
+            [delivery for delivery, step in found.items() if step is Next.ASK],
+            is_down=is_down,
+            seconds=seconds,
+        )
+
+    def _next(self, delivery: Delivery) -> Next:
+        return decide(self.ledger.delivery_record(delivery))
+
+    def _ask(self, open_: Sequence[Delivery], settings: DicomDestination, attempt: int, started: float) -> bool:
+        """Request commitment in one transaction and wait briefly for the report; park what can never be committed.
+
+        Returns whether the destination is down.
+        """
+        if not open_:
+            return False
+        transaction_uid = derive_uid("transaction", str(uuid.uuid4()))
+        self.ledger.add_transaction(transaction_uid, open_)  # before the request: the report may come at once
+        error: RetryLater | None = None
+        try:
+            with self.metrics.timed("commit"):
+                dicom.ask_commitment(
+                    [(SOP_CLASSES[delivery.kind], delivery.sop_instance_uid) for delivery in open_],
+                    settings,
+                    calling_aet=self.calling_aet,
+                    transaction_uid=transaction_uid,
+                    report_seconds=self.report_seconds,
+                    on_report=lambda event, information: self.commitments.take(
+                        event, information, calling_aet=settings.ae_title
+                    ),
+                    is_over=lambda: all(self._next(delivery) is not Next.ASK for delivery in open_),
+                )
+        except RetryLater as caught:
+            error = caught
+            self.metrics.failures.labels("commit", "down" if isinstance(error, DestinationDown) else "busy").inc()
+            log.get().warning(
+                "commitment.delayed", destination=settings.name, study=open_[0].study_uid, attempts=attempt,
+                reason=str(error),
+            )  # fmt: skip
+        except GiveUp as caught:
+            self._park_open(open_, attempt, "rejected", reason=str(caught))
+        except Exception as caught:  # a boundary: park after an unforeseen error, and go on with other work
+            if is_away(caught):
+                raise
+            self._park_open(open_, attempt, "unforeseen", reason=where(caught))
+        if time.time() > _end(settings, started):
+            silence = f"{settings.name} never reported whether it keeps it; let its reports reach the node's port"
+            reason = error or silence
+            self._park_open(open_, attempt, "expired", reason=_gave_up(reason, settings))
+        return isinstance(error, DestinationDown)
+
+    def _park_open(self, deliveries: Sequence[Delivery], attempt: int, failure: str, *, reason: str) -> None:
+        for delivery in deliveries:
+            if self._next(delivery) is Next.ASK:
+                self._parked(delivery, attempt, failure, reason=reason, stage="commit")
+
+    def _observe_turnaround(self, study_uid: str, started: float) -> None:
+        """Record the time since the last object arrived that the outputs, written at `started`, can cover."""
+        arrivals = [instance.received_at.timestamp() for instance in self.spool.study(study_uid).instances]
+        last = max((arrival for arrival in arrivals if arrival <= started), default=started)
+        self.metrics.turnaround_seconds.observe(time.time() - last)
+
+    def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater, *, seconds: float) -> StepResult:
+        is_down = isinstance(error, DestinationDown)
+        self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=str(error), is_down=is_down)
+        self.metrics.failures.labels("deliver", "down" if is_down else "busy").inc()
+        self._count(delivery, "delayed", attempt, reason=str(error), seconds=seconds)
+        return {"outcome": "down" if is_down else "delayed", "wait": seconds}
+
+    def _parked(
+        self, delivery: Delivery, attempt: int, failure: str, *, reason: str, stage: str = "deliver"
+    ) -> StepResult:
+        self.metrics.failures.labels(stage, failure).inc()
+        self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=attempt, reason=reason)
+        self._count(delivery, "parked", attempt, reason=reason)
+        return {"outcome": "parked"}
+
+    def _count(self, delivery: Delivery, outcome: str, attempt: int, **facts: object) -> None:
+        self.metrics.deliveries.labels(delivery.destination, outcome).inc()
+        severity = {"sent": log.get().info, "delayed": log.get().warning, "parked": log.get().error}[outcome]
+        severity(
+            f"delivery.{outcome}",
+            destination=delivery.destination,
+            study=delivery.study_uid,
+            sop_instance_uid=delivery.sop_instance_uid,
+            kind=delivery.kind,
+            attempts=attempt,
+            **facts,
+        )
+
+
+def _commits(settings: DestinationSettings) -> TypeGuard[DicomDestination]:
+    return isinstance(settings, DicomDestination) and settings.storage_commitment
+
+
+def _end(settings: DestinationSettings, started: float) -> float:
+    """When to give up, in seconds since the epoch."""
+    return started + settings.give_up_hours * _HOUR_SECONDS
+
+
+def _wait(settings: DestinationSettings, started: float, *, attempt: int, first: float = _FIRST_WAIT_SECONDS) -> float:
+    """Return the seconds until the next attempt: doubled each time, at most an hour, and not long past the end."""
+    left = max(_end(settings, started) - time.time(), _FIRST_WAIT_SECONDS)
+    return float(min(first * 2 ** min(attempt - 1, 20), _LONGEST_WAIT_SECONDS, left))
+
+
+def _gave_up(reason: RetryLater | str, settings: DestinationSettings) -> str:
+    return f"{reason}; gave up after {settings.give_up_hours:g} hours, retry when the cause is fixed"
+
+
+def _sent(*, is_asked: bool) -> StepResult:
+    return {"outcome": "sent", "commit": time.time()} if is_asked else {"outcome": "sent"}
+
+
+def _asked(again: Sequence[Delivery], open_: Sequence[Delivery], *, is_down: bool, seconds: float) -> StepResult:
+    return {
+        "again": [asdict(delivery) for delivery in again],
+        "open": [asdict(delivery) for delivery in open_],
+        "down": is_down and bool(open_),
+        "wait": seconds,
+        "now": time.time(),
+    }

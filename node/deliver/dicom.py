@@ -1,0 +1,300 @@
+"""C-STORE, C-ECHO and storage commitment as SCU: one association per call, and the meaning of each status.
+
+A warning status (Bxxx) means stored (PS3.4 B.2.3), and so does a duplicate: the peer has this object. Out of resources
+and all connection errors are temporary. A refused SOP class or an object that the peer finds wrong is permanent.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from io import BytesIO
+from typing import Final
+
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pynetdicom import AE, evt
+from pynetdicom.association import Association
+from pynetdicom.dimse_messages import N_EVENT_REPORT_RSP
+from pynetdicom.presentation import PresentationContext, build_context
+from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at import time
+    StorageCommitmentPushModel,
+    Verification,
+)
+
+from node.config import DicomDestination
+from node.deliver.connection import explain, tls_context
+from node.errors import DestinationDown, GiveUp, RetryLater
+
+OnReport = Callable[[int, Dataset], int]
+"""Gets event type and information of an N-EVENT-REPORT; returns the status to answer with."""
+
+ObjectName = tuple[str, str]
+"""SOP Class UID and SOP Instance UID of an object."""
+
+VERIFICATION: Final = UID(Verification)
+STORAGE_COMMITMENT: Final = UID(StorageCommitmentPushModel)
+
+_CONNECT_SECONDS: Final = 10
+_ACCEPT_SECONDS: Final = 60
+_PROBE_SECONDS: Final = 5
+_LOOK_SECONDS: Final = 0.1
+
+_NATIVE: Final = (ExplicitVRLittleEndian, ImplicitVRLittleEndian)
+
+# PS3.7 C: success, duplicate SOP instance
+_STORED: Final = frozenset((0x0000, 0x0111))
+# PS3.7 C: attribute value, attribute list, SOP instance, missing attribute (two), SOP class, not authorized
+_HOPELESS: Final = frozenset((0x0106, 0x0107, 0x0117, 0x0120, 0x0121, 0x0122, 0x0124))
+
+# PS3.4 J.3: the well-known instance and the action; success, and a transaction that the peer has already
+_PUSH_MODEL_INSTANCE: Final = "1.2.840.10008.1.20.1.1"
+_REQUEST_COMMITMENT: Final = 1
+_ASKED: Final = frozenset((0x0000, 0x0131))
+# PS3.7 C: no such SOP class, SOP class not supported, not authorized
+_NO_COMMITMENT: Final = frozenset((0x0118, 0x0122, 0x0124))
+
+
+def send(content: bytes, destination: DicomDestination, *, calling_aet: str) -> None:
+    """Send the object of one DICOM file and wait for the answer.
+
+    Raises RetryLater or GiveUp.
+    """
+    dataset = dcmread(BytesIO(content))
+    own = dataset.file_meta.TransferSyntaxUID
+    syntaxes = dict.fromkeys([own, *_NATIVE] if not own.is_compressed else [own])
+    contexts = [build_context(dataset.SOPClassUID, syntax) for syntax in syntaxes]
+    association = _associate(contexts, destination, calling_aet=calling_aet, refusal=_not_accepted(destination))
+    try:
+        status = association.send_c_store(dataset)
+    except RuntimeError as error:  # the association ended before the request left
+        raise DestinationDown(f"{destination.name} ended the association") from error
+    except ValueError as error:  # no accepted context fits
+        raise GiveUp(_not_accepted(destination)) from error
+    finally:
+        _release(association)
+    judge(status, destination.name)
+
+
+def judge(status: Dataset, name: str) -> None:
+    """Turn a C-STORE response into an outcome (PS3.4 B.2.3, PS3.7 C).
+
+    Raises RetryLater or GiveUp.
+    """
+    code = status.get("Status", None)
+    if code is None:
+        raise DestinationDown(f"{name} gave no answer; if it is slow, raise destinations.answer_seconds")
+    if code in _STORED or code >> 12 == 0xB:
+        return
+    if code in _HOPELESS or code >> 8 == 0xA9 or code >> 12 == 0xC:
+        raise GiveUp(f"{name} refused the object with status {code:04X}; see its log, then retry")
+    raise RetryLater(f"{name} answered {code:04X}")
+
+
+def echo(destination: DicomDestination, *, calling_aet: str) -> None:
+    """Check that a destination answers (PS3.4 A); any answer to the association request counts.
+
+    Raises DestinationDown.
+    """
+    contexts = [build_context(Verification, list(_NATIVE))]
+    with suppress(GiveUp):  # it answered, but does not accept Verification
+        association = _associate(
+            contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=_PROBE_SECONDS
+        )
+        try:
+            _send_echo(association, destination)
+        finally:
+            _release(association)
+
+
+def negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: Sequence[UID]) -> frozenset[UID]:
+    """Propose SOP classes and Verification, and send a C-ECHO if that is accepted (PS3.4 A); nothing else is sent.
+
+    Returns the accepted classes. Raises DestinationDown.
+    """
+    contexts = [build_context(sop_class, list(_NATIVE)) for sop_class in (Verification, *sop_classes)]
+    try:
+        association = _associate(
+            contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=_PROBE_SECONDS
+        )
+    except GiveUp:  # it accepted none of them
+        return frozenset()
+    try:
+        accepted = frozenset(context.abstract_syntax for context in association.accepted_contexts)
+        if Verification in accepted:
+            _send_echo(association, destination)
+    finally:
+        _release(association)
+    return frozenset(uid for uid in accepted if uid is not None)
+
+
+def ask_commitment(
+    objects: Sequence[ObjectName],
+    destination: DicomDestination,
+    *,
+    calling_aet: str,
+    transaction_uid: str,
+    on_report: OnReport,
+    report_seconds: float,
+    is_over: Callable[[], bool],
+) -> None:
+    """Ask a destination to commit to objects that it was sent (PS3.4 J.3.2), and wait briefly for its report.
+
+    The report may come on this association or on another one, now or in hours (PS3.4 J.3.3). `is_over` says that no
+    report is missing any more.
+    Raises RetryLater or GiveUp.
+    """
+    reporting = _Reporting(on_report)
+    association = _associate(
+        [build_context(StorageCommitmentPushModel, list(_NATIVE))],
+        destination,
+        calling_aet=calling_aet,
+        refusal=_no_commitment(destination),
+        handlers=[(evt.EVT_N_EVENT_REPORT, reporting.on_report), (evt.EVT_DIMSE_SENT, reporting.on_sent)],
+    )
+    try:
+        status, _ = association.send_n_action(
+            _request(objects, transaction_uid), _REQUEST_COMMITMENT, StorageCommitmentPushModel, _PUSH_MODEL_INSTANCE
+        )
+        judge_request(status, destination)
+        end = time.monotonic() + report_seconds
+        while association.is_established and time.monotonic() < end and not is_over():
+            time.sleep(_LOOK_SECONDS)
+        reporting.finish()
+    except RuntimeError as error:
+        raise DestinationDown(f"{destination.name} ended the association") from error
+    finally:
+        _release(association)
+
+
+def _send_echo(association: Association, destination: DicomDestination) -> None:
+    """Raises DestinationDown when no answer comes."""
+    try:
+        status = association.send_c_echo()
+    except RuntimeError as error:
+        raise DestinationDown(f"{destination.name} ended the association") from error
+    if "Status" not in status:
+        raise DestinationDown(f"{destination.name} gave no answer")
+
+
+def judge_request(status: Dataset, destination: DicomDestination) -> None:
+    """Turn an N-ACTION response into an outcome (PS3.4 J.3.2.1.4, PS3.7 C).
+
+    Raises RetryLater or GiveUp.
+    """
+    code = status.get("Status", None)
+    if code is None:
+        raise DestinationDown(f"{destination.name} gave no answer")
+    if code in _NO_COMMITMENT:
+        raise GiveUp(_no_commitment(destination))
+    if code not in _ASKED:
+        raise RetryLater(f"{destination.name} answered the request for storage commitment with {code:04X}")
+
+
+class _Reporting:
+    """Handles reports on one association; `finish` waits until the last report was answered."""
+
+    def __init__(self, on_report: OnReport) -> None:
+        self._on_report, self._is_idle = on_report, threading.Event()
+        self._is_idle.set()
+
+    def on_report(self, event: evt.Event) -> tuple[int, None]:
+        self._is_idle.clear()
+        return self._on_report(int(event.event_type or 0), event.event_information), None
+
+    def on_sent(self, event: evt.Event) -> None:
+        if isinstance(event.message, N_EVENT_REPORT_RSP):
+            self._is_idle.set()
+
+    def finish(self) -> None:
+        self._is_idle.wait(_PROBE_SECONDS)
+
+
+def _request(objects: Sequence[ObjectName], transaction_uid: str) -> Dataset:
+    """Name the objects (PS3.4 J.3.2.1.1)."""
+    request = Dataset()
+    request.TransactionUID = transaction_uid
+    request.ReferencedSOPSequence = []
+    for sop_class_uid, sop_instance_uid in objects:
+        item = Dataset()
+        item.ReferencedSOPClassUID = sop_class_uid
+        item.ReferencedSOPInstanceUID = sop_instance_uid
+        request.ReferencedSOPSequence.append(item)
+    return request
+
+
+def _associate(
+    contexts: list[PresentationContext],
+    destination: DicomDestination,
+    *,
+    calling_aet: str,
+    refusal: str,
+    limit_seconds: float | None = None,
+    handlers: Sequence[tuple[evt.NotificationEvent | evt.InterventionEvent, Callable[[evt.Event], object]]] = (),
+) -> Association:
+    """Open an association.
+
+    refusal: the message if none of its contexts is accepted
+    Raises DestinationDown when the peer cannot be reached or rejects, GiveUp when it accepts none of the contexts.
+    """
+    entity = AE(ae_title=calling_aet)
+    entity.connection_timeout = limit_seconds or _CONNECT_SECONDS
+    entity.acse_timeout = limit_seconds or _ACCEPT_SECONDS
+    entity.dimse_timeout = entity.network_timeout = limit_seconds or destination.answer_seconds
+    context = tls_context(destination)
+    association = entity.associate(
+        destination.host,
+        destination.port,
+        contexts=contexts,
+        ae_title=destination.ae_title,
+        evt_handlers=list(handlers),
+        tls_args=None if context is None else (context, destination.host),
+    )
+    if association.is_rejected:
+        raise DestinationDown(
+            f"{destination.name} rejected the association ({_rejection(association)}); check both AE titles there"
+        )
+    if association.is_established:
+        _send_at_once(association)
+        return association
+    if association.rejected_contexts and not association.accepted_contexts:
+        association.abort()
+        raise GiveUp(refusal)
+    if destination.tls is not None:
+        explain(destination, limit_seconds=_PROBE_SECONDS)
+    raise DestinationDown(f"{destination.name} cannot be reached at {destination.host}:{destination.port}")
+
+
+def _rejection(association: Association) -> str:
+    """Return the reason of a rejection in the words of PS3.8 9.3.4."""
+    answer = association.acceptor.primitive
+    return "no reason given" if answer is None else answer.reason_str.lower().replace("ae ", "AE ")
+
+
+def _release(association: Association) -> None:
+    if association.is_established:
+        association.release()
+
+
+def _not_accepted(destination: DicomDestination) -> str:
+    return f"{destination.name} does not accept this SOP class; enable it there, then retry"
+
+
+def _no_commitment(destination: DicomDestination) -> str:
+    return (
+        f"{destination.name} does not offer storage commitment; enable it there or set storage_commitment = false, "
+        "then retry"
+    )
+
+
+def _send_at_once(association: Association) -> None:
+    """Disable Nagle's algorithm: together with delayed acknowledgment at the peer it costs 40 ms per object."""
+    connection = association.dul.socket
+    plain = None if connection is None else connection.socket
+    if plain is not None:
+        with suppress(OSError):  # a peer may accept and close at once; the next send then fails
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,122 @@
+"""ORU^R01 over MLLP: one connection per message, and the meaning of its acknowledgment.
+
+The stored message is the same for all destinations. The addresses are written into its header here, from settings
+alone, so that a repeated message has the same bytes. An acknowledgment counts only if it names this message; a late
+acknowledgment of an earlier message is ignored. If no connection can be made, the destination is down and all its
+deliveries wait. If a connection ends or times out without an answer, only this message is delayed.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Final
+
+from node.config import Hl7Destination
+from node.deliver.connection import connect
+from node.errors import GiveUp, RetryLater
+from node.hl7 import character_sets, mllp
+from node.hl7.acknowledgment import Acknowledgment, AcknowledgmentCode, read_acknowledgment
+from node.hl7.text import SEGMENT_END, escape
+
+_CONNECT_SECONDS: Final = 10.0
+_PROBE_SECONDS: Final = 5.0
+
+# Table 0357: segment sequence, required field missing, data type, table value; unsupported message type, event,
+# processing id, version; duplicate key. The same message would get the same error again.
+_HOPELESS: Final = frozenset(("100", "101", "102", "103", "200", "201", "202", "203", "205"))
+
+# Where the header names sender, receiver, processing id and character set, counted from the segment's name (2.15.9).
+_FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID, _CHARACTER_SET = 2, 9, 10, 17
+
+
+def send(content: bytes, destination: Hl7Destination) -> None:
+    """Send one message and wait for its acknowledgment.
+
+    Raises RetryLater, DestinationDown when no connection can be made, or GiveUp.
+    """
+    addressed = address(content, destination)
+    with connect(destination, limit_seconds=_CONNECT_SECONDS) as connection:
+        try:
+            answer = _exchange(connection, addressed, destination)
+        except mllp.BrokenFrame as error:
+            raise RetryLater(f"{destination.name} sent an answer that is not an acknowledgment") from error
+        except TimeoutError as error:
+            raise RetryLater(_no_answer(destination)) from error
+        except OSError as error:
+            raise RetryLater(_lost(destination)) from error
+    judge(answer, destination.name)
+
+
+def probe(destination: Hl7Destination) -> None:
+    """Check whether a connection can be made. Raises DestinationDown."""
+    connect(destination, limit_seconds=_PROBE_SECONDS).close()
+
+
+def address(content: bytes, destination: Hl7Destination) -> bytes:
+    """Write sender, receiver, processing id and character set into the header (MSH-3 to MSH-6, MSH-11, MSH-18).
+
+    The whole message is encoded in that character set.
+    """
+    header, rest = content.decode().split(SEGMENT_END, 1)
+    fields = header.split("|")
+    fields[_FIRST_ADDRESS : _FIRST_ADDRESS + 4] = map(
+        escape,
+        (
+            destination.sending_application,
+            destination.sending_facility,
+            destination.receiving_application,
+            destination.receiving_facility,
+        ),
+    )
+    fields[_PROCESSING_ID], fields[_CHARACTER_SET] = destination.processing_id, destination.character_set
+    return character_sets.encode(f"{'|'.join(fields)}{SEGMENT_END}{rest}", destination.character_set)
+
+
+def judge(answer: Acknowledgment, name: str) -> None:
+    """Turn an acknowledgment into an outcome (HL7 2.5.1 2.9.2).
+
+    By the standard AE means that the content is wrong, and AR another reason, which may be temporary. Interface engines
+    do not follow this: they answer AE when a system behind them is down, and AR for messages that they filter out. So
+    the error code decides. Without an error code both are retried until `give_up_hours` have passed.
+    Raises RetryLater or GiveUp.
+    """
+    if answer.code == AcknowledgmentCode.ACCEPT:
+        return
+    if answer.code not in set(AcknowledgmentCode):
+        raise RetryLater(f"{name} answered with an unknown acknowledgment code")
+    hopeless = sorted(_HOPELESS.intersection(answer.conditions))
+    if hopeless:
+        raise GiveUp(f"{name} answered {answer.code} with error {', '.join(hopeless)}; see its log, then retry")
+    raise RetryLater(f"{name} answered {answer.code}")
+
+
+def _exchange(connection: socket.socket, content: bytes, destination: Hl7Destination) -> Acknowledgment:
+    """Send a message and wait for the acknowledgment that names it.
+
+    Raises RetryLater, BrokenFrame, TimeoutError and other OSErrors.
+    """
+    control_id = content.split(b"|", _CONTROL_ID + 1)[_CONTROL_ID].decode()
+    end = time.monotonic() + destination.answer_seconds
+    connection.settimeout(destination.answer_seconds)
+    connection.sendall(mllp.frame(content))
+    frames = mllp.Frames(connection)
+    while (left := end - time.monotonic()) > 0:
+        received = frames.next(idle_seconds=left, frame_seconds=left)
+        if received is None:
+            raise RetryLater(_lost(destination))
+        try:
+            answer = read_acknowledgment(received)
+        except ValueError as error:
+            raise mllp.BrokenFrame("an answer is not an acknowledgment") from error
+        if answer.control_id == control_id:
+            return answer
+    raise TimeoutError
+
+
+def _lost(destination: Hl7Destination) -> str:
+    return f"{destination.name} ended the connection without an answer"
+
+
+def _no_answer(destination: Hl7Destination) -> str:
+    return f"{destination.name} gave no answer to this message in {destination.answer_seconds:g} s"

@@ -1,0 +1,80 @@
+"""Read attributes of received objects; a broken value counts as absent.
+
+Objects come from any device. pydicom converts a value on first access and raises whatever error the conversion meets
+(a US of three bytes, a DS that is a word). Such an error must not stop the decision about a film. pydicom's warnings
+quote the value, which may identify a patient, so they must not reach a log.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pydicom.dataset import Dataset
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence pydicom's warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def values(dataset: Dataset, keyword: str) -> tuple[object, ...]:
+    """Return the values of an attribute; an empty tuple when it is absent, empty or broken."""
+    try:
+        with quiet():
+            value = dataset.get(keyword)
+    except Exception:  # the boundary to pydicom's converters, which document no set of exceptions
+        return ()
+    if value is None or value == "":
+        return ()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return tuple(value)
+    return (value,)
+
+
+def text(dataset: Dataset, keyword: str) -> str:
+    """Return an attribute as text without surrounding blanks; several values are joined by backslashes."""
+    return "\\".join(str(value).strip() for value in values(dataset, keyword) if value is not None)
+
+
+def text_left_encoded(dataset: Dataset, keyword: str) -> str:
+    """Return an attribute as `text` does, and keep its original bytes in the dataset.
+
+    pydicom replaces an element by its converted value on first access. The writers decode this attribute themselves
+    and need the original bytes.
+    """
+    try:
+        element = dataset.get_item(keyword)
+    except Exception:  # the boundary to pydicom, which reads a long value from its file here
+        return ""
+    found = text(dataset, keyword)
+    if element is not None:
+        dataset[element.tag] = element
+    return found
+
+
+def number(dataset: Dataset, keyword: str) -> float | None:
+    """Return the first value as a finite number; None when it is absent or broken."""
+    for value in values(dataset, keyword)[:1]:
+        try:
+            found = float(str(value))
+        except ValueError:
+            return None
+        return found if math.isfinite(found) else None
+    return None
+
+
+def whole(dataset: Dataset, keyword: str) -> int | None:
+    """Return the first value as a whole number; None when it is absent, broken or not whole."""
+    found = number(dataset, keyword)
+    return int(found) if found is not None and found.is_integer() else None
+
+
+def items(dataset: Dataset, keyword: str) -> tuple[Dataset, ...]:
+    """Return the items of a sequence; an empty tuple when it is absent, empty or broken."""
+    return tuple(item for item in values(dataset, keyword) if isinstance(item, Dataset))

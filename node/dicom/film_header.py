@@ -1,0 +1,162 @@
+"""The header of a received object as one frozen value, parsed once from the Dataset.
+
+Routing, `explain` and the checks before decoding use this value and never the Dataset, so each attribute is parsed
+once. Only the decoder and the writers of outputs use the Dataset: the decoder for the pixels, the writers to copy
+patient attributes with their character set. The grayscale attributes have a value of their own
+(`grayscale_header.GrayscaleHeader`), because a LUT may have 65536 entries and only a decoded film needs it.
+
+A broken attribute counts as absent and raises no error. Only a routing rule that needs it refuses the object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydicom.dataset import Dataset, FileMetaDataset
+
+from node.dicom import attributes, identity
+
+
+class ConceptCode(NamedTuple):
+    """The code of a concept in a code sequence: value and coding scheme (PS3.3 8.1, 8.2); empty where absent."""
+
+    value: str
+    scheme: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PixelFormat:
+    """The Image Pixel module (PS3.3 C.7.6.3) and the number of frames; a number that is absent or broken is None.
+
+    has_pixel_data: whether the header has PixelData, which may be empty
+    """
+
+    has_pixel_data: bool
+    rows: int | None
+    columns: int | None
+    number_of_frames: int | None
+    samples_per_pixel: int | None
+    photometric_interpretation: str
+    bits_allocated: int | None
+    bits_stored: int | None
+    high_bit: int | None
+    pixel_representation: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmHeader:
+    """The attributes of a header, as text without surrounding blanks; "" where an attribute is absent or broken.
+
+    present: keywords of those attributes below that the header has, with any value
+    is_own: whether this program wrote the object (`identity.is_own`)
+    anatomic_region_codes, view_codes: the codes of the items of AnatomicRegionSequence and ViewCodeSequence
+    patient_orientation: the direction of the rows, then of the columns, as written (PS3.3 C.7.6.1.1.1)
+    """
+
+    present: frozenset[str]
+    study_instance_uid: str
+    series_instance_uid: str
+    sop_instance_uid: str
+    sop_class_uid: str
+    transfer_syntax_uid: str
+    is_own: bool
+    modality: str
+    conversion_type: str
+    presentation_intent_type: str
+    body_part_examined: str
+    anatomic_region_codes: tuple[ConceptCode, ...]
+    view_position: str
+    view_codes: tuple[ConceptCode, ...]
+    patient_orientation: tuple[str, ...]
+    study_description: str
+    series_description: str
+    protocol_name: str
+    pixels: PixelFormat
+
+
+_KEYWORDS = (
+    "StudyInstanceUID",
+    "SeriesInstanceUID",
+    "SOPInstanceUID",
+    "SOPClassUID",
+    "ContributingEquipmentSequence",
+    "Modality",
+    "ConversionType",
+    "PresentationIntentType",
+    "BodyPartExamined",
+    "AnatomicRegionSequence",
+    "ViewPosition",
+    "ViewCodeSequence",
+    "PatientOrientation",
+    "StudyDescription",
+    "SeriesDescription",
+    "ProtocolName",
+    "PixelData",
+    "Rows",
+    "Columns",
+    "NumberOfFrames",
+    "SamplesPerPixel",
+    "PhotometricInterpretation",
+    "BitsAllocated",
+    "BitsStored",
+    "HighBit",
+    "PixelRepresentation",
+)
+
+
+def parse_header(dataset: Dataset) -> FilmHeader:
+    """Parse the header of one object, as `decoding.read_header` returns it; reads each attribute once."""
+    study, series, modality = (
+        attributes.text(dataset, keyword) for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
+    )
+    equipment = attributes.items(dataset, "ContributingEquipmentSequence")
+    return FilmHeader(
+        present=frozenset(keyword for keyword in _KEYWORDS if keyword in dataset),
+        study_instance_uid=study,
+        series_instance_uid=series,
+        sop_instance_uid=attributes.text(dataset, "SOPInstanceUID"),
+        sop_class_uid=attributes.text(dataset, "SOPClassUID"),
+        transfer_syntax_uid=attributes.text(getattr(dataset, "file_meta", FileMetaDataset()), "TransferSyntaxUID"),
+        is_own=identity.is_own(
+            study=study,
+            series=series,
+            modality=modality,
+            devices=(attributes.text(item, "DeviceUID") for item in equipment),
+        ),
+        modality=modality,
+        conversion_type=attributes.text(dataset, "ConversionType"),
+        presentation_intent_type=attributes.text(dataset, "PresentationIntentType"),
+        body_part_examined=attributes.text(dataset, "BodyPartExamined"),
+        anatomic_region_codes=_codes(dataset, "AnatomicRegionSequence"),
+        view_position=attributes.text(dataset, "ViewPosition"),
+        view_codes=_codes(dataset, "ViewCodeSequence"),
+        patient_orientation=tuple(str(value) for value in attributes.values(dataset, "PatientOrientation")),
+        study_description=attributes.text_left_encoded(dataset, "StudyDescription"),  # the writers copy its bytes
+        series_description=attributes.text(dataset, "SeriesDescription"),
+        protocol_name=attributes.text(dataset, "ProtocolName"),
+        pixels=_pixel_format(dataset),
+    )
+
+
+def _pixel_format(dataset: Dataset) -> PixelFormat:
+    """Parse the attributes that describe the pixels; checks whether PixelData exists, but does not read its value."""
+    return PixelFormat(
+        has_pixel_data="PixelData" in dataset,
+        rows=attributes.whole(dataset, "Rows"),
+        columns=attributes.whole(dataset, "Columns"),
+        number_of_frames=attributes.whole(dataset, "NumberOfFrames"),
+        samples_per_pixel=attributes.whole(dataset, "SamplesPerPixel"),
+        photometric_interpretation=attributes.text(dataset, "PhotometricInterpretation"),
+        bits_allocated=attributes.whole(dataset, "BitsAllocated"),
+        bits_stored=attributes.whole(dataset, "BitsStored"),
+        high_bit=attributes.whole(dataset, "HighBit"),
+        pixel_representation=attributes.whole(dataset, "PixelRepresentation"),
+    )
+
+
+def _codes(dataset: Dataset, keyword: str) -> tuple[ConceptCode, ...]:
+    return tuple(
+        ConceptCode(attributes.text(item, "CodeValue"), attributes.text(item, "CodingSchemeDesignator"))
+        for item in attributes.items(dataset, keyword)
+    )

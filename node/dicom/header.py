@@ -1,0 +1,134 @@
+"""Read the header of a received object, with limits on its bytes and elements."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from pydicom.dataset import FileDataset
+from pydicom.filereader import read_dataset, read_partial
+from pydicom.tag import BaseTag, Tag
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
+
+from node.dicom import attributes
+from node.errors import Refused
+
+_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID = Tag("SOPInstanceUID"), Tag("StudyInstanceUID")
+_INFLATED_BYTES: Final = 1024 * 1024
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_MOST_ELEMENTS: Final = 20_000
+"""Per header, not counting elements within sequences. A film has some hundreds; parsing 20,000 takes 0.1 s."""
+_MOST_READS: Final = 200_000
+"""Single reads by the parser: two for each element, including elements within sequences."""
+
+_PIXELS: Final = frozenset(Tag(keyword) for keyword in ("FloatPixelData", "DoubleFloatPixelData", "PixelData"))
+
+StopWhen = Callable[[BaseTag, str | None, int], bool]
+
+
+def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
+    """Read Study and SOP Instance UID of an encoded dataset; does not parse or inflate what follows them.
+
+    Raises Refused when they cannot be read.
+    """
+    try:
+        if syntax == DeflatedExplicitVRLittleEndian:
+            part = file.read(_INFLATED_BYTES)
+            file = BytesIO(zlib.decompressobj(-zlib.MAX_WBITS).decompress(part, _INFLATED_BYTES))
+        with attributes.quiet():
+            dataset = read_dataset(
+                _frugal(file),
+                is_implicit_VR=syntax.is_implicit_VR,
+                is_little_endian=syntax.is_little_endian,
+                stop_when=_bounded(lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID),
+                specific_tags=[_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID],
+            )
+            return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+        raise Refused("the object has no readable Study and SOP Instance UID; correct it at the sender") from error
+
+
+def read(path: Path, *, longest_bytes: int | None = None, stop_when: StopWhen | None = None) -> FileDataset:
+    """Read a DICOM file with or without preamble and file meta information, in about a second at most.
+
+    longest_bytes: longer values are read from the file on first access
+    stop_when: decides by tag, value representation and length whether to stop before an element
+    Raises ValueError for more elements than the limit, OSError for an error of the disk, and any error of pydicom.
+    """
+    with _Counted(io.FileIO(str(path))) as file:
+        return read_partial(
+            file, stop_when=_bounded(stop_when or _never), defer_size=longest_bytes, force=True, specific_tags=None
+        )
+
+
+def read_before_pixels(file: BinaryIO, *keywords: str) -> FileDataset:
+    """Read some attributes of an open file, and leave its position at the pixels, or at its end.
+
+    Raises ValueError for a header that exceeds the limits, and any error of pydicom.
+    """
+    tags: list[BaseTag | int] = [Tag(keyword) for keyword in keywords]
+    return read_partial(_frugal(file), stop_when=_bounded(at_pixels), specific_tags=tags)
+
+
+def at_pixels(tag: BaseTag, _vr: str | None, _length: int) -> bool:
+    """Say whether an element holds pixels (PS3.3 C.7.6.3, C.7.6.24)."""
+    return tag in _PIXELS
+
+
+def _frugal(file: BinaryIO) -> BinaryIO:
+    """Wrap a file for a parser that may skip any number of bytes, but read 16 MiB at most; then reads raise ValueError.
+
+    pydicom skips a value of known length, and loads values of unknown length and nested sequences to find their ends.
+    """
+    return cast(BinaryIO, _Frugal(file))
+
+
+def _never(_tag: BaseTag, _vr: str | None, _length: int) -> bool:
+    return False
+
+
+def _bounded(stop_when: StopWhen) -> StopWhen:
+    """Count the elements of a dataset while it is read; raises ValueError above `_MOST_ELEMENTS`."""
+    left = _MOST_ELEMENTS
+
+    def look(tag: BaseTag, vr: str | None, length: int) -> bool:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueError(f"the header has more than {_MOST_ELEMENTS} elements")
+        return stop_when(tag, vr, length)
+
+    return look
+
+
+class _Counted(io.BufferedReader):
+    """A file that allows `_MOST_READS` reads; for pydicom it is like a file that `open` returned."""
+
+    _left = _MOST_READS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read bytes. Raises ValueError after `_MOST_READS` reads."""
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("the header has more elements than any")
+        return super().read(size)
+
+
+class _Frugal:
+    """The methods of a file that pydicom's parser uses, with a limit on the bytes read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.seek, self.tell, self.name = file.seek, file.tell, str(getattr(file, "name", ""))
+        self._read, self._left = file.read, _MOST_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        """Read `size` bytes. Raises ValueError if the total would exceed 16 MiB, or if no size is given."""
+        if not 0 <= size <= self._left:
+            raise ValueError("the header exceeds 16 MiB")
+        part = self._read(size)
+        self._left -= len(part)
+        return part

@@ -1,0 +1,36 @@
+"""The program's name, its device UID and its series UID, and how the node recognizes its own objects.
+
+The device UID changes with the weights. The series UID is derived from study, modality and device UID. So the
+attributes of an object prove that this program wrote it, with any weights (design §5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from node import __version__
+from node.domain import ModelIdentity, derive_uid
+
+PROGRAM = "ChEX Node"
+MANUFACTURER = "ChEX Node project"
+RESEARCH_LABEL = "AI RESEARCH - NOT FOR DIAGNOSIS"
+VERSION = __version__
+
+
+def device_uid(model: ModelIdentity) -> str:
+    """Return the UID of the device that wrote an object (0018,1002): this program with these weights."""
+    return derive_uid("device", PROGRAM, model.name, model.version, model.weights_sha256)
+
+
+def series_uid(*, study_uid: str, modality: str, device: str) -> str:
+    """Return the UID of the series for a device's objects of one modality in one study."""
+    return derive_uid("series", study_uid, modality, device)
+
+
+def is_own(*, study: str, series: str, modality: str, devices: Iterable[str]) -> bool:
+    """Return whether this program wrote an object, with any weights: its series UID is derived from its device UID.
+
+    study, series: UIDs of the object's study and series
+    devices: the device UID of each item of ContributingEquipmentSequence (PS3.3 C.12.1)
+    """
+    return any(series == series_uid(study_uid=study, modality=modality, device=device) for device in devices)

@@ -1,0 +1,222 @@
+"""The durable executor (DBOS) of one process: its database, its queues, and the client that queues work for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Final
+
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient
+
+from node import log
+from node.config import StudySettings
+from node.deliver.delivery import Sending
+from node.domain import Delivery
+from node.jobs.gate import Gate
+from node.jobs.processes import Process
+from node.jobs.round_steps import Steps
+from node.jobs.workflows import OPEN, QUIET, STUDIES, queue_of, queues_of, register
+from node.store import database
+from node.store.database import Database
+
+# After an upgrade, stored workflows continue only if this version is unchanged. Use DBOS.patch() to change the steps.
+_APPLICATION_VERSION: Final = "1"
+_APPLICATION: Final = "chex-node"
+_POLLING_SECONDS: Final = 0.2
+_STUDIES_AT_ONCE: Final = 2
+_SENDS_AT_ONCE: Final = 2
+_LAST_STEPS_SECONDS: Final = 20.0
+_FORGOTTEN_AT_ONCE: Final = 500
+_MARKED_SECONDS: Final = 1.0  # lets the ledger record a queued retry as waiting before the retry can be parked again
+_OVER: Final = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+
+
+class Executor:
+    """Runs the workflows of one process until closed. `on_step` is called with the name of every checkpointed step.
+
+    sql: the executor's own database; it stays open here, because the process ends next
+    steps: None in a process that does not read
+    """
+
+    def __init__(
+        self,
+        sql: Database,
+        sending: Sending,
+        steps: Steps | None,
+        *,
+        process: Process,
+        gate: Gate,
+        on_step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._sending, self._gate = sending, gate
+        config: DBOSConfig = {
+            "name": _APPLICATION,
+            "system_database_url": sql.url.render_as_string(hide_password=True),
+            "system_database_engine": sql,
+            "application_version": _APPLICATION_VERSION,
+            "executor_id": process.executor,
+            "serializer": DBOSPortableJSONSerializer(),
+            "log_level": "WARNING",
+            "use_listen_notify": not database.is_server(sql),  # no workflow waits for a message
+            "notification_listener_polling_interval_sec": _POLLING_SECONDS,
+        }
+        DBOS(config=config)
+        log.adopt("dbos")
+        self._deliver = register(sending, steps, gate, on_step)
+        deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
+        if process.only is not None:
+            DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
+        DBOS.launch()
+        _register_queue(QUIET)
+        _register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
+        for name in deliveries:
+            _register_queue(name, at_once=_SENDS_AT_ONCE)
+
+    def forgotten(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Return the given open deliveries that no unfinished workflow covers.
+
+        A delivery counts as covered while a `deliver` or `commit` workflow holds it, or a round of its study is open.
+        """
+        held: set[str] = set()
+        for workflow in DBOS.list_workflows(status=[*OPEN], name=["deliver", "commit", "study"], load_output=False):
+            first = workflow.input["args"][0] if workflow.input else ""
+            held |= {first} if isinstance(first, str) else {Delivery(**values).id for values in first}
+        return [delivery for delivery in deliveries if delivery.id not in held and delivery.study_uid not in held]
+
+    def deliver(self, deliveries: Iterable[Delivery]) -> None:
+        """Queue deliveries that no workflow covers."""
+        for delivery in deliveries:
+            DBOS.enqueue_workflow(queue_of(delivery.destination), self._deliver, [asdict(delivery)], 1, time.time())
+
+    def recover(self, executor: str) -> int:
+        """Queue the unfinished workflows of a dead executor again, and return their number.
+
+        Only call this when that executor is dead. A workflow that another process has queued again stays as it is.
+        """
+        return len(DBOS._recover_pending_workflows([executor]))
+
+    def forget_older(self, limit: datetime) -> int:
+        """Delete the records of workflows that ended before a time, in small batches; returns their number.
+
+        Raises SQLAlchemyError when the database does not answer.
+        """
+        count = 0
+        while found := DBOS.list_workflows(
+            status=_OVER,
+            completed_before=limit.isoformat(),
+            limit=_FORGOTTEN_AT_ONCE,
+            load_input=False,
+            load_output=False,
+        ):
+            DBOS.delete_workflows([workflow.workflow_id for workflow in found])
+            count += len(found)
+        return count
+
+    def close(self) -> None:
+        """Finish the running steps and start no more. The process must end next, as in a power cut.
+
+        DBOS's own shutdown would mark interrupted workflows as failed. After an abrupt end they continue at the next
+        start.
+        """
+        self._sending.pauses.close()
+        is_broken = self._gate.is_broken  # another process may have taken over its work already
+        self._gate.close(limit_seconds=0.0 if is_broken else _LAST_STEPS_SECONDS)
+
+
+class Client:
+    """Queues work for the service, which may run in another process or not yet. Connects on first use.
+
+    Every method raises SQLAlchemyError when the database does not answer, or before an executor has created its tables.
+    """
+
+    def __init__(self, sql: Database) -> None:
+        self._sql = sql
+        self._client = DBOSClient(
+            system_database_engine=sql,
+            serializer=DBOSPortableJSONSerializer(),
+            application_name=_APPLICATION,
+            lazy=True,
+            retry_connection_errors=False,
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an executor has created the tables for queued work."""
+        return database.has_executor_tables(self._sql)
+
+    def planned_files(self) -> dict[str, frozenset[str] | None]:
+        """Return the files of each study that open workflows will read; None means every file of the study.
+
+        A workflow that has begun continues with the files in its recorded plan, and ignores files that arrived since.
+        """
+        planned: dict[str, frozenset[str] | None] = {}
+        begun = database.begun_workflows(self._sql)
+        for status in self._client.list_workflows(status=[*OPEN], name=[QUIET, "study"], load_output=False):
+            study_uid = str(status.input["args"][0]) if status.input else ""
+            if status.workflow_id not in begun:
+                planned[study_uid] = None
+            elif planned.get(study_uid, frozenset()) is not None:
+                planned[study_uid] = (planned.get(study_uid) or frozenset()) | self._files_of(status.workflow_id)
+        return planned
+
+    def _files_of(self, workflow: str) -> frozenset[str]:
+        """Return the files of an open round; empty when it is finished or its plan is empty."""
+        noted = {step["function_name"]: step["output"] for step in self._client.list_workflow_steps(workflow)}
+        plan = noted.get("plan")
+        return frozenset(plan.get("files", ())) if isinstance(plan, dict) and "finish" not in noted else frozenset()
+
+    def touch_study(self, study_uid: str, settings: StudySettings) -> None:
+        """Start or prolong the quiet time of a study."""
+        debouncer = DebouncerClient(
+            self._client,
+            {"workflow_name": "quiet", "queue_name": QUIET, "app_version": _APPLICATION_VERSION},
+            debounce_timeout_sec=settings.max_seconds,
+        )
+        debouncer.debounce(study_uid, settings.quiet_seconds, study_uid)
+
+    def run_study(self, study_uid: str) -> None:
+        """Process a study again."""
+        self._client.enqueue(
+            {
+                "workflow_name": "quiet",
+                "queue_name": QUIET,
+                "app_version": _APPLICATION_VERSION,
+            },
+            study_uid,
+        )
+
+    def run_delivery(self, delivery: Delivery) -> None:
+        """Send an output again."""
+        self._client.enqueue(
+            {
+                "workflow_name": "deliver",
+                "queue_name": queue_of(delivery.destination),
+                "app_version": _APPLICATION_VERSION,
+                "delay_seconds": _MARKED_SECONDS,
+            },
+            [asdict(delivery)],
+            1,
+            time.time(),
+        )
+
+    def close(self) -> None:
+        """Close the database."""
+        self._client.destroy()
+        self._sql.dispose()
+
+
+def _old_deliveries(sql: Database) -> list[str]:
+    """Return the delivery queues known to the database, also of destinations that are no longer in the settings.
+
+    What waits in such a queue is parked.
+    """
+    return [name for name in database.queues(sql) if name not in (QUIET, STUDIES)]
+
+
+def _register_queue(name: str, *, at_once: int | None = None) -> None:
+    """Register a queue with the executor; `at_once` limits how many of its workflows one process runs at a time."""
+    DBOS.register_queue(
+        name, worker_concurrency=at_once, polling_interval_sec=_POLLING_SECONDS, on_conflict="always_update"
+    )

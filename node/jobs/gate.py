@@ -1,0 +1,81 @@
+"""Every workflow step runs through the gate, so that a failing disk or database stops the process and loses no work."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import NoReturn, ParamSpec, TypeVar
+
+from node import log
+from node.errors import where
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Gate:
+    """Counts the running steps. Once the gate is closed, every new step waits until the process ends."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._in_hand = 0
+        self._is_closed = False
+        self.is_broken = False
+
+    def run(self, work: Callable[[], _T]) -> _T:
+        """Run one step.
+
+        If the work raises, the gate closes permanently and the call never returns, so the executor cannot record a
+        result.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closed)
+            self._in_hand += 1
+        try:
+            result = work()
+        except Exception as error:  # the boundary to disk and database: without them no step can be recorded
+            self._leave()
+            self._stay(error)
+        self._leave()
+        return result
+
+    def guarded(self, body: Callable[_P, None]) -> Callable[_P, None]:
+        """Wrap a workflow body so that an exception between its steps never reaches the executor.
+
+        The executor would mark the workflow as failed. The wrapper breaks the gate down instead, as `run` does. The
+        exceptions with which the executor itself ends a workflow are no subclasses of Exception, and pass.
+        """
+
+        @functools.wraps(body)
+        def run(*arguments: _P.args, **named: _P.kwargs) -> None:
+            try:
+                body(*arguments, **named)
+            except Exception as error:  # the boundary to the executor's database
+                self._stay(error)
+
+        return run
+
+    def break_down(self, reason: str) -> None:
+        """Close the gate permanently; the process must end."""
+        log.get().error("executor.broken", reason=reason)
+        with self._changed:
+            self.is_broken = self._is_closed = True
+            self._changed.notify_all()
+
+    def close(self, *, limit_seconds: float) -> None:
+        """Let no new step begin, and wait for the running steps."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: self._in_hand == 0, limit_seconds)
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._in_hand -= 1
+            self._changed.notify_all()
+
+    def _stay(self, error: Exception) -> NoReturn:
+        """Break the gate down and wait for the end of the process."""
+        self.break_down(where(error))
+        while True:
+            threading.Event().wait()

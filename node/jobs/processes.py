@@ -1,0 +1,171 @@
+"""The processes of the service: what each of them does, and which of them run on one storage folder.
+
+Each running process holds a lock and writes a small file. `node status` reads the file; the lock keeps a second process
+from using the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final
+
+from node.config import HttpSettings, StorageSettings
+from node.domain import JsonObject
+from node.errors import InputError
+from node.net import callers
+from node.store import files
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Role(StrEnum):
+    """The part of the work that a process does if it does not do everything."""
+
+    LISTENER = "listener"
+    WORKER = "worker"
+    SENDER = "sender"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process of the service; without a role it does everything.
+
+    executor: its name. Keep the name across restarts: the process then continues the work it had when it was killed
+    """
+
+    only: Role | None = None
+    executor: str = "node"
+
+    @property
+    def receives(self) -> bool:
+        """Whether the process receives films and orders."""
+        return self.only in (None, Role.LISTENER)
+
+    @property
+    def reads(self) -> bool:
+        """Whether the process opens the model, reads films and removes old studies."""
+        return self.only in (None, Role.WORKER)
+
+    @property
+    def sends(self) -> bool:
+        """Whether the process delivers results."""
+        return self.only in (None, Role.SENDER)
+
+
+def process_of(storage: StorageSettings, *, only: Role | None, executor: str | None) -> Process:
+    """Check the role and name of a process. Raises InputError when they cannot be used."""
+    if only is not None and not storage.database_url:
+        raise InputError(
+            f"--only {only}: set storage.database_url; with SQLite one process does everything, without --only"
+        )
+    name = executor if executor is not None else (only or "node")
+    if not _NAME.fullmatch(name):
+        raise InputError(f"--executor {name!r}: use 1 to 64 letters, digits, dots, dashes and underscores")
+    return Process(only=only, executor=str(name))
+
+
+_PATIENCE_SECONDS = 5.0
+_READY, _NOT_READY = 200, 503
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessState:
+    """What a running process says of itself.
+
+    ready: its own answer to `/ready`; None for a process on another machine, which cannot be asked from here
+    answers: whether it answers on its HTTP port, ready or not
+    ports: the ports that it has opened, by its own statement
+    """
+
+    executor: str
+    ready: bool | None
+    answers: bool
+    ports: frozenset[int]
+
+
+def lock_path(storage: StorageSettings, process: Process) -> Path:
+    """Return the file that a process locks while it runs. On SQLite all names share one lock."""
+    return storage.directory / (f"lock-{process.executor}" if storage.database_url else "lock")
+
+
+def refused_callers_path(storage: StorageSettings, process: Process) -> Path:
+    """Return the file in which a process lists the callers it refused."""
+    return callers.file_path(storage.directory, process.executor if storage.database_url else None)
+
+
+@contextmanager
+def published(storage: StorageSettings, process: Process, *, ports: Mapping[str, int]) -> Iterator[None]:
+    """Write the file that says that this process runs, and remove it at an orderly end.
+
+    ports: the real ports by name, `http_port` among them
+    """
+    path = storage.directory / (f"running-{process.executor}.json" if storage.database_url else "running.json")
+    content = {
+        "executor": process.executor,
+        "pid": os.getpid(),
+        "machine": socket.gethostname(),
+        **ports,
+    }
+    files.write(path, files.to_json(content))
+    yield
+    path.unlink(missing_ok=True)
+
+
+def remove_gone(directory: Path, *, before: datetime) -> None:
+    """Remove the files of processes that have not been alive since a time."""
+    for path in directory.glob("lock-*"):
+        if path.stat().st_mtime >= before.timestamp():
+            continue
+        with files.try_lock(path) as is_gone:
+            if is_gone:
+                executor = path.name.removeprefix("lock-")
+                path.with_name(f"running-{executor}.json").unlink(missing_ok=True)
+                callers.file_path(directory, executor).unlink(missing_ok=True)
+                path.unlink()
+            else:
+                os.utime(path)
+
+
+def states(storage: StorageSettings, http: HttpSettings) -> list[ProcessState]:
+    """Ask every process that has published its file; a process that does not answer is not ready."""
+    return [
+        _state(content, http)
+        for path in sorted(storage.directory.glob("running*.json"))
+        if (content := files.read_json(path)) is not None
+    ]
+
+
+def _state(content: JsonObject, http: HttpSettings) -> ProcessState:
+    is_here = content.get("machine", socket.gethostname()) == socket.gethostname()
+    status = _ready_status(content, http) if is_here else None
+    return ProcessState(
+        executor=str(content.get("executor", "node")),
+        ready=status == _READY if is_here else None,
+        answers=status in (_READY, _NOT_READY),
+        ports=frozenset(port for name, port in content.items() if name.endswith("_port") and isinstance(port, int)),
+    )
+
+
+def _ready_status(content: JsonObject, http: HttpSettings) -> int | None:
+    """Return the HTTP status of `/ready`; None when there is no answer."""
+    host = f"[{http.host}]" if ":" in http.host else http.host
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy of the environment
+    try:
+        with direct.open(f"http://{host}:{content['http_port']}/ready", timeout=_PATIENCE_SECONDS) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except (OSError, ValueError, KeyError, HTTPException):
+        return None

@@ -1,0 +1,279 @@
+"""The steps of a round. Each takes and returns plain JSON, is timed and counted, and records its result in the ledger.
+
+A step that fails permanently parks its study and says so in its result. A full disk or a lost database is raised and
+ends the process (`gate`). Every step may run again: a step that was interrupted is repeated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Final, TypeVar, cast
+
+from node import log
+from node.config import DestinationSettings
+from node.deliver.delivery import StepResult
+from node.domain import Delivery, DeliveryState, Instance, OutputObject, Reason
+from node.errors import NodeError, is_of_disk, where
+from node.metrics import Guarded, Metrics
+from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, queue_place
+from node.store import received
+from node.store.ledger import Ledger, is_away
+from node.store.received import sop_instance_uid_of
+
+_CANNOT_BE_REWRITTEN: Final = (
+    "its stored copy is missing or damaged and cannot be written again with the same content: model, program or "
+    "prompts have changed since, or its film is damaged too; retry reads the films again and sends a new report"
+)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The steps of the reading workflows, in order: place, claim, plan, read each file, write, finish."""
+
+    pipeline: Pipeline
+    ledger: Ledger
+    metrics: Metrics
+    destinations: Mapping[str, DestinationSettings]
+    stat_seconds: float
+
+    def place(self, study_uid: str) -> int | None:
+        """Return the study's place in the queue; lower places are read first. None if the study was parked."""
+
+        def work() -> int:
+            return queue_place(self.pipeline.waiting(study_uid), stat_seconds=self.stat_seconds)
+
+        return self._guarded("place", study_uid, work, otherwise=None)
+
+    def claim(self, study_uid: str, workflow: str, *, is_over: Callable[[str], bool]) -> bool:
+        """Give a workflow exclusive use of a study; false while another workflow has it.
+
+        A repeated call with the same arguments gives the same answer.
+        is_over: whether a workflow has ended or is unknown
+        """
+        holder = self.ledger.claim(study_uid, holder=workflow)
+        if holder != workflow and is_over(holder):
+            holder = self.ledger.claim(study_uid, holder=workflow, instead_of=holder)
+        return holder == workflow
+
+    def plan(self, study_uid: str) -> StepResult | None:
+        """Choose the files of a round; None if there is nothing new or the study was parked."""
+
+        def work() -> StepResult | None:
+            self._rewrite(study_uid)
+            with self.metrics.timed("plan"):
+                planned = self.pipeline.plan(study_uid)
+            self.ledger.set_study(study_uid, "reading" if planned else "finished")
+            if planned is None:
+                return None
+            log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
+            return {**asdict(planned), "created_at": planned.created_at.isoformat()}
+
+        return self._guarded("plan", study_uid, work, otherwise=None)
+
+    def read(self, study_uid: str, file: str) -> str | None:
+        """Read one file; returns the outcome, or None if the study was parked."""
+
+        def work() -> str:
+            outcome = self.pipeline.read(study_uid, file)
+            self.metrics.films.labels(outcome).inc()
+            log.get().info("film.decided", study=study_uid, sop_instance_uid=sop_instance_uid_of(file), reason=outcome)
+            if outcome == Reason.DAMAGED:
+                self._tell_damaged(study_uid, file)
+            return outcome
+
+        return self._guarded("read", study_uid, work, otherwise=None)
+
+    def write(self, plan: StepResult) -> StepResult | None:
+        """Write the outputs of a round and record a delivery per destination; None if the study was parked."""
+        planned = _round(plan)
+
+        def work() -> StepResult:
+            with self.metrics.timed("write"):
+                written = self.pipeline.write(planned)
+            rounds = self.pipeline.spool.rounds(planned.study_uid)
+            earlier = {output.sop_instance_uid for mark in rounds for output in mark.outputs}
+            deliveries = {
+                name: [
+                    delivery
+                    for output in written.outputs
+                    if output.kind in settings.outputs and self._is_open(delivery := delivery_of(name, output), earlier)
+                ]
+                for name, settings in self.destinations.items()
+            }
+            for delivery in itertools.chain.from_iterable(deliveries.values()):
+                self.ledger.add_delivery(delivery)
+            self._replace_lost(planned.study_uid, written.outputs)
+            return {
+                "outputs": [asdict(output) for output in written.outputs],
+                "parked": dict(written.parked),
+                "deliveries": {
+                    name: [asdict(delivery) for delivery in queued] for name, queued in deliveries.items() if queued
+                },
+                "started": time.time(),
+            }
+
+        return self._guarded("write", planned.study_uid, work, otherwise=None)
+
+    def _is_open(self, delivery: Delivery, earlier: Collection[str]) -> bool:
+        """Whether this round is to send an output; an output that was sent already is not sent again.
+
+        earlier: UIDs of outputs of earlier rounds; those rounds send them, or sent them before the janitor removed them
+        """
+        state = self.ledger.delivery_state(delivery)
+        if state is None:
+            return self.pipeline.spool.has_output(delivery)
+        return state is DeliveryState.WAITING and delivery.sop_instance_uid not in earlier
+
+    def finish(
+        self,
+        plan: StepResult,
+        outcomes: list[str],
+        written: StepResult,
+        *,
+        is_awaited: Callable[[str], bool] = lambda _study: False,
+    ) -> bool:
+        """Mark a round as finished, and return whether the study must be processed again.
+
+        written: the result of `write`
+        is_awaited: whether another workflow will process the study anyway
+        """
+        planned = _round(plan)
+
+        def work() -> bool:
+            outputs = [OutputObject(**output) for output in cast(list[dict[str, str]], written["outputs"])]
+            parked = {file: Reason(reason) for file, reason in cast(dict[str, str], written.get("parked", {})).items()}
+            for file, outcome in zip(planned.files, outcomes, strict=True):
+                if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # found in `write`
+                    self._tell_damaged(planned.study_uid, file)
+            with self.metrics.timed("finish"):
+                self.pipeline.finish(planned, outputs, parked=parked)
+            identity = self.pipeline.reader.identity
+            log.get().info(
+                "study.finished",
+                study=planned.study_uid,
+                round=planned.number,
+                instances=len(planned.files),
+                read=outcomes.count("read"),
+                not_processed=sum(outcome != "read" and not outcome.startswith("left:") for outcome in outcomes),
+                outputs=len(outputs),
+                seconds=round(time.time() - planned.created_at.timestamp(), 3),
+                model=f"{identity.name} {identity.version}",
+                prompts=self.pipeline.prompts.name,
+            )
+            return self._is_unread(planned, parked) and not is_awaited(planned.study_uid)
+
+        return self._guarded("finish", planned.study_uid, work, otherwise=False)
+
+    def _is_unread(self, planned: Round, parked: Mapping[str, Reason]) -> bool:
+        """Record the study as finished, parked or receiving; receiving means that files arrived during the round."""
+        unread = self.pipeline.spool.unread(planned.study_uid)
+        is_new = any(
+            parked.get(instance.path.name) is None or _came_again(instance, planned, parked) for instance in unread
+        )
+        if is_new:
+            self.ledger.set_study(planned.study_uid, "receiving")
+        elif parked:
+            reason = "; ".join(_why_parked(sop_instance_uid_of(file), reason) for file, reason in parked.items())
+            self._park("read", planned.study_uid, reason=reason, failure="foreseen")
+        else:
+            self.ledger.set_study(planned.study_uid, "finished")
+        return is_new
+
+    def _tell_damaged(self, study_uid: str, file: str) -> None:
+        self.metrics.damaged.labels("film").inc()
+        log.get().error("film.damaged", study=study_uid, sop_instance_uid=sop_instance_uid_of(file))
+
+    def _rewrite(self, study_uid: str) -> None:
+        """Rewrite unsent outputs that were damaged on disk; park those that cannot be written identically."""
+        lost = [
+            delivery
+            for delivery in self._lost(study_uid)
+            if self.ledger.delivery_state(delivery) is not DeliveryState.PARKED
+        ]
+        if not lost:
+            return
+        self.pipeline.rewrite(study_uid)
+        for delivery in lost:
+            facts = {"study": study_uid, "sop_instance_uid": delivery.sop_instance_uid, "kind": delivery.kind}
+            if self.pipeline.spool.output(delivery) is not None:
+                log.get().info("output.rewritten", **facts)
+                continue
+            self.metrics.failures.labels("deliver", "damaged").inc()
+            self.metrics.deliveries.labels(delivery.destination, "parked").inc()
+            log.get().error("delivery.parked", destination=delivery.destination, reason=_CANNOT_BE_REWRITTEN, **facts)
+            self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=1, reason=_CANNOT_BE_REWRITTEN)
+
+    def _replace_lost(self, study_uid: str, written: Collection[OutputObject]) -> None:
+        """End the deliveries of lost outputs, if this round wrote new outputs of the same kind."""
+        kinds = {output.kind for output in written}
+        for delivery in self._lost(study_uid):
+            if delivery.kind in kinds:
+                self.ledger.end_delivery(delivery)
+
+    def _lost(self, study_uid: str) -> list[Delivery]:
+        """Return the unsent deliveries of a study whose output is lost, parked deliveries included."""
+        return [
+            delivery
+            for delivery in self.ledger.unsent_deliveries(study_uid)
+            if self.pipeline.spool.output(delivery) is None
+        ]
+
+    def _guarded(self, stage: Guarded, study_uid: str, work: Callable[[], _T], *, otherwise: _T) -> _T:
+        """Run the work of a step; an exception parks the study with its class and place, never its text.
+
+        Errors of the disk or database concern every study: they are raised, and end the process.
+        """
+        try:
+            return work()
+        except Exception as error:  # a boundary: an unforeseen error in one study must not stop the others
+            if is_of_disk(error) or is_away(error):
+                raise
+            is_foreseen = isinstance(error, NodeError)
+            reason, failure = (str(error), "foreseen") if is_foreseen else (where(error), "unforeseen")
+            self._park(stage, study_uid, reason=reason, failure=failure)
+            return otherwise
+
+    def _park(self, stage: Guarded, study_uid: str, *, reason: str, failure: str) -> None:
+        self.ledger.set_study(study_uid, "parked", stage=stage, reason=reason)
+        self.metrics.failures.labels(stage, failure).inc()
+        log.get().error("study.parked", study=study_uid, stage=stage, reason=reason)
+
+
+def _came_again(instance: Instance, planned: Round, parked: Mapping[str, Reason]) -> bool:
+    """Say whether a film that was damaged in a round was received again since the round began."""
+    is_damaged = parked.get(instance.path.name) is Reason.DAMAGED
+    return is_damaged and instance.received_at > planned.created_at and received.is_intact(instance.path)
+
+
+def _why_parked(film: str, reason: Reason) -> str:
+    """Say why a film is parked, and what to do."""
+    if reason is Reason.DAMAGED:
+        return f"damaged: film {film} has changed on disk since it was received; send it again from where it came"
+    return (
+        f"interrupted: the process ended {MOST_INTERRUPTIONS} times while film {film} was being read; "
+        "find the cause in the service's log, then retry"
+    )
+
+
+def _round(plan: StepResult) -> Round:
+    return Round(
+        study_uid=str(plan["study_uid"]),
+        number=int(str(plan["number"])),
+        files=tuple(str(file) for file in cast(list[object], plan["files"])),
+        created_at=datetime.fromisoformat(str(plan["created_at"])),
+    )
+
+
+def delivery_of(destination: str, output: OutputObject) -> Delivery:
+    """Return the delivery of one output to one destination."""
+    return Delivery(
+        destination=destination,
+        study_uid=output.study_uid,
+        sop_instance_uid=output.sop_instance_uid,
+        kind=output.kind,
+    )

@@ -1,0 +1,93 @@
+"""Hands studies from the listener, which must never wait for a database, to the durable executor, which may block.
+
+A thread hands on each study at most once a second, and keeps the studies that the executor did not accept. While the
+database does not answer, it tries once a second, however many studies wait. Nothing is lost if the process dies in
+between: at start, the spool lists every study with files that no finished round covers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from node import log
+
+_PAUSE_SECONDS = 1.0
+
+
+class Touch(Protocol):
+    """Tells the executor that a study has unread files; may block or raise.
+
+    is_new: a file arrived now; false for a study found at start
+    """
+
+    def __call__(self, study_uid: str, *, is_new: bool) -> bool:
+        """Hand on one study if that is needed; returns whether it was."""
+        ...
+
+
+class Submitter:
+    """Collects studies, and hands them on from `start` until `close`.
+
+    on_delayed: called each time the executor did not accept a study
+    """
+
+    def __init__(self, touch_study: Touch, *, on_delayed: Callable[[], object] = lambda: None) -> None:
+        self._touch_study, self._on_delayed = touch_study, on_delayed
+        self._waiting: dict[str, bool] = {}  # by study: whether a file arrived now
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread that hands studies on."""
+        self._thread = threading.Thread(target=self._run, name="submitter", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def submit(self, study_uid: str, *, is_new: bool = True) -> None:
+        """Record that a study has unread files; never blocks."""
+        with self._changed:
+            self._waiting[study_uid] = is_new or self._waiting.get(study_uid, False)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Hand on what waits, once, and stop."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                batch, closing = dict(self._waiting), self._closing
+                self._waiting.clear()
+            self._hand_on(batch)
+            with self._changed:  # wait for more objects of an association that is still sending
+                self._changed.wait_for(lambda: self._closing, timeout=_PAUSE_SECONDS)
+
+    def _hand_on(self, batch: dict[str, bool]) -> None:
+        """Hand on studies in order until the executor does not accept one; that study and the rest wait."""
+        while batch:
+            study_uid, is_new = next(iter(batch.items()))
+            del batch[study_uid]
+            try:
+                is_submitted = self._touch_study(study_uid, is_new=is_new)
+            except Exception as error:  # the boundary to the executor's database: try again, whatever the error
+                log.get().warning("study.delayed", study=study_uid, reason=type(error).__name__)
+                self._on_delayed()
+                batch[study_uid] = is_new
+                break
+            if is_submitted:
+                log.get().info("study.submitted", study=study_uid)
+        for study_uid, is_new in batch.items():
+            self.submit(study_uid, is_new=is_new)

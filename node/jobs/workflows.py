@@ -1,0 +1,202 @@
+"""The durable workflows, and the order of their steps. Queues and processes are the executor's.
+
+    quiet    waits until no more files of a study arrive (a durable debounce), then gives it a place in the queue
+    study    plan > read each file > write > queue one delivery per destination > finish
+    deliver  sends its outputs in order until each is sent or parked; waits durably between attempts
+    commit   asks a destination for storage commitment until it has answered; sends again what was lost
+
+Rounds of one study run one after another: each round claims its study first, and a round that finds another one
+running goes back to `quiet` for a moment. A destination that is down fills only the slots of its own queue. An object
+that its destination rejects for now waits outside the slots. Workflow code is deterministic: clock, disk and network
+are used in steps only, and arguments are JSON without patient data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar, cast
+
+from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
+
+from node.config import DestinationSettings, DicomDestination
+from node.deliver.delivery import DeliveryJson, Sending, StepResult
+from node.jobs.gate import Gate
+from node.jobs.round_steps import Steps
+
+QUIET: Final = "quiet"
+STUDIES: Final = "studies"
+
+_BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs
+OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
+"""The states of a workflow that has not ended."""
+
+_RECOVERIES: Final = 1_000_000  # restarts, however many, never end a study
+
+_T = TypeVar("_T")
+DeliverWorkflow = Callable[[list[DeliveryJson], int, float], None]
+
+
+class _Step(Protocol):
+    """Runs one step of a workflow and records its result."""
+
+    def __call__(self, name: str, work: Callable[..., _T], *arguments: object) -> _T: ...
+
+
+def queue_of(destination: str) -> str:
+    """Return the name of a destination's queue of deliveries."""
+    return f"deliver {destination}"
+
+
+def queues_of(destination: DestinationSettings) -> list[str]:
+    """Return the names of all queues of a destination."""
+    name = destination.name
+    return [queue_of(name), commit_queue_of(name)] if isinstance(destination, DicomDestination) else [queue_of(name)]
+
+
+def commit_queue_of(destination: str) -> str:
+    """Return the name of a destination's queue for storage commitment; waiting there delays no delivery."""
+    return f"commit {destination}"
+
+
+def register(sending: Sending, steps: Steps | None, gate: Gate, on_step: Callable[[str], None]) -> DeliverWorkflow:
+    """Register the workflows with the executor, the reading ones only if there are `steps`; returns `deliver`."""
+
+    def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
+        # The gate is inside the executor's step, so that an error is never recorded as the step's result.
+        result = DBOS.run_step({"name": name}, lambda: gate.run(lambda: work(*arguments)))
+        on_step(name)
+        return result
+
+    deliver = _register_delivery(sending, gate, step)
+    if steps is not None:
+        _register_reading(steps, gate, step, deliver=deliver, on_step=on_step)
+    return deliver
+
+
+def _register_reading(
+    steps: Steps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
+) -> None:
+    """Register `quiet` and `study`, which queue each other and deliveries."""
+
+    def plan_alone(study_uid: str, workflow: str) -> StepResult | None:
+        if not steps.claim(study_uid, workflow, is_over=_is_over):
+            return {"busy": True}
+        return steps.plan(study_uid)
+
+    def finish(plan: StepResult, outcomes: list[str], written: StepResult, workflow: str) -> bool:
+        return steps.finish(plan, outcomes, written, is_awaited=lambda study_uid: _is_awaited(study_uid, workflow))
+
+    @DBOS.workflow(name="study", max_recovery_attempts=_RECOVERIES)
+    @gate.guarded
+    def study(study_uid: str) -> None:
+        plan = step("plan", plan_alone, study_uid, DBOS.workflow_id)
+        if plan is None:
+            return
+        if plan.get("busy"):  # does not wait in a slot, which another study can use
+            with SetEnqueueOptions(delay_seconds=_BUSY_SECONDS):
+                DBOS.enqueue_workflow(QUIET, quiet, study_uid)
+            return
+        outcomes = []
+        for file in cast(list[str], plan["files"]):
+            outcome = step("read", steps.read, study_uid, file)
+            if outcome is None:
+                return
+            outcomes.append(outcome)
+        written = step("write", steps.write, plan)
+        if written is None:
+            return
+        for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
+            with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}:{plan['created_at']}"):
+                DBOS.enqueue_workflow(queue_of(destination), deliver, deliveries, 1, cast(float, written["started"]))
+            on_step("queue")
+        workflow = DBOS.workflow_id
+        if step("finish", finish, plan, outcomes, written, workflow):
+            with SetEnqueueOptions(delay_seconds=_BUSY_SECONDS):
+                DBOS.enqueue_workflow(QUIET, quiet, study_uid)
+
+    @DBOS.workflow(name="quiet", max_recovery_attempts=_RECOVERIES)
+    @gate.guarded
+    def quiet(study_uid: str) -> None:
+        place = None
+        if DBOS.patch("place"):  # version 1 queued studies in the order in which their quiet time ended
+            place = step("place", steps.place, study_uid)
+            if place is None:
+                return
+        with SetEnqueueOptions(priority=place):
+            DBOS.enqueue_workflow(STUDIES, study, study_uid)
+        on_step("ready")
+
+
+def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWorkflow:
+    """Register `deliver` and `commit`, each of which may queue the other."""
+
+    @DBOS.workflow(name="deliver", max_recovery_attempts=_RECOVERIES)
+    @gate.guarded
+    def deliver(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
+        later, sent, wait, sent_at = [], [], 0.0, 0.0
+        for delivery in deliveries:
+            result = send(delivery, attempt, started)
+            if result["outcome"] in ("delayed", "down"):
+                later.append(delivery)
+                wait = cast(float, result["wait"])
+            elif "commit" in result:
+                sent.append(delivery)
+                sent_at = cast(float, result["commit"])
+        if later:  # leaves its slot: an object that is rejected for now delays no other
+            with SetEnqueueOptions(delay_seconds=wait):
+                DBOS.enqueue_workflow(queue_of(later[0]["destination"]), deliver, later, attempt + 1, started)
+        if sent:
+            DBOS.enqueue_workflow(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
+
+    def send(delivery: DeliveryJson, attempt: int, started: float) -> StepResult:
+        """Send one object. While its destination is down, wait in the slot, so that few objects are tried in vain.
+
+        If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
+        """
+        while (result := step("send", sending.send, delivery, attempt, started)).get("down"):
+            DBOS.sleep(cast(float, result["wait"]))  # recorded by version 1, which slept here and then sent again
+            attempt += 1
+        if result["outcome"] != "down":
+            return result
+        wait_for(delivery["destination"], started)
+        return step("send", sending.send, delivery, attempt + 1, started)
+
+    def ask(deliveries: list[DeliveryJson], attempt: int, started: float) -> StepResult:
+        """Ask for storage commitment. While the destination is down, wait in the slot: few requests fail in vain."""
+        asked = step("commit", sending.commit, deliveries, attempt, started)
+        if not asked.get("down"):
+            return asked
+        wait_for(deliveries[0]["destination"], started)
+        return step("commit", sending.commit, deliveries, attempt + 1, started)
+
+    def wait_for(destination: str, started: float) -> None:
+        while not step("probe", sending.probe, destination, started):
+            pass
+
+    @DBOS.workflow(name="commit", max_recovery_attempts=_RECOVERIES)
+    @gate.guarded
+    def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
+        asked = ask(deliveries, attempt, started)
+        again, left = (cast(list[DeliveryJson], asked[name]) for name in ("again", "open"))
+        with SetEnqueueOptions(delay_seconds=cast(float, asked["wait"])):  # does not wait in a slot
+            if again:
+                destination = again[0]["destination"]
+                DBOS.enqueue_workflow(queue_of(destination), deliver, again, 1, cast(float, asked["now"]))
+            if left:
+                DBOS.enqueue_workflow(commit_queue_of(left[0]["destination"]), commit, left, attempt + 1, started)
+
+    return deliver
+
+
+def _is_awaited(study_uid: str, workflow: str) -> bool:
+    """Whether a workflow other than this one will process a study."""
+    return any(
+        status.workflow_id != workflow and status.input and status.input["args"][0] == study_uid
+        for status in DBOS.list_workflows(status=[*OPEN], name=[QUIET, "study"], load_output=False)
+    )
+
+
+def _is_over(workflow: str) -> bool:
+    """Whether a workflow has ended or is unknown to the executor."""
+    status = DBOS.get_workflow_status(workflow)
+    return status is None or status.status not in OPEN

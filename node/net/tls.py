@@ -1,0 +1,197 @@
+"""TLS on both sides of a connection: trusted authorities, ciphers, and certificates that are renewed on disk.
+
+PS3.15 B.12 (BCP 195 RFC 8996, 9325 TLS Secure Transport Connection Profile): TLS 1.2 and 1.3, and below 1.3 the four
+cipher suites that RFC 9325 4.2 recommends. As a server the node requires a certificate of its own authority.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from node import log
+from node.config import OrdersTlsSettings, ServerTlsSettings, Settings, TlsSettings, TlsTable, tls_tables
+from node.errors import ConfigError
+
+_CIPHERS: Final = "ECDHE+AESGCM"
+_DAY_SECONDS: Final = 86400.0
+
+_Stamp = tuple[int, int, int] | None
+
+
+class ServerTls:
+    """The context of a server, renewed when one of its files has changed; `name` identifies it in log lines.
+
+    New files that do not match, as in the middle of a renewal, are reported once, and the old ones stay in use.
+    Raises OSError (ssl.SSLError is one) or ValueError when the first files cannot be used.
+    """
+
+    def __init__(self, name: str, files: ServerTlsSettings | OrdersTlsSettings) -> None:
+        self._name, self._files = name, files
+        self._changing = threading.Lock()
+        self._stamps = self._look()
+        self._context, self._expires = self._load()
+
+    @property
+    def days_left(self) -> float:
+        """Days until the certificate for the next connection expires; negative when it has expired."""
+        self.context()
+        return _days_until(self._expires)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for the next connection."""
+        with self._changing:
+            stamps = self._look()
+            if stamps != self._stamps:
+                self._stamps = stamps
+                try:
+                    self._context, self._expires = self._load()
+                except (OSError, ValueError) as error:
+                    log.get().error("certificate.refused", name=self._name, reason=complaint(error))
+                else:
+                    log.get().info("certificate.reloaded", name=self._name)
+            return self._context
+
+    def _look(self) -> list[_Stamp]:
+        return [_stamp(path) for path in (self._files.certificate, self._files.key, self._files.ca)]
+
+    def _load(self) -> tuple[ssl.SSLContext, datetime]:
+        return server_context(self._files), _expires(self._files.certificate)
+
+
+def server_context(files: ServerTlsSettings | OrdersTlsSettings) -> ssl.SSLContext:
+    """Require a certificate of the named authority from every client.
+
+    Raises OSError (ssl.SSLError is one) when the files cannot be used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _modernize(context)
+    _show(context, files.certificate, files.key)
+    return context
+
+
+def client_context(tls: TlsSettings) -> ssl.SSLContext:
+    """Trust only the named authority, check the host name, and present our own certificate if the settings name it.
+
+    Raises OSError (ssl.SSLError is one) when the files cannot be used.
+    """
+    context = ssl.create_default_context(cafile=tls.ca)
+    _modernize(context)
+    if tls.certificate is not None:
+        _show(context, tls.certificate, tls.key)
+    return context
+
+
+def days_left(certificate: Path) -> float:
+    """Return the days until the first certificate of a file, or an issuer of it there, expires; negative when past.
+
+    Raises OSError or ValueError when the file cannot be read.
+    """
+    return _days_until(_expires(certificate))
+
+
+def authorities_days_left(ca: Path) -> float:
+    """Return the days until the last authority of a file expires; negative when all have expired.
+
+    Raises OSError or ValueError when the file cannot be read.
+    """
+    return max(_days_until(authority.not_valid_after_utc) for authority in _certificates(ca))
+
+
+def is_issued_by(certificate: Path, ca: Path) -> bool:
+    """Say whether a file's first certificate was issued by an authority of `ca`, directly or through the others.
+
+    Raises OSError or ValueError when a file cannot be read.
+    """
+    shown, *between = _certificates(certificate)
+    authorities = _certificates(ca)
+    for _ in range(len(between) + 1):
+        if any(shown == authority or _has_issued(authority, shown) for authority in authorities):
+            return True
+        issuer = next((certificate for certificate in between if _has_issued(certificate, shown)), None)
+        if issuer is None:
+            return False
+        shown = issuer
+    return False
+
+
+def check_files(settings: Settings) -> None:
+    """Check that the files of every TLS table exist and match.
+
+    Raises ConfigError with one line per mistake.
+    """
+    mistakes = [mistake for table, tls in tls_tables(settings) for mistake in mistakes_in(table, tls)]
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def mistakes_in(table: str, tls: TlsTable) -> Iterator[str]:
+    """Return what is missing or does not match in one TLS table, and what to do."""
+    files = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    missing = {name: path for name, path in files.items() if path is not None and not path.is_file()}
+    for name, path in missing.items():
+        yield f"{table}.{name}: {path} does not exist; correct the path"
+    if missing:
+        return
+    try:
+        if isinstance(tls, TlsSettings):
+            client_context(tls)
+        else:
+            ServerTls(table, tls)
+    except (OSError, ValueError) as error:
+        yield f"{table}: ca, certificate and key cannot be used together ({complaint(error)}); correct the files"
+
+
+def complaint(error: OSError | ValueError) -> str:
+    """Describe an error of certificate files without quoting their content."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "unusable").replace("_", " ").lower()
+    return (error.strerror if isinstance(error, OSError) else None) or "unreadable"
+
+
+def _modernize(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)  # those of TLS 1.3 are not concerned, and all permitted
+
+
+def _show(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """Load a certificate and its key; a key with a password is refused instead of asking on the terminal."""
+    context.load_cert_chain(certificate, key, password="")
+
+
+def _expires(certificate: Path) -> datetime:
+    return min(part.not_valid_after_utc for part in _certificates(certificate))
+
+
+def _certificates(path: Path) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(path.read_bytes())
+
+
+def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):  # another name, a key that cannot sign, another key
+        return False
+    return True
+
+
+def _days_until(moment: datetime) -> float:
+    return (moment - datetime.now(UTC)).total_seconds() / _DAY_SECONDS
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return a value that changes when a file is rewritten or replaced; None when there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -1,0 +1,265 @@
+"""Receives orders by MLLP: who may connect, what is stored, and what is answered.
+
+A message is acknowledged only after its orders are synced to disk. Answers and log contain no patient data. No peer can
+block the port: when too many connections are open, the one that was silent longest is closed. A connection also ends if
+its peer never reads the answers, or sends one useless message after another. Each connection has a thread, which also
+does its TLS handshake.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import ssl
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from node import log
+from node.config import OrdersSettings
+from node.errors import where
+from node.hl7 import mllp
+from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge
+from node.hl7.text import read
+from node.metrics import Metrics
+from node.net import admission
+from node.net.callers import RefusalKey, Refusals
+from node.net.tls import ServerTls, complaint
+from node.orders.messages import OrderChange, OrderRefused, read_orders
+from node.orders.store import OrderStore
+
+_CONNECTIONS: Final = 20
+_PATIENCE_SECONDS: Final = 30.0
+_REFUSED_IN_A_ROW: Final = 10
+
+# When the system asks a silent peer whether it is still there, how often then, and how many times in vain. Not every
+# platform has all of them.
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+
+# HL7 table 0357
+_NO_MESSAGE = Complaint(condition="100", text="this is not an HL7 version 2 message; nothing was stored")
+_NOT_KEPT = Complaint(condition="207", text="the order could not be stored; send it again later")
+
+
+class OrderListener:
+    """Accepts connections until closed; with `settings.tls`, only from peers that present a certificate.
+
+    patience_seconds: the limit for a handshake, for the rest of a message, and for sending an answer
+    Raises OSError when the address cannot be opened, and as `ServerTls` does.
+    """
+
+    def __init__(
+        self,
+        settings: OrdersSettings,
+        store: OrderStore,
+        metrics: Metrics,
+        *,
+        zone: ZoneInfo,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        tls = None if settings.tls is None else ServerTls("orders", settings.tls)
+        if tls is not None:
+            metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
+        order_handler = _OrderHandler(store, metrics, zone)
+        self._server = _Server(settings, order_handler, metrics, tls=tls, patience_seconds=patience_seconds)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="orders", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        return int(self._server.server_address[1])
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether connections are still accepted."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Stop accepting, end every connection, and wait briefly for orders that are being stored.
+
+        An order that takes longer was not acknowledged, so its sender sends it again.
+        """
+        self._server.shutdown()
+        self._server.end_connections()
+        self._server.server_close()
+        self._thread.join(timeout=10)
+
+
+class _OrderHandler:
+    """Stores the orders of one message and writes its acknowledgment."""
+
+    def __init__(self, store: OrderStore, metrics: Metrics, zone: ZoneInfo) -> None:
+        self._store, self._metrics, self._zone = store, metrics, zone
+
+    def answer(self, content: bytes) -> tuple[AcknowledgmentCode, bytes]:
+        """Answer AA once every order is synced to disk, otherwise AE or AR; answers contain no patient data."""
+        now = datetime.now(UTC).astimezone(self._zone)
+        try:
+            message = read(content)
+        except ValueError:
+            self._refuse("content", said="no_message")
+            return AcknowledgmentCode.REJECT, acknowledge(
+                None, AcknowledgmentCode.REJECT, now=now, complaint=_NO_MESSAGE
+            )
+        try:
+            for change in read_orders(message):
+                self._keep(change)
+        except OrderRefused as error:
+            self._refuse("content", said=str(error))
+            return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)
+        except Exception as error:  # the boundary to foreign messages and the disk: answer AR, and go on
+            self._refuse("not_kept", said=where(error))
+            return AcknowledgmentCode.REJECT, acknowledge(
+                message, AcknowledgmentCode.REJECT, now=now, complaint=_NOT_KEPT
+            )
+        return AcknowledgmentCode.ACCEPT, acknowledge(message, AcknowledgmentCode.ACCEPT, now=now)
+
+    def _keep(self, change: OrderChange) -> None:
+        """Raises OSError."""
+        (self._store.forget if change.is_cancelled else self._store.keep)(change.order)
+        self._metrics.orders.labels("cancelled" if change.is_cancelled else "kept").inc()
+        log.get().info("order.kept", priority=change.order.priority, cancelled=change.is_cancelled)
+
+    def _refuse(self, reason: str, *, said: str) -> None:
+        self._metrics.orders.labels("refused").inc()
+        self._metrics.orders_refused.labels(reason).inc()
+        (log.get().error if reason == "not_kept" else log.get().warning)("order.refused", reason=said)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """One thread per connection, up to a limit."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = _CONNECTIONS
+
+    def __init__(
+        self,
+        settings: OrdersSettings,
+        order_handler: _OrderHandler,
+        metrics: Metrics,
+        *,
+        tls: ServerTls | None,
+        patience_seconds: float,
+    ) -> None:
+        self.order_handler, self.patience_seconds = order_handler, patience_seconds
+        self._hosts, self._tls, self._metrics = settings.hosts, tls, metrics
+        self._refusals = Refusals()
+        self._open: dict[socket.socket, str] = {}  # and the host of each; who was silent longest comes first
+        self._changed = threading.Condition()
+        super().__init__((settings.host, settings.port), _Connection)
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """Accept a connection. Raises OSError."""
+        connection, address = super().get_request()
+        if self._tls is None:
+            return connection, address
+        context = self._tls.context()
+        return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+    def verify_request(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int]
+    ) -> bool:
+        """Let in whom the settings name; at the limit, who was silent longest makes room."""
+        host = client_address[0]
+        if not admission.is_among(host, self._hosts) or not isinstance(request, socket.socket):
+            self.refuse("caller", host=host)
+            return False
+        with self._changed:
+            if len(self._open) >= _CONNECTIONS:
+                silent = next(iter(self._open))
+                self.refuse("silent", host=self._open.pop(silent))
+                _end(silent)
+            self._open[request] = host
+            self._count()
+        return True
+
+    def refuse(self, reason: str, *, host: str, said: str | None = None) -> None:
+        """Count and log a connection that is refused, or that ends because of an error of its peer."""
+        self._metrics.orders_refused.labels(reason).inc()
+        self._refusals.note(RefusalKey("order.refused", said or reason, host))
+
+    def service_actions(self) -> None:
+        """Log repeated refusals, between two connections."""
+        self._refusals.tell()
+
+    def heard(self, connection: socket.socket) -> None:
+        """Record that a message came on a connection."""
+        with self._changed:
+            if (host := self._open.pop(connection, None)) is not None:
+                self._open[connection] = host
+
+    def closed(self, connection: socket.socket) -> None:
+        """Forget a connection that has ended."""
+        with self._changed:
+            self._open.pop(connection, None)
+            self._count()
+            self._changed.notify_all()
+
+    def end_connections(self, *, limit_seconds: float = 3.0) -> None:
+        """Shut down every connection, and wait for those with an answer under way."""
+        with self._changed:
+            for connection in self._open:
+                _end(connection)
+            self._changed.wait_for(lambda: not self._open, limit_seconds)
+        self._refusals.close()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing: the error may quote a message."""
+
+    def _count(self) -> None:
+        self._metrics.order_connections_open.set(len(self._open))
+
+
+class _Connection(socketserver.BaseRequestHandler):
+    """Answers the messages of one connection in order."""
+
+    server: _Server
+
+    def finish(self) -> None:
+        self.server.closed(self.request)
+
+    def handle(self) -> None:
+        host = self.client_address[0]
+        try:
+            _keep_alive(self.request)
+            if isinstance(self.request, ssl.SSLSocket):
+                self.request.settimeout(self.server.patience_seconds)
+                self.request.do_handshake()
+            self._answer_all(host)
+        except ssl.SSLError as error:
+            self.server.refuse("tls", host=host, said=f"tls: {complaint(error)}")
+        except (mllp.BrokenFrame, OSError) as error:
+            self.server.refuse("connection", host=host, said=type(error).__name__)
+
+    def _answer_all(self, host: str) -> None:
+        """Answer until the peer ends, or sends nothing useful for too long. Raises BrokenFrame and OSError."""
+        server, frames, refused = self.server, mllp.Frames(self.request), 0
+        while (content := frames.next(idle_seconds=None, frame_seconds=server.patience_seconds)) is not None:
+            server.heard(self.request)
+            code, answer = server.order_handler.answer(content)
+            self.request.settimeout(server.patience_seconds)
+            self.request.sendall(mllp.frame(answer))
+            refused = 0 if code is AcknowledgmentCode.ACCEPT else refused + 1
+            if refused == _REFUSED_IN_A_ROW:
+                return server.refuse("useless", host=host)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Let the system detect peers that disappeared silently. Raises OSError."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, int(getattr(socket, name)), value)
+
+
+def _end(connection: socket.socket) -> None:
+    """Shut the connection down, so that the peer and the thread that waits for it see its end.
+
+    Uses the socket's own method: that of TLS would first return to plain text, while an answer may be under way.
+    """
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

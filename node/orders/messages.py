@@ -1,0 +1,152 @@
+"""Reads what a study needs from ORM^O01 and OMI^O23 order messages. Pure.
+
+Only order numbers, the accession number, the study's UID and the priority are read; patient data are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from node.domain import Order, Priority, is_uid
+from node.errors import NodeError
+from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
+from node.hl7.text import Message, Segment
+
+_MESSAGES: Final = {"ORM": "O01", "OMI": "O23"}
+# HL7 table 0119: cancel, discontinue, order cancelled, order discontinued
+_CANCELLED: Final = frozenset(("CA", "DC", "OC", "OD"))
+# HL7 table 0485, and the words that older systems write; any other value is routine
+_PRIORITIES: Final = {"S": Priority.STAT, "STAT": Priority.STAT, "A": Priority.ASAP, "ASAP": Priority.ASAP}
+
+# HL7 table 0357
+_SEGMENT_SEQUENCE, _FIELD_MISSING, _DATA_TYPE, _INTERNAL = "100", "101", "102", "207"
+_TYPE_UNSUPPORTED, _EVENT_UNSUPPORTED, _VERSION_UNSUPPORTED = "200", "201", "203"
+
+
+_LONGEST_ACCESSION: Final = 16
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_MOST_ORDERS: Final = 100  # each is synced to disk before the answer, which should take seconds, not minutes
+
+
+class OrderRefused(NodeError):
+    """A message without a usable order, and the answer for its sender."""
+
+    def __init__(self, code: AcknowledgmentCode, complaint: Complaint) -> None:
+        super().__init__(complaint.text)
+        self.code, self.complaint = code, complaint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderChange:
+    """An order that is placed, changed or cancelled."""
+
+    order: Order
+    is_cancelled: bool
+
+
+def read_orders(message: Message) -> tuple[OrderChange, ...]:
+    """Read every order of a message.
+
+    Raises OrderRefused: AR for what the node never accepts (HL7 2.5.1 2.9.2), AE for what is missing in the message.
+    """
+    kind, trigger = message.header.text(9), message.header.text(9, 2)
+    if kind not in _MESSAGES:
+        raise _rejected(_TYPE_UNSUPPORTED, "only ORM^O01 and OMI^O23 are accepted here")
+    if trigger != _MESSAGES[kind]:
+        raise _rejected(_EVENT_UNSUPPORTED, f"of {kind} only {kind}^{_MESSAGES[kind]} is accepted here")
+    if not message.header.text(12).startswith("2."):
+        raise _rejected(_VERSION_UNSUPPORTED, "only version 2 is read here (MSH-12)")
+    if not message.header.text(10):
+        raise _wrong(_FIELD_MISSING, "the message has no control id (MSH-10)")
+    groups = list(_groups(message))
+    if not groups:
+        raise _wrong(_SEGMENT_SEQUENCE, "the message has no order (ORC)")
+    if len(groups) > _MOST_ORDERS:
+        raise _wrong(_INTERNAL, f"more than {_MOST_ORDERS} orders (ORC) in one message; send them in several")
+    return tuple(_change(group) for group in groups)
+
+
+def _groups(message: Message) -> Iterator[list[Segment]]:
+    """Split a message into its orders: each begins with ORC; earlier segments are about the patient."""
+    group: list[Segment] = []
+    for segment in message.segments:
+        if segment.name == "ORC":
+            if group:
+                yield group
+            group = []
+        if group or segment.name == "ORC":
+            group.append(segment)
+    if group:
+        yield group
+
+
+def _change(group: list[Segment]) -> OrderChange:
+    accession, study_uid = _first(group, ("IPC", 1, 1), ("OBR", 18, 1)), _study_uid(group)
+    filler = _entity(group, ("ORC", 3), ("OBR", 3))
+    if not (accession or study_uid):
+        accession = filler[0] if filler else ""  # where departments use one number for both
+    if not _is_short_string(accession):
+        raise _wrong(
+            _DATA_TYPE,
+            f"an accession number has at most {_LONGEST_ACCESSION} characters, no control character, no backslash",
+        )
+    if not (accession or study_uid):
+        raise _wrong(
+            _FIELD_MISSING, "an order needs an accession number (IPC-1, OBR-18) or a Study Instance UID (IPC-3)"
+        )
+    return OrderChange(
+        order=Order(
+            accession=accession,
+            study_uid=study_uid,
+            placer_number=_entity(group, ("ORC", 2), ("OBR", 2)),
+            filler_number=filler,
+            priority=_priority(group),
+        ),
+        is_cancelled=group[0].text(1) in _CANCELLED,
+    )
+
+
+def _is_short_string(value: str) -> bool:
+    """Say whether an accession number fits a film's header, where it is an SH (PS3.5 6.2)."""
+    return len(value) <= _LONGEST_ACCESSION and "\\" not in value and not _CONTROL.search(value)
+
+
+def _study_uid(group: list[Segment]) -> str:
+    """Return the Study Instance UID: IPC-3, or ZDS-1 as in IHE RAD TF-2 4.4 for messages without IPC."""
+    found = _first(group, ("IPC", 3, 1), ("ZDS", 1, 1))
+    return found if is_uid(found) else ""
+
+
+def _priority(group: list[Segment]) -> Priority:
+    """Return the priority: TQ1-9, before version 2.5 the sixth component of the timing fields, in older ones OBR-5."""
+    said = _first(group, ("TQ1", 9, 1), ("ORC", 7, 6), ("OBR", 27, 6), ("OBR", 5, 1))
+    return _PRIORITIES.get(said.upper(), Priority.ROUTINE)
+
+
+def _first(group: list[Segment], *places: tuple[str, int, int]) -> str:
+    """Return the first value that is present: segment, field, component."""
+    for name, field, component in places:
+        for segment in group:
+            if segment.name == name and (value := segment.text(field, component)):
+                return value
+    return ""
+
+
+def _entity(group: list[Segment], *places: tuple[str, int]) -> tuple[str, ...]:
+    """Return the first entity identifier (EI) that is present."""
+    for name, field in places:
+        for segment in group:
+            if segment.name == name and segment.text(field):
+                return segment.components(field)
+    return ()
+
+
+def _rejected(condition: str, text: str) -> OrderRefused:
+    return OrderRefused(AcknowledgmentCode.REJECT, Complaint(condition=condition, text=text))
+
+
+def _wrong(condition: str, text: str) -> OrderRefused:
+    return OrderRefused(AcknowledgmentCode.ERROR, Complaint(condition=condition, text=text))

@@ -1,0 +1,54 @@
+"""Write `report.txt`: the whole report as plain text, for a person at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from node.domain import Box, Film, Finding, FindingState, Report
+from node.outputs import wording
+from node.outputs.patient import short_text
+
+
+def render(report: Report) -> str:
+    """Return the report as plain text, the research label first."""
+    lines = [wording.intended_use(report), "", f"Study {report.study_uid}"]
+    for film in report.films:
+        lines += ["", wording.film_name(report, film), *(f"  {line}" for line in _film(film))]
+    return "\n".join(lines) + "\n"
+
+
+def _film(film: Film) -> Iterator[str]:
+    yield from wording.about(film)
+    for state in FindingState:
+        if findings := film.in_state(state):
+            yield f"{wording.HEADINGS[state]}:"
+            for finding in findings:
+                yield from (f"  {line}" for line in _finding(finding))
+    if film.sentences:
+        yield "Generated sentences (unreviewed):"
+    for number, sentence in enumerate(film.sentences, 1):
+        boxes = "; ".join(_edges(scored.box) for scored in sentence.boxes) or "no box"
+        yield f"  [{number}] {short_text(wording.spoken(sentence), 2000)} @ {boxes}"
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    """Yield a finding with its probability and, unless it is absent, its side, sentence and boxes.
+
+    The side of an absent finding is only that of its best box: stating it would seem to exclude the other side.
+    """
+    name, probability = short_text(finding.code.meaning), f"probability {finding.probability:.2f}"
+    if finding.state is FindingState.ABSENT:
+        yield f"{name}: {probability}"
+        return
+    side = f", {finding.side}" if finding.side else ""
+    yield f"{name}{side}: {probability}"
+    if finding.sentence is not None:
+        yield f"  sentence [{finding.sentence + 1}]"
+    for name, found in wording.named_boxes(finding):
+        where = f", {found.side}" if found.side else ""
+        yield f"  {name}{where}: {_edges(found.box)} (score {found.score:.2f})"
+
+
+def _edges(box: Box) -> str:
+    left, top, right, bottom = box.edges
+    return f"columns {left:.0f} to {right:.0f}, rows {top:.0f} to {bottom:.0f}"

@@ -1,0 +1,166 @@
+"""The findings of a structured report: a TID 1410 group per reported box, codes if absent, text for sentences.
+
+The structure avoids what OHIF 3.13.2 cannot load (interoperability §2): it needs at least one group, a region in each
+group, and a plain number either in every group or in no group. So the group of every finding has a number, numbers are
+never at the root, and a report has either groups of findings or groups of analyzed squares, which have no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from highdicom.sr import (
+    AlgorithmIdentification,
+    ContainerContentItem,
+    FindingSite,
+    ImageRegion,
+    Measurement,
+    PlanarROIMeasurementsAndQualitativeEvaluations,
+    QualitativeEvaluation,
+    RelationshipTypeValues,
+    TrackingIdentifier,
+)
+from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code as Concept
+
+from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
+from node.outputs import wording
+from node.outputs.patient import long_text, short_text
+from node.outputs.sr.items import code as code_answer
+from node.outputs.sr.items import concept, container, inferred_from, region, source_object, text
+
+STATES: Mapping[FindingState, Concept] = {
+    FindingState.PRESENT: Concept("52101004", "SCT", "Present"),
+    FindingState.INDETERMINATE: Concept("82334004", "SCT", "Indeterminate"),
+    FindingState.ABSENT: Concept("272519000", "SCT", "Absent"),
+}
+SIDES: Mapping[Side, Concept] = {
+    Side.RIGHT: Concept("24028007", "SCT", "Right"),
+    Side.LEFT: Concept("7771000", "SCT", "Left"),
+    Side.BILATERAL: Concept("51440002", "SCT", "Bilateral"),
+}
+PRIVATE_SCHEME = "99CHEX"
+NO_UNITS = Concept("1", "UCUM", "no units")
+BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
+SELECTED_REGION = Concept("111099", "DCM", "Selected region")
+IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
+QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
+
+
+def measurements(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
+    """Encode every reported box, or the analyzed squares if no box is reported (TID 1500 row 6)."""
+    item = container(IMAGING_MEASUREMENTS)
+    for film in report.read_films:
+        source = sources[film.source]
+        if wording.nothing_near(report):
+            item.ContentSequence.extend(_square(report, film, source))
+        for finding in wording.reported(film):
+            for name, box in wording.named_boxes(finding):
+                item.ContentSequence.extend(_group(report, film, finding, name, box, source))
+    return item
+
+
+def evaluations(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem | None:
+    """Encode absent findings, and sentences without a finding group (TID 1500 row 12); None if there are neither.
+
+    A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
+    algorithm is not named again here: PixelMed takes its name for an evaluation with a wrong relationship.
+    """
+    item = container(QUALITATIVE_EVALUATIONS)
+    for film in report.read_films:
+        source = sources[film.source]
+        for finding in film.in_state(FindingState.ABSENT):
+            answer = code_answer(concept(finding.code), STATES[FindingState.ABSENT])
+            item.ContentSequence.append(inferred_from(answer, source_object(source)))
+        for sentence in _loose_sentences(film):
+            grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
+            item.ContentSequence.append(inferred_from(text(wording.spoken(sentence)), *grounds))
+    return item if item.ContentSequence else None
+
+
+def _group(
+    report: Report, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
+) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    """Encode one box of a finding (TID 1410)."""
+    side = box.side or finding.side
+    sites = [FindingSite(concept(finding.site), SIDES[side] if side else None)] if finding.site else None
+    group = PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
+        referenced_region=_image_region(box.box, source),
+        finding_type=concept(finding.code),
+        algorithm_id=_algorithm(report),
+        finding_sites=sites,
+        # float(): highdicom does not accept numpy's float32
+        measurements=[
+            Measurement(name=probability_name(finding), value=round(float(finding.probability), 6), unit=NO_UNITS)
+        ],
+        qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
+        geometric_purpose=BOUNDED_BY,
+    )
+    if finding.sentence is not None:
+        group[0].ContentSequence.append(text(film.sentences[finding.sentence].text))
+    return _separate(group)
+
+
+def probability_name(finding: Finding) -> Concept:
+    """Return the concept name of a finding's probability: a private code per finding, P for present and R for review.
+
+    OHIF 3.13.2 labels a box with the name, value and site of its number, and shows nothing else of the group: with the
+    common name Probability (122157, DCM) findings could not be told apart. OHIF cuts labels at the edge of the
+    viewport, so the finding's name comes first. A finding code of 16 characters makes a Long Code Value.
+    """
+    is_review = finding.state is FindingState.INDETERMINATE
+    letter, end = ("R", ", review, AI probability") if is_review else ("P", ", AI probability")
+    meaning = short_text(finding.code.meaning, 64 - len(end)) + end
+    return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, meaning)
+
+
+def _square(report: Report, film: Film, source: Dataset) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    """Encode the analyzed square of a film without findings, without a number, so that nothing looks measured."""
+    group = PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(
+            uid=wording.analyzed_tracking_uid(report, film), identifier=wording.ANALYZED_SQUARE
+        ),
+        referenced_region=_image_region(wording.analyzed(film), source),
+        finding_type=SELECTED_REGION,
+        algorithm_id=_algorithm(report),
+        geometric_purpose=BOUNDED_BY,
+    )
+    group[0].ContentSequence.append(text(wording.NOTHING_NEAR))
+    return _separate(group)
+
+
+def _separate(
+    group: PlanarROIMeasurementsAndQualitativeEvaluations,
+) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    """Mark the items of a group as separate; highdicom 0.28.2 marks them as continuous text (PS3.3 C.18.8)."""
+    group[0].ContinuityOfContent = "SEPARATE"
+    return group
+
+
+def _image_region(box: Box, source: Dataset) -> ImageRegion:
+    """Encode a box as the region of a group.
+
+    `ImageRegion(...)` of highdicom 0.28.2 parses 22 MB of JSON for the first region, to recognize tiled images: 0.3 s.
+    """
+    item = region(box, source)
+    item.RelationshipType = RelationshipTypeValues.CONTAINS.value
+    return ImageRegion.from_dataset(item, copy=False)
+
+
+def _algorithm(report: Report) -> AlgorithmIdentification:
+    model = report.model
+    return AlgorithmIdentification(
+        name=long_text(model.name),
+        version=long_text(model.version),
+        parameters=[
+            long_text(wording.prompt_set(report)),
+            long_text(f"weights sha256 {model.weights_sha256}, engine {model.engine}"),
+        ],
+    )
+
+
+def _loose_sentences(film: Film) -> Iterator[GroundedSentence]:
+    """Yield the sentences that no group of a reported finding contains."""
+    carried = {finding.sentence for finding in wording.reported(film)}
+    yield from (sentence for index, sentence in enumerate(film.sentences) if index not in carried)

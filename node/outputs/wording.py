@@ -1,0 +1,160 @@
+"""The texts of all outputs, and the selection of findings and boxes that outputs report.
+
+No text concludes "normal": the network may have missed what it did not report.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from node.dicom import identity
+from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Note, Reason, Report, derive_uid
+from node.outputs.patient import short_text
+
+REASONS: Mapping[Reason, str] = {
+    Reason.MODALITY: "it is not a kind of image that this program reads (computed or digital radiograph)",
+    Reason.FOR_PROCESSING: "it holds raw detector data (FOR PROCESSING), not an image made to be looked at",
+    Reason.NOT_CHEST: "its header says that it does not show the chest",
+    Reason.LATERAL: "it is a lateral view; only frontal views are read",
+    Reason.UNDECODABLE: "its pixel data could not be decoded",
+    Reason.NO_PIXELS: "it holds no pixel data",
+    Reason.BLANK: "its picture is blank: all pixels have the same value",
+    Reason.TOO_SMALL: "its picture is too small to be read",
+    Reason.COLOR: "it is a color image; only grayscale images are read",
+    Reason.OWN_OBJECT: "it was made by this program",
+    Reason.DAMAGED: "its stored copy was damaged on the disk of this program; it has to be sent again",
+    Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
+}
+NOTES: Mapping[Note, str] = {
+    Note.VIEW_UNKNOWN: "its header does not state view or body part; it was read as a frontal chest view",
+}
+HEADINGS: Mapping[FindingState, str] = {
+    FindingState.PRESENT: "Present (at or above threshold)",
+    FindingState.INDETERMINATE: "Indeterminate (near the threshold; to be reviewed)",
+    FindingState.ABSENT: "Not seen by the network (below threshold; may have been missed)",
+}
+ANALYZED_SQUARE = "Analyzed square"
+NOTHING_NEAR = (
+    "No prompted finding came near its threshold in the analyzed square. "
+    "This is not a report of a normal film: what was not asked for was not looked for."
+)
+NOTHING_NEAR_LINES = ("No prompted finding near its threshold.", "Not a report of a normal film.")
+"""`NOTHING_NEAR` in few words, for the presentation state."""
+
+
+def check(report: Report) -> None:
+    """Raise ValueError for what no viewer can draw: a box outside its film, or a reported finding without a box."""
+    for film in report.read_films:
+        columns, rows = size(film)
+        boxes = [named.box for finding in film.findings for named in finding.boxes]
+        boxes += [scored.box for sentence in film.sentences for scored in sentence.boxes]
+        for box in [*boxes, analyzed(film)]:
+            if box.left < 0 or box.top < 0 or box.right > columns or box.bottom > rows:
+                raise ValueError(f"a box {box.edges} lies outside its film of {columns} x {rows} pixels")
+        if not all(finding.boxes for finding in reported(film)):
+            raise ValueError("a present or indeterminate finding needs a box")
+
+
+def reported(film: Film) -> tuple[Finding, ...]:
+    """Return the findings that get groups and drawn boxes: present and indeterminate, in prompt order."""
+    return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
+
+
+def nothing_near(report: Report) -> bool:
+    """Return whether films were read and none has a finding to report; then outputs show the analyzed squares."""
+    return bool(report.read_films) and not any(reported(film) for film in report.read_films)
+
+
+def named_boxes(finding: Finding) -> Iterator[tuple[str, FindingBox]]:
+    """Yield each box of a finding with a name: "Pleural effusion", or "Pleural effusion 1/2" and "2/2" for two."""
+    name, count = short_text(finding.code.meaning), len(finding.boxes)
+    for number, box in enumerate(finding.boxes, 1):
+        yield (f"{name} {number}/{count}" if count > 1 else name), box
+
+
+def label(finding: Finding) -> str:
+    """Return the label of a drawn box."""
+    review = " (review)" if finding.state is FindingState.INDETERMINATE else ""
+    return f"{short_text(finding.code.meaning)} {finding.probability:.2f}{review}"
+
+
+def analyzed(film: Film) -> Box:
+    """Return the analyzed square of a film that was read. Raises ValueError for any other."""
+    if film.analyzed is None:
+        raise ValueError("a film that was not read has no analyzed square")
+    return film.analyzed
+
+
+def wrapped(*paragraphs: str, width: int = 90) -> str:
+    """Break paragraphs into lines for viewers that do not wrap (OHIF 3.13.2); CR LF separates lines (PS3.5 6.1.3)."""
+    lines = (textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
+    return "\r\n".join(line for paragraph in lines for line in paragraph)
+
+
+def size(film: Film) -> tuple[int, int]:
+    """Return columns and rows of a film that was read. Raises ValueError for any other."""
+    if film.columns is None or film.rows is None:
+        raise ValueError("a film that was not read has no size")
+    return film.columns, film.rows
+
+
+def analyzed_tracking_uid(report: Report, film: Film) -> str:
+    """Return the tracking UID of the analyzed square of a film."""
+    return derive_uid("analyzed", report.study_uid, film.source, *(f"{edge:.3f}" for edge in analyzed(film).edges))
+
+
+def spoken(sentence: GroundedSentence) -> str:
+    """Quote a sentence that belongs to no finding, with its prompt and the score of its regions."""
+    return f"{sentence.prompt.replace('_', ' ')} (score {sentence.score:.2f}): {sentence.text.strip()}"
+
+
+def film_name(report: Report, film: Film) -> str:
+    """Return the name of a film in texts."""
+    return f"Film {report.films.index(film) + 1} of {len(report.films)} (SOP Instance UID {film.source})"
+
+
+def intended_use(report: Report) -> str:
+    """Return the first text of every output: its purpose, its origin and its limits."""
+    model = report.model
+    return (
+        f"{identity.RESEARCH_LABEL}. Made by {identity.PROGRAM} {identity.VERSION} without review by a person; for "
+        "research use, and to be checked on the images by a physician. "
+        f"Model {model.name} {model.version} (weights sha256 {model.weights_sha256}, engine {model.engine}); "
+        f"{prompt_set(report)}. "
+        "Probabilities are the network's own and were not calibrated for a hospital. "
+        "Only the prompted findings were looked for."
+    )
+
+
+def prompt_set(report: Report) -> str:
+    """Return name, version and hash of the prompt set."""
+    return f"prompt set {report.prompts_name} {report.prompts_version} (sha256 {report.prompts_sha256})"
+
+
+def looked_at(film: Film) -> str:
+    """Return the text about the analyzed part of a film, with the notes of the film."""
+    left, top, right, bottom = (round(edge) for edge in analyzed(film).edges)
+    columns, rows = size(film)
+    where = f"columns {left} to {right}, rows {top} to {bottom} of {columns} x {rows} pixels"
+    is_whole = (left, top, right, bottom) == (0, 0, columns, rows)
+    rest = "That is the whole film." if is_whole else "The rest of the film was not analyzed."
+    notes = "".join(f" Note: {NOTES[note]}." for note in film.notes)
+    return f"Analyzed was the square of {where}. {rest}{notes}"
+
+
+def about(film: Film) -> Iterator[str]:
+    """Yield the texts about a film: the analyzed part, and that nothing was found; or why it was not read."""
+    if not film.is_read:
+        yield not_processed(film)
+        return
+    yield looked_at(film)
+    if not reported(film):
+        yield NOTHING_NEAR
+
+
+def not_processed(film: Film) -> str:
+    """Return the text that says why a film has no result. Raises ValueError for a film that was read."""
+    if film.reason is None:
+        raise ValueError("a film that was read has no such reason")
+    return f"Not processed: {REASONS[film.reason]}. There is no result for it, neither positive nor negative."

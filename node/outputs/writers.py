@@ -1,0 +1,79 @@
+"""The table of writers, and the making of the report that they write."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from pydicom.dataset import Dataset
+from pydicom.uid import UID
+
+from node.dicom import attributes
+from node.domain import Film, ModelIdentity, ObjectReference, OutputObject, PromptSet, Report, derive_uid
+from node.outputs import gsps
+from node.outputs.sr import report as sr
+
+Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
+
+WRITERS: Final[Mapping[str, Writer]] = {"sr": sr.write, "gsps": gsps.write}
+
+SOP_CLASSES: Final[Mapping[str, UID]] = {"sr": sr.SOP_CLASS, "gsps": gsps.SOP_CLASS}
+"""The SOP class that an archive must accept to receive objects of a kind."""
+
+
+def make_report(
+    study_uid: str,
+    films: Iterable[Film],
+    *,
+    model: ModelIdentity,
+    prompts: PromptSet,
+    created_at: datetime,
+    predecessors: tuple[ObjectReference, ...] = (),
+    earlier: tuple[tuple[str, ...], ...] = (),
+) -> Report:
+    """Make a report of films, model and prompt set; the films are sorted, so their order of arrival has no effect."""
+    return Report(
+        study_uid=study_uid,
+        films=tuple(sorted(films, key=lambda film: film.source)),
+        model=model,
+        prompts_name=prompts.name,
+        prompts_version=prompts.version,
+        prompts_sha256=prompts.sha256,
+        created_at=created_at,
+        predecessors=predecessors,
+        earlier=earlier,
+    )
+
+
+def write_objects(
+    report: Report, sources: Mapping[str, Dataset], *, zone: ZoneInfo, kinds: Iterable[str]
+) -> list[tuple[str, Dataset]]:
+    """Write every object of the wanted kinds for one report."""
+    if not report.films:
+        return []
+    named = {uid: _with_series(header) for uid, header in sources.items()}
+    return [(kind, dataset) for kind in kinds for dataset in WRITERS[kind](report, named, zone)]
+
+
+def _with_series(header: Dataset) -> Dataset:
+    """Derive a series UID for a film without it, because a reference to the film needs a series UID (PS3.3 10.8)."""
+    if attributes.text(header, "SeriesInstanceUID"):
+        return header
+    named = copy.copy(header)
+    # Added as a new element, because reading the value of the old element may raise an error.
+    named.add_new("SeriesInstanceUID", "UI", derive_uid("series of", str(header.SOPInstanceUID)))
+    return named
+
+
+def output_of(kind: str, dataset: Dataset) -> OutputObject:
+    """Return the reference of a written object."""
+    return OutputObject(
+        kind=kind,
+        study_uid=str(dataset.StudyInstanceUID),
+        sop_class_uid=str(dataset.SOPClassUID),
+        sop_instance_uid=str(dataset.SOPInstanceUID),
+        series_instance_uid=str(dataset.SeriesInstanceUID),
+    )

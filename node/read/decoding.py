@@ -1,0 +1,309 @@
+"""Decode DICOM pixels to upright gray values; a decoder's errors become `Undecodable`.
+
+Every film that cannot be decoded to gray values raises `Undecodable` with its reason. A decoder may also fail without
+an error, and the node must not then report "nothing found": so a picture with one gray value, or with one gray value in
+the analyzed square, is refused too. Mapping boxes to the stored film needs no pixels; `framing.Framing` does it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import generate_frames
+from pydicom.filereader import read_dataset, read_preamble
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.pixels.utils import pixel_array
+from pydicom.tag import Tag
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    RLELossless,
+)
+
+from node.dicom import attributes, header
+from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
+from node.dicom.grayscale_header import parse_grayscale
+from node.domain import Box, Reason, Side
+from node.errors import ConfigError, Undecodable, is_of_disk
+from node.read import grayscale, pixel_format
+from node.read.framing import Framing, Turn
+
+GrayPicture = npt.NDArray[np.float32]
+BytePicture = npt.NDArray[np.uint8]
+Square = Callable[[int, int], tuple[float, float, float, float]]
+
+_LONG_BYTES = 4096
+_STUDY_INSTANCE_UID = Tag("StudyInstanceUID")
+_CHUNK_BYTES = 2**20
+_MOST_INFLATED_BYTES = 512 * 2**20
+"""Four times the largest film that is decoded (`pixel_format.MAX_PIXELS`, 16 bits); pydicom inflates a file at once."""
+_PLUGINS = ("pylibjpeg", "pyjpegls", "pydicom", "pillow", "gdcm")
+_SIDE_TOLERANCE = 0.05
+_LEAST_CONTRAST = 1 / 255
+_TURNS = {
+    (row, column): Turn(
+        transpose=row in "HF",
+        mirror_columns="R" in (row, column),
+        mirror_rows="H" in (row, column),
+    )
+    for row, column in ("LF", "LH", "RF", "RH", "FL", "FR", "HL", "HR")
+}
+"""Maps PatientOrientation (direction of rows and of columns; PS3.3 C.7.6.1.1.1) to the turn that makes it L, F."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Radiograph:
+    """One decoded film.
+
+    gray: [row, column] of the *upright* film, 0..1; the input of the network's preprocessing
+    picture: [row, column] of the *stored* film, as displayed, 0..255
+    framing: where the analyzed square lies, and how boxes are mapped to the stored film
+    """
+
+    gray: GrayPicture
+    picture: BytePicture
+    framing: Framing
+
+
+def read_header(path: Path) -> Dataset:
+    """Read the header of one DICOM file, with or without preamble and file meta information.
+
+    The dataset has PixelData if the file has it, as `routing.choose` needs; long values are read from the file on first
+    access. Raises Undecodable if the file names no SOP class or no SOP instance, and OSError for an error of the disk.
+    """
+    return _read(path, longest_bytes=_LONG_BYTES)
+
+
+def read_identity(path: Path) -> Dataset:
+    """Read SOP class, SOP instance and study of a DICOM file; raises the errors of `read_header`."""
+    dataset = _read(path, longest_bytes=_LONG_BYTES, stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID)
+    identity = Dataset()
+    with attributes.quiet():
+        for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID"):
+            setattr(identity, keyword, attributes.text(dataset, keyword))
+    return identity
+
+
+def read_file(path: Path) -> Dataset:
+    """Read one DICOM file with its pixels, for `load`; raises the errors of `read_header`.
+
+    If the file ends within its pixel data, PixelData is present but short or empty.
+    """
+    return _read(path, longest_bytes=None)
+
+
+def load(dataset: Dataset, *, gray: str, square: Square) -> Radiograph:
+    """Decode one film whose header has not been parsed yet; parameters and errors as in `decode`."""
+    return decode(dataset, parse_header(dataset), gray=gray, square=square)
+
+
+def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Square) -> Radiograph:
+    """Decode one film and turn it upright.
+
+    dataset: the whole object with its pixels, as `read_file` returns it
+    film_header: its header, parsed
+    gray: the manifest's mode, a key of `grayscale.TABLES`
+    square: maps columns and rows of the upright film to left, top, right, bottom of the square to analyze
+    Raises Undecodable with the film's reason: undecodable, no_pixels, blank, too_small, color, or modality for several
+    frames.
+    """
+    if gray not in grayscale.TABLES:
+        raise ConfigError([f"gray = {gray!r} is not one of {', '.join(grayscale.TABLES)}"])
+    if (reason := pixel_format.reason_against(film_header.pixels)) is not None:
+        raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
+    try:
+        with attributes.quiet():
+            indices, lowest, bits = _stored_values(dataset, film_header)
+        gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
+        levels = grayscale.count_levels(gray_header, indices, lowest=lowest, bits=bits)
+        if np.count_nonzero(levels.exposed) < 2:
+            raise Undecodable(Reason.BLANK, "all pixels have one value")
+        shown = grayscale.displayed(gray_header, levels)
+        seen = shown if gray == "voi" else grayscale.TABLES[gray](gray_header, levels)
+    except (Undecodable, MemoryError):  # lack of memory is no fault of the film
+        raise
+    except Exception as error:  # the boundary to the decoders, which meet any content of a header
+        raise Undecodable(Reason.UNDECODABLE, f"the pixels cannot be decoded ({type(error).__name__})") from error
+    rows, columns = indices.shape
+    turn = _turn(film_header) or Turn()
+    upright = turned(seen.astype(np.float32)[indices], turn)
+    left, top, right, bottom = square(upright.shape[1], upright.shape[0])
+    analyzed = Box(left=left, top=top, right=right, bottom=bottom)
+    refuse_blank(upright, analyzed)
+    return Radiograph(
+        gray=upright,
+        picture=np.rint(shown * 255).astype(np.uint8)[indices],
+        framing=Framing(columns=columns, rows=rows, square=analyzed, turn=turn),
+    )
+
+
+def turned(picture: GrayPicture, turn: Turn) -> GrayPicture:
+    """Turn a stored picture upright; input and result are [row, column]."""
+    upright = picture.T if turn.transpose else picture
+    return np.ascontiguousarray(upright[:: -1 if turn.mirror_rows else 1, :: -1 if turn.mirror_columns else 1])
+
+
+def sides_known(film_header: FilmHeader) -> bool:
+    """Return whether the header states which side of the picture is the patient's left."""
+    return _turn(film_header) is not None
+
+
+def side_of(box: Box, framing: Framing) -> Side | None:
+    """Return on which side of the patient a box lies; only for a film with `sides_known`.
+
+    The box must lie on one side of the middle of the analyzed square, and may cross the middle by 5 % of the square;
+    otherwise None. The patient's right is on the left of an upright film.
+    """
+    x, _, width, _ = framing.to_unit(box)
+    is_right = x + width / 2 <= 0.5 + _SIDE_TOLERANCE
+    is_left = x - width / 2 >= 0.5 - _SIDE_TOLERANCE
+    if is_right == is_left:
+        return None
+    return Side.RIGHT if is_right else Side.LEFT
+
+
+def _turn(film_header: FilmHeader) -> Turn | None:
+    """Return the turn for PatientOrientation; None when its two directions are not those of a frontal film."""
+    directions = film_header.patient_orientation
+    return _TURNS.get((directions[0], directions[1])) if len(directions) == 2 else None
+
+
+def _read(path: Path, *, longest_bytes: int | None, stop_when: header.StopWhen | None = None) -> Dataset:
+    try:
+        with attributes.quiet():
+            _refuse_bomb(path)
+            dataset = header.read(path, longest_bytes=longest_bytes, stop_when=stop_when)
+            if not dataset:
+                # pydicom 3.0.2 discards everything it has read when an encapsulated value has no end.
+                dataset = header.read(path, stop_when=header.at_pixels)
+                if dataset:
+                    dataset.add_new("PixelData", "OB", b"")
+    except (Undecodable, MemoryError):  # lack of memory is no fault of the film
+        raise
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+        if is_of_disk(error):
+            raise
+        raise Undecodable(Reason.UNDECODABLE, f"not readable as DICOM ({type(error).__name__})") from error
+    if not (attributes.text(dataset, "SOPClassUID") and attributes.text(dataset, "SOPInstanceUID")):
+        raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class or no SOP instance")
+    _complete_meta(dataset)
+    return dataset
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Refuse a deflated file (PS3.5 A.5) that is too large when inflated: 0.5 MB may inflate to gigabytes."""
+    with path.open("rb") as file:
+        if not _is_deflated(file):
+            return
+        inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+        while not inflater.eof and (waiting := inflater.unconsumed_tail or file.read(_CHUNK_BYTES)):
+            size += len(inflater.decompress(waiting, _CHUNK_BYTES))
+            if size > _MOST_INFLATED_BYTES:
+                raise Undecodable(Reason.UNDECODABLE, f"inflates to more than {_MOST_INFLATED_BYTES} bytes")
+
+
+def _is_deflated(file: BinaryIO) -> bool:
+    """Return whether the file meta information, read as pydicom 3.0.2 reads it, names the deflated transfer syntax.
+
+    Leaves the file position at what follows the file meta information.
+    """
+    read_preamble(file, force=True)
+    start = file.tell()
+    for is_implicit in (False, True):  # implicit is not allowed (PS3.10 7.1), but pydicom reads it
+        file.seek(start)
+        meta = read_dataset(
+            file, is_implicit, is_little_endian=True, stop_when=lambda tag, _vr, _length: tag >> 16 != 2
+        )
+        if syntax := attributes.text(meta, "TransferSyntaxUID"):
+            return syntax == DeflatedExplicitVRLittleEndian
+    return False
+
+
+def _complete_meta(dataset: Dataset) -> None:
+    """Add the transfer syntax that pydicom detected to a file without file meta information."""
+    meta = getattr(dataset, "file_meta", None) or FileMetaDataset()
+    if not meta.get("TransferSyntaxUID"):
+        is_implicit, is_little_endian = dataset.original_encoding
+        explicit = ExplicitVRLittleEndian if is_little_endian else ExplicitVRBigEndian
+        meta.TransferSyntaxUID = ImplicitVRLittleEndian if is_implicit else explicit
+    dataset.file_meta = meta
+
+
+def _stored_values(dataset: Dataset, film_header: FilmHeader) -> tuple[npt.NDArray[np.uint16], int, int]:
+    """Decode the pixels; return [row, column] stored values minus the lowest possible value, that value, and bits."""
+    pixels = film_header.pixels
+    bits, high, allocated = pixels.bits_stored, pixels.high_bit, pixels.bits_allocated
+    if bits is None or allocated is None or not 1 <= bits <= min(allocated, 16):
+        raise Undecodable(Reason.UNDECODABLE, "the header's bit depth is none that a film has")
+    syntax = UID(film_header.transfer_syntax_uid)
+    _check_length(dataset["PixelData"].value or b"", syntax, pixels, allocated=allocated)
+    plugin = _plugin(syntax)
+    decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=plugin)
+    decoded = decoded.astype(np.int64)
+    lowest = -(2 ** (bits - 1)) if pixels.pixel_representation == 1 else 0
+    shift = 0 if high is None else high + 1 - bits
+    if not 0 <= shift <= allocated - bits:
+        raise Undecodable(Reason.UNDECODABLE, "the header's high bit does not fit its bit depth")
+    if syntax.is_encapsulated and syntax != RLELossless and shift == 0:
+        # A lossy decoder may exceed the declared range; removing the high bits would turn white into black.
+        indices = np.clip(decoded - lowest, 0, 2**bits - 1)
+    else:
+        # Bits outside HighBit and BitsStored hold overlays or nothing (PS3.5 8.1.1).
+        stored = (decoded >> shift) & (2**bits - 1)
+        indices = (stored - lowest) & (2**bits - 1)
+    return indices.astype(np.uint16), lowest, bits
+
+
+def _plugin(syntax: UID) -> str:
+    """Return the name of the decoder to use; "" for uncompressed pixels.
+
+    pydicom would try the decoders in turn, beginning with GDCM, whose assertions abort the whole process (seen with
+    python-gdcm 3.2.6 and an odd number of bytes). So GDCM decodes only what no other decoder can: lossless JPEG.
+    """
+    if not syntax.is_encapsulated:
+        return ""
+    available = get_decoder(syntax).available_plugins
+    return next(plugin for plugin in _PLUGINS if plugin in available)
+
+
+def _check_length(data: bytes, syntax: UID, pixels: PixelFormat, *, allocated: int) -> None:
+    """Refuse pixel data whose length or picture size differs from the header. Raises Undecodable."""
+    rows, columns = pixels.rows or 0, pixels.columns or 0
+    if not data:
+        raise Undecodable(Reason.UNDECODABLE, "the pixel data is empty or cut off")
+    if syntax.is_encapsulated:
+        frame = next(generate_frames(data, number_of_frames=1))
+        is_whole = (
+            pixel_format.rle_length(frame) == rows * columns
+            if syntax == RLELossless
+            else pixel_format.coded_size(frame) == (columns, rows)
+        )
+        if not is_whole:
+            raise Undecodable(Reason.UNDECODABLE, "codestream and header differ in size")
+        return
+    expected = (rows * columns * allocated + 7) // 8
+    if len(data) not in (expected, expected + expected % 2):
+        raise Undecodable(Reason.UNDECODABLE, f"{len(data)} bytes of pixel data, the header says {expected}")
+
+
+def refuse_blank(upright: GrayPicture, analyzed: Box) -> None:
+    """Refuse a film whose analyzed square shows one gray, ignoring the outermost 0.5 % of gray values at each end.
+
+    Raises Undecodable (blank).
+    """
+    left, top, right, bottom = (int(edge) for edge in analyzed.edges)
+    inside = upright[max(top, 0) : bottom, max(left, 0) : right]
+    stride = max(1, min(inside.shape) // 256)
+    low, high = np.quantile(inside[::stride, ::stride], (0.005, 0.995))
+    if high - low < _LEAST_CONTRAST:
+        raise Undecodable(Reason.BLANK, "the analyzed square shows one gray")

@@ -1,0 +1,67 @@
+"""Turn the network's answers into findings: codes from the prompt set, a side and a tracking UID for each box.
+
+Pure functions. A finding is made from a pathology prompt's key, never from generated text or from a region prompt. If
+the prompt states a side, every box has that side. Otherwise the side follows from the position of the box, for a paired
+site on a film that states its sides.
+"""
+
+from __future__ import annotations
+
+from node.domain import Box, Finding, FindingBox, ModelIdentity, Prompt, PromptKind, PromptSet, Side, derive_uid
+from node.read.decoding import side_of
+from node.read.framing import Framing
+from node.read.model import PathologyAnswer, Reading
+
+
+def find(
+    reading: Reading, prompts: PromptSet, *, source: str, framing: Framing, model: ModelIdentity, sides_known: bool
+) -> tuple[Finding, ...]:
+    """Code the answers to the pathology prompts of one film.
+
+    source: SOP Instance UID of the film
+    sides_known: whether the film states its sides (`decoding.sides_known`)
+    Raises ValueError for an answer to any other prompt.
+    """
+    return tuple(
+        _finding(answer, prompts[answer.prompt], source, framing if sides_known else None, model)
+        for answer in reading.pathologies
+    )
+
+
+def _finding(
+    answer: PathologyAnswer, prompt: Prompt, source: str, framing: Framing | None, model: ModelIdentity
+) -> Finding:
+    if prompt.kind is not PromptKind.PATHOLOGY or prompt.finding is None:
+        raise ValueError(f"prompt {prompt.key} asks for no pathology with a code")
+    boxes = tuple(
+        FindingBox(
+            box=scored.box,
+            score=scored.score,
+            tracking_uid=_tracking_uid(source, prompt.key, scored.box, model),
+            side=prompt.side or (side_of(scored.box, framing) if prompt.paired and framing is not None else None),
+        )
+        for scored in answer.boxes
+    )
+    return Finding(
+        prompt=prompt.key,
+        code=prompt.finding,
+        site=prompt.site,
+        side=together([box.side for box in boxes]),
+        probability=answer.probability,
+        state=answer.state,
+        boxes=boxes,
+        sentence=answer.sentence,
+    )
+
+
+def together(sides: list[Side | None]) -> Side | None:
+    """Return the side of a finding from the sides of its boxes: their common side, or both; else None."""
+    known = {side for side in sides if side is not None}
+    if not sides or None in sides:
+        return None
+    return known.pop() if len(known) == 1 else Side.BILATERAL
+
+
+def _tracking_uid(source: str, key: str, box: Box, model: ModelIdentity) -> str:
+    edges = [f"{edge:.3f}" for edge in box.edges]
+    return derive_uid("tracking", source, key, *edges, model.name, model.version, model.weights_sha256)

@@ -1,0 +1,181 @@
+"""Map stored pixel values to displayed gray: the DICOM grayscale pipeline as a table (PS3.4 N.2).
+
+A film has at most 65536 different stored values. So every step (modality LUT, VOI LUT or window, inversion, padding)
+works on a table of the possible values and their counts, and the picture is looked up once at the end.
+
+The table look-up is not pydicom's: `apply_voi` 3.0.2 keeps the index in the type of the *output*, so that an 8-bit LUT
+over 12-bit values wraps around, and `apply_modality_lut` accepts no 12-bit LUT. The windows are not pydicom's because
+those refuse or propagate a NaN, and return the stored range instead of 0..1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from node.dicom.grayscale_header import GrayscaleHeader, LookUpTable, UnusableTable
+
+FloatTable = npt.NDArray[np.float64]
+
+_TAIL = 0.005
+"""Share of pixels ignored at each end if a film has no window: markers and collimation must not set the contrast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """The stored values of one film.
+
+    values: [level], every value that the declared bits can hold, in steps of 1
+    counts: [level], how many pixels have the value
+    padding: [level], whether the value marks pixels outside the exposed field (PS3.3 C.7.5.1.1.2)
+    """
+
+    values: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    padding: npt.NDArray[np.bool_]
+
+    @property
+    def exposed(self) -> npt.NDArray[np.bool_]:
+        """Which values occur inside the exposed field."""
+        return (self.counts > 0) & ~self.padding
+
+
+def count_levels(header: GrayscaleHeader, indices: npt.NDArray[np.uint16], *, lowest: int, bits: int) -> Levels:
+    """Count stored values; `indices` are stored values minus `lowest`, the smallest value that `bits` can hold."""
+    values = np.arange(lowest, lowest + 2**bits)
+    return Levels(
+        values=values,
+        counts=np.bincount(indices.ravel(), minlength=values.size),
+        padding=_padding(header, values),
+    )
+
+
+def displayed(header: GrayscaleHeader, levels: Levels) -> FloatTable:
+    """Return the displayed gray of every level, 0 black to 1 white: modality, VOI, polarity; padding is black.
+
+    Uses the first of several VOI LUTs or windows, and a LUT rather than a window. A window that is absent, NaN or not
+    positive is replaced by the range of the exposed values without the outermost 0.5 % of pixels at each end.
+    Raises ValueError for a LUT that cannot be used.
+    """
+    modality = _modality(header, levels.values)
+    if header.voi_lut is not None:
+        table = _usable(header.voi_lut)
+        gray = _look_up(table, modality) / table.top
+    elif (windowed := _window(header, modality)) is not None:
+        gray = windowed
+    else:
+        gray = _stretch(modality, *_range(modality, levels, tail=_TAIL))
+    if header.is_inverted:
+        gray = 1.0 - gray
+    return np.where(levels.padding, 0.0, gray)
+
+
+def equalized(header: GrayscaleHeader, levels: Levels) -> FloatTable:
+    """Return the gray of every level as in the published weights' training pictures (spec §15), 0..1 in 255 steps.
+
+    Stretches modality values from minimum to maximum to 8 bits (rounded down, like a cast), inverts them for
+    MONOCHROME1, and equalizes the histogram of the whole picture.
+    """
+    modality = _modality(header, levels.values)
+    eight = np.floor(_stretch(modality, *_range(modality, levels, tail=0.0)) * 255).astype(np.int64)
+    if header.is_inverted:
+        eight = 255 - eight
+    eight = np.where(levels.padding, 0, eight)
+    histogram = np.bincount(eight, weights=levels.counts, minlength=256).astype(np.int64)
+    return _equalize(histogram)[eight] / 255.0
+
+
+TABLES: dict[str, Callable[[GrayscaleHeader, Levels], FloatTable]] = {"voi": displayed, "mimic_jpg": equalized}
+"""The `gray` modes of a model's manifest."""
+
+
+def _equalize(histogram: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the table of OpenCV's equalizeHist: the first gray that occurs becomes 0; float32, half to even."""
+    first = int(np.flatnonzero(histogram)[0])
+    rest = int(histogram.sum() - histogram[first])
+    if rest == 0:
+        return np.arange(256, dtype=np.int64)
+    reached = np.cumsum(histogram) - histogram[: first + 1].sum()
+    scaled = np.rint(reached.astype(np.float32) * (np.float32(255) / np.float32(rest)))
+    table: npt.NDArray[np.int64] = np.clip(scaled, 0, 255).astype(np.int64)
+    return table
+
+
+def _modality(header: GrayscaleHeader, values: npt.NDArray[np.int64]) -> FloatTable:
+    """Apply the modality LUT, or else slope and intercept (PS3.3 C.11.1); a slope of 0 or NaN is ignored."""
+    if header.modality_lut is not None:
+        return _look_up(_usable(header.modality_lut), values)
+    return values.astype(np.float64) * (header.rescale_slope or 1.0) + (header.rescale_intercept or 0.0)
+
+
+def _usable(table: LookUpTable | UnusableTable) -> LookUpTable:
+    """Return a LUT. Raises ValueError for an unusable LUT, because a film must not be shown without its LUT."""
+    if isinstance(table, UnusableTable):
+        raise ValueError(table.reason)
+    return table
+
+
+def _look_up(table: LookUpTable, inputs: npt.NDArray[np.int64] | FloatTable) -> FloatTable:
+    """Map values through a LUT (PS3.3 C.11.1.1); values outside its range get its first or last entry."""
+    first = table.first
+    if first >= 2**15 and inputs.min() < 0:
+        first -= 2**16  # encoded as US although the input is signed
+    indices = np.clip(np.rint(inputs) - first, 0, table.entries.size - 1).astype(np.int64)
+    found: FloatTable = table.entries[indices].astype(np.float64)
+    return found
+
+
+def _window(header: GrayscaleHeader, values: FloatTable) -> FloatTable | None:
+    """Apply the first window (PS3.3 C.11.2.1.2 and .3); None when it is absent or cannot be used."""
+    center, width = header.window_center, header.window_width
+    if center is None or width is None or width <= 0:
+        return None
+    if header.voi_lut_function == "SIGMOID":
+        with np.errstate(over="ignore"):  # a very narrow window is a threshold
+            return 1.0 / (1.0 + np.exp(np.clip(-4.0 * (values - center) / width, -700.0, 700.0)))
+    if header.voi_lut_function == "LINEAR_EXACT":
+        return _stretch(values, center - width / 2, center + width / 2)
+    if width < 1:
+        return None
+    return _stretch(values, center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
+
+
+def _stretch(values: FloatTable, low: float, high: float) -> FloatTable:
+    """Map low..high to 0..1 and clip; if low and high are equal, apply a threshold."""
+    if high <= low:
+        return (values > low).astype(np.float64)
+    with np.errstate(over="ignore"):  # so is a very narrow range
+        return np.clip((values - low) / (high - low), 0.0, 1.0)
+
+
+def _range(values: FloatTable, levels: Levels, *, tail: float) -> tuple[float, float]:
+    """Return the lowest and highest exposed value, ignoring a share `tail` of the pixels at each end.
+
+    If nearly all pixels have the same value, returns the whole range.
+    """
+    exposed = levels.exposed
+    order = np.argsort(values[exposed], kind="stable")
+    rising, counts = values[exposed][order], levels.counts[exposed][order]
+    reached = np.cumsum(counts) / counts.sum()
+    low = float(rising[np.searchsorted(reached, tail, side="right")])
+    high = float(rising[np.searchsorted(reached, 1.0 - tail, side="left")])
+    return (low, high) if low < high else (float(rising[0]), float(rising[-1]))
+
+
+def _padding(header: GrayscaleHeader, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mark the padding value or range; a value encoded with the wrong sign is converted to the sign of the film."""
+    value, limit = header.pixel_padding_value, header.pixel_padding_range_limit
+    if value is None:
+        return np.zeros(values.shape, dtype=bool)
+    ends = [_signed_as(end, values) for end in (value, value if limit is None else limit)]
+    return (values >= min(ends)) & (values <= max(ends))
+
+
+def _signed_as(value: int, values: npt.NDArray[np.int64]) -> int:
+    """Convert a 16-bit value to signed if the film's values are signed, else to unsigned."""
+    if values[0] < 0 and value >= 2**15:
+        return value - 2**16
+    return value + 2**16 if values[0] >= 0 and value < 0 else value

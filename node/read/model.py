@@ -1,0 +1,262 @@
+"""The node's interface to the network: the `Reader` protocol, and the reader that opens a model directory.
+
+This is the only file of the node that imports `models`, and only inside functions: the node itself runs without torch.
+Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
+from node.errors import InputError
+from node.read.decoding import Radiograph
+from node.read.framing import Framing
+
+if TYPE_CHECKING:
+    from models.reading.answers import ReaderPrompt
+    from models.reading.reader import ChexReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathologyAnswer:
+    """What the network says about one pathology prompt; sentence: index in the reading's sentences."""
+
+    prompt: str
+    probability: float
+    state: FindingState
+    boxes: tuple[ScoredBox, ...]
+    sentence: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the network says about one film."""
+
+    sentences: tuple[GroundedSentence, ...]
+    pathologies: tuple[PathologyAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmQuestion:
+    """An interactive question: a prompt, a box in pixels of the stored film, or both together."""
+
+    prompt: str | None = None
+    box: Box | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmAnswer:
+    """The answer to one question; positive when score is above 0.5."""
+
+    question: FilmQuestion
+    sentence: str
+    score: float
+    positive: bool
+    boxes: tuple[ScoredBox, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """A runtime that was wanted and does not run here.
+
+    engine: name of the runtime, a value of the setting `model.engine`
+    reason: not_installed, no_gpu, no_graphs, not_built or not_loaded
+    message: what to do
+    """
+
+    engine: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRule:
+    """What a model needs of a film: `gray` names the gray values, `square` returns the analyzed part of the film."""
+
+    gray: str
+    square: Callable[[int, int], tuple[float, float, float, float]]
+
+
+class Reader(Protocol):
+    """Reads films. `gray` names the gray values it needs, `square` returns the part of an upright film it analyzes."""
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The network that answers."""
+
+    @property
+    def fallbacks(self) -> Sequence[Fallback]:
+        """The runtimes that were tried before the runtime in use, in order."""
+
+    @property
+    def gray(self) -> str:
+        """`voi` or `mimic_jpg` (design §4)."""
+
+    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        """Read one film."""
+
+    def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+        """Answer questions about one film, each on its own."""
+
+
+def check_files(directory: Path, *, engine: str) -> None:
+    """Check that the files for `open_reader` exist, without opening them. Raises InputError that says what to do."""
+    from models import directory as directories
+    from models.errors import ModelError
+
+    try:
+        directories.check_files(directory, engine=engine)
+    except ModelError as error:
+        raise InputError(str(error)) from error
+
+
+def read_film_rule(directory: Path) -> FilmRule:
+    """Read what a model needs of a film from its manifest. Raises InputError if the manifest cannot be read."""
+    from models.errors import ModelError
+    from models.manifest import read_manifest
+    from models.reading.preprocess import square
+
+    try:
+        manifest = read_manifest(directory)
+    except ModelError as error:
+        raise InputError(str(error)) from error
+    return FilmRule(gray=str(manifest.gray), square=lambda columns, rows: square(columns, rows, manifest.input))
+
+
+def open_reader(
+    directory: Path,
+    *,
+    prompts: PromptSet,
+    engine: str,
+    threads: int = 0,
+    engines: Path | None = None,
+    on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
+) -> Reader:
+    """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
+
+    engine: the setting `model.engine`
+    engines: folder for the TensorRT engines built for a GPU
+    on_written: called with the number of generated tokens and the seconds they took
+    Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
+    prompts and thresholds do not match.
+    """
+    from models.errors import ModelError
+    from models.manifest import MANIFEST
+    from models.reading.reader import open_reader as open_model
+
+    try:
+        network = open_model(directory, engine=engine, threads=threads, engines=engines, on_written=on_written)
+        network.check(_to_network(prompts))
+        manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+        return _NetworkReader(network, manifest_sha256)
+    except ModelError as error:
+        raise InputError(str(error)) from error
+
+
+def read_parity(directory: Path) -> Mapping[str, Mapping[str, float]]:
+    """Read how far the exported graphs differ from the network: `max_abs` and `tolerance` by stage (design §4).
+
+    Empty if the directory has no parity proof, as without exported graphs. `open_reader` checks the proof.
+    """
+    path = directory / "parity.json"
+    if not path.exists():
+        return {}
+    stages: Mapping[str, Mapping[str, float]] = json.loads(path.read_bytes())["stages"]
+    return stages
+
+
+class _NetworkReader:
+    """A `Reader` on top of `models.reading.reader`."""
+
+    def __init__(self, network: ChexReader, manifest_sha256: str) -> None:
+        self._network = network
+        manifest = network.manifest
+        self.gray = str(manifest.gray)
+        self.fallbacks = tuple(
+            Fallback(engine=fallback.engine, reason=fallback.reason, message=fallback.message)
+            for fallback in network.fallbacks
+        )
+        self.identity = ModelIdentity(
+            name=manifest.name,
+            version=manifest.version,
+            weights_sha256=network.weights_sha256,
+            engine=network.engine_name,
+            manifest_sha256=manifest_sha256,
+        )
+
+    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        return self._network.square(columns, rows)
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        said = self._network.report(self._network.look(image.gray), _to_network(prompts))
+        return Reading(
+            sentences=tuple(
+                GroundedSentence(
+                    text=sentence.text,
+                    prompt=sentence.key,
+                    score=float(sentence.score),
+                    boxes=_to_image(sentence.boxes, sentence.box_scores, image.framing),
+                )
+                for sentence in said.sentences
+            ),
+            pathologies=tuple(
+                PathologyAnswer(
+                    prompt=prompt.key,
+                    probability=float(prompt.probability),
+                    state=FindingState(prompt.state),
+                    boxes=_to_image(prompt.boxes, prompt.box_scores, image.framing),
+                    sentence=prompt.sentence,
+                )
+                for prompt in said.prompts
+                if prompt.kind == PromptKind.PATHOLOGY.value
+                and prompt.probability is not None
+                and prompt.state is not None
+            ),
+        )
+
+    def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+        from models.reading.answers import Question as NetworkQuestion
+
+        asked = [
+            NetworkQuestion(
+                prompt=question.prompt,
+                box=image.framing.to_unit(question.box) if question.box is not None else None,
+            )
+            for question in questions
+        ]
+        answers = self._network.ask(self._network.look(image.gray), asked, reference=_to_network(prompts))
+        return [
+            FilmAnswer(
+                question=question,
+                sentence=answer.sentence,
+                score=float(answer.score),
+                positive=bool(answer.positive),
+                boxes=_to_image(answer.boxes, answer.box_scores, image.framing),
+            )
+            for question, answer in zip(questions, answers, strict=True)
+        ]
+
+
+def _to_network(prompts: PromptSet) -> tuple[ReaderPrompt, ...]:
+    from models.reading.answers import ReaderPrompt
+
+    return tuple(
+        ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
+        for prompt in prompts.prompts
+    )
+
+
+def _to_image(boxes: Iterable[Sequence[float]], scores: Iterable[float], framing: Framing) -> tuple[ScoredBox, ...]:
+    return tuple(
+        ScoredBox(box=framing.to_image((float(x), float(y), float(width), float(height))), score=float(score))
+        for (x, y, width, height), score in zip(boxes, scores, strict=True)
+    )

@@ -1,0 +1,116 @@
+"""Check what a header declares about its pixels, before any memory is allocated for them.
+
+The limits are defined here once, for the decision about a film (`routing`) and for its decoding (`decoding`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from node.dicom.film_header import PixelFormat
+from node.domain import Reason
+
+MIN_SIDE = 64
+"""In pixels. Smaller pictures are thumbnails or test objects: the network's input has 224 pixels a side."""
+
+MAX_PIXELS = 64 * 1024 * 1024
+"""8192 x 8192. No detector makes a larger chest film; a header that declares more is damaged or hostile."""
+
+_GRAY = ("MONOCHROME1", "MONOCHROME2")
+_JPEG_FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7))
+
+
+class Objection(NamedTuple):
+    """Why an object is not read, and the keyword of the attribute that gave the reason."""
+
+    reason: Reason
+    keyword: str
+
+
+def reason_against(pixels: PixelFormat) -> Reason | None:
+    """Return why a header's pixels are not one gray film of a usable size; None when they are."""
+    found = objection(pixels)
+    return None if found is None else found.reason
+
+
+def objection(pixels: PixelFormat) -> Objection | None:
+    """Return why a header's pixels are not one gray film of a usable size, with the attribute; None when they are.
+
+    Several frames are a cine run, a tomosynthesis or a stack, which are other kinds of examination: `modality`. More
+    than `MAX_PIXELS` is `undecodable`.
+    """
+    rows, columns = pixels.rows, pixels.columns
+    if not pixels.has_pixel_data:
+        return Objection(Reason.NO_PIXELS, "PixelData")
+    if not rows or not columns:
+        return Objection(Reason.NO_PIXELS, "Columns" if rows else "Rows")
+    if (pixels.number_of_frames or 1) > 1:
+        return Objection(Reason.MODALITY, "NumberOfFrames")
+    if (pixels.samples_per_pixel or 1) > 1:
+        return Objection(Reason.COLOR, "SamplesPerPixel")
+    photometric = pixels.photometric_interpretation.upper()
+    if photometric and photometric not in _GRAY:
+        return Objection(Reason.COLOR, "PhotometricInterpretation")
+    shorter = "Rows" if rows < columns else "Columns"
+    if min(rows, columns) < MIN_SIDE:
+        return Objection(Reason.TOO_SMALL, shorter)
+    if rows * columns > MAX_PIXELS:
+        return Objection(Reason.UNDECODABLE, "Columns" if shorter == "Rows" else "Rows")
+    return None
+
+
+def coded_size(frame: bytes) -> tuple[int, int] | None:
+    """Read columns and rows from a JPEG, JPEG-LS or JPEG 2000 codestream with one gray component; None for any other.
+
+    A decoder allocates memory by the codestream, not by the DICOM header (ISO 10918-1 B.2.2, 14495-1 C.2.2,
+    15444-1 A.5.1): a codestream that disagrees with the header is not decoded.
+    """
+    start = _codestream(frame)
+    if frame[start : start + 4] == b"\xff\x4f\xff\x51" and len(frame) >= start + 42:
+        x_size, y_size, x_offset, y_offset = (
+            int.from_bytes(frame[start + at : start + at + 4], "big") for at in (8, 12, 16, 20)
+        )
+        is_gray = int.from_bytes(frame[start + 40 : start + 42], "big") == 1
+        return (x_size - x_offset, y_size - y_offset) if is_gray else None
+    return _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else None
+
+
+def _codestream(frame: bytes) -> int:
+    """Return where a JPEG 2000 codestream begins: at 0, or after the boxes of a JP2 file, which PS3.5 A.4.4 forbids."""
+    at = 0
+    if frame[:8] != b"\0\0\0\x0cjP  ":
+        return at
+    while at + 8 <= len(frame) and frame[at + 4 : at + 8] != b"jp2c":
+        length = int.from_bytes(frame[at : at + 4], "big")
+        at += length if length >= 8 else len(frame)  # 0 "to the end", 1 "extended": no header needs them
+    return at + 8
+
+
+def _jpeg_size(frame: bytes) -> tuple[int, int] | None:
+    """Read columns and rows from the frame header of a JPEG or JPEG-LS codestream; None if it is not one component."""
+    at = 2
+    while at + 10 <= len(frame) and frame[at] == 0xFF:
+        marker = frame[at + 1]
+        if marker in _JPEG_FRAMES:
+            size = int.from_bytes(frame[at + 7 : at + 9], "big"), int.from_bytes(frame[at + 5 : at + 7], "big")
+            return size if frame[at + 9] == 1 else None
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4], "big")
+    return None
+
+
+def rle_length(frame: bytes) -> int:
+    """Return the unpacked length of the first segment of an RLE frame, in bytes: its pixels (PS3.5 G.3, G.4)."""
+    first, second = (int.from_bytes(frame[at : at + 4], "little") for at in (4, 8))
+    segment = frame[first : second or len(frame)]
+    at = length = 0
+    while at < len(segment):
+        control = segment[at]
+        if control < 128:
+            length += min(control + 1, len(segment) - at - 1)  # a padding byte at the end is a literal of length 0
+            at += control + 2
+        elif control > 128:
+            length += 257 - control
+            at += 2
+        else:
+            at += 1
+    return length

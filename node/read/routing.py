@@ -1,0 +1,356 @@
+"""Decide which received objects are read, which are answered with "not processed", and which are left alone.
+
+A pure function of one value: `choose(header)` takes a `FilmHeader` and returns a `Decision`.
+
+`RULES`, at the end of this file, is the table: the first rule that applies decides, and `node explain` shows what each
+rule found. A missing result must not be taken for a normal film, so every image that is not read gets an answer with a
+reason; objects that are not images get no answer. An object to which no rule applies is read, with the note
+view_unknown unless its header names the view and the body part.
+
+Body part. BodyPartExamined decides, else the anatomic region's code, else the descriptions if they name either the
+chest or other parts, but not both. Chest with abdomen (a babygram) and ribs are not chest films: the lungs fill only a
+part of the picture, or the exposure is for bones, and the network was trained on neither.
+
+View. One attribute that says lateral or oblique decides, whatever the others say: a lateral film read as frontal gives
+meaningless boxes, while a frontal film that is not read gives a visible answer. Oblique films share the reason
+`lateral`. Decubitus films (LLD, RLD) are frontal projections of a patient who lies on one side. They are read, with
+view_unknown, because fluid and air lie in other places than in the training films.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from pydicom.config import IGNORE
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
+from pydicom.uid import (
+    UID,
+    ComputedRadiographyImageStorage,
+    DigitalXRayImageStorageForPresentation,
+    DigitalXRayImageStorageForProcessing,
+    MultiFrameGrayscaleByteSecondaryCaptureImageStorage,
+    MultiFrameGrayscaleWordSecondaryCaptureImageStorage,
+    MultiFrameTrueColorSecondaryCaptureImageStorage,
+    SecondaryCaptureImageStorage,
+)
+
+from node.dicom.film_header import ConceptCode, FilmHeader
+from node.domain import Note, Reason
+from node.read import pixel_format
+from node.read.pixel_format import Objection
+
+
+class Action(StrEnum):
+    """What happens to a received object."""
+
+    READ = "read"
+    ANSWER = "answer"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What happens to one object and why; reason: None for an object that is read."""
+
+    action: Action
+    reason: Reason | None = None
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One line of the table.
+
+    about: describes the objects to which the rule applies
+    action: what happens to such an object
+    looks_at: keywords of the attributes that the rule reads
+    find: returns the reason and the attribute that gave it if the rule applies to a header, else None
+    """
+
+    about: str
+    action: Action
+    looks_at: tuple[str, ...]
+    find: Callable[[FilmHeader], Objection | None]
+
+
+_RADIOGRAPHS = frozenset(
+    (
+        ComputedRadiographyImageStorage,
+        DigitalXRayImageStorageForPresentation,
+        DigitalXRayImageStorageForProcessing,
+    )
+)
+_CAPTURES = frozenset(
+    (
+        SecondaryCaptureImageStorage,
+        MultiFrameGrayscaleByteSecondaryCaptureImageStorage,
+        MultiFrameGrayscaleWordSecondaryCaptureImageStorage,
+        MultiFrameTrueColorSecondaryCaptureImageStorage,
+    )
+)
+_MODALITIES = frozenset(("CR", "DX", "RG"))
+_NOT_PHOTOGRAPHED = frozenset(("SD", "DRW", "SYN"))  # ConversionType (PS3.3 C.8.6.1): document, drawing, synthetic
+
+_CHEST = re.compile(r"(CHEST|THORAX|TORAX|TORACE|LUNGS?|LUNGE|POUMONS?|CXR)(PA|AP|LAT|LATERAL)?")
+_OTHER_PARTS = re.compile(
+    r"ABDOMEN|ABD|ABDOMINAL|BABYGRAM|PELVIS|PELVIC|HIP|HIPS|KNEE|KNEES|ANKLE|FOOT|FEET|TOE|LEG|LEGS|FEMUR|TIBIA|FIBULA"
+    r"|THIGH|HEEL|CALCANEUS|HAND|HANDS|WRIST|FINGER|THUMB|ELBOW|FOREARM|ARM|HUMERUS|SHOULDER|SHOULDERS|SCAPULA|CLAVICLE"
+    r"|STERNUM|RIB|RIBS|SPINE|SPINAL|CSPINE|TSPINE|LSPINE|CERVICAL|LUMBAR|SACRUM|COCCYX|NECK|SKULL|HEAD|FACE|FACIAL|SINUS"
+    r"|SINUSES|JAW|MANDIBLE|TEETH|DENTAL|ORBIT|BREAST|EXTREMITY|WHOLEBODY|SKELETON"
+)
+_NO_PART = frozenset(("", "UNKNOWN", "UNDEFINED", "OTHER", "NONE", "UNSPECIFIED", "NA"))
+
+_FRONTAL_WORDS = frozenset(("AP", "PA", "FRONTAL", "POSTEROANTERIOR", "ANTEROPOSTERIOR"))
+_DECUBITUS = re.compile(r"[RL]LD|DECUB\w*")
+_SLANTED = re.compile(r"[RL]?(LAT|LATERALE?|LATERALIS)|LATERO\w*|PROFIL|SEITLICH|OBL|OBLIQUE?|SWIMMERS?")
+_SLANTED_TERMS = re.compile(r"LL|RL|LATL|LATR|ML|LM|LLO|RLO|LAO|RAO|LPO|RPO")  # too short to look for in descriptions
+
+_OPEN_ENDED = re.compile(r"(DECUB|LATERO)\w+")  # shown by this prefix only
+_DESCRIPTIONS = ("SeriesDescription", "ProtocolName", "StudyDescription")
+
+_CHEST_CODES = (codes.SCT.Chest, codes.SCT.ThoracicStructure, codes.SCT.Lung)
+_SLANTED_CODES = (
+    codes.SCT.LateralProjection,
+    codes.SCT.LeftLateral,
+    codes.SCT.RightLateral,
+    codes.SCT.LateralMedial,
+    codes.SCT.MedioLateralProjection,
+    codes.SCT.Sagittal,
+    codes.SCT.ObliqueProjection,
+    codes.SCT.LeftOblique,
+    codes.SCT.RightOblique,
+    codes.SCT.LeftAnteriorOblique,
+    codes.SCT.LeftPosteriorOblique,
+    codes.SCT.RightAnteriorOblique,
+    codes.SCT.RightPosteriorOblique,
+    codes.SCT.LateralOblique,
+    codes.SCT.MedialOblique,
+    codes.SCT.AnteroPosteriorOblique,
+    codes.SCT.PosteroAnteriorOblique,
+    codes.SCT.FrontalOblique,
+)
+_FRONTAL_CODES = (codes.SCT.Frontal, codes.SCT.PosteroAnterior, codes.SCT.AnteroPosterior)
+
+
+def choose(header: FilmHeader) -> Decision:
+    """Decide by its header what happens to one received object."""
+    for rule, objection in apply_rules(header):
+        if objection is not None:
+            return Decision(action=rule.action, reason=objection.reason)
+    return Decision(action=Action.READ, notes=() if _is_named(header) else (Note.VIEW_UNKNOWN,))
+
+
+def apply_rules(header: FilmHeader) -> Iterator[tuple[Rule, Objection | None]]:
+    """Try the rules in order until a rule applies, and yield each with what it found."""
+    for rule in RULES:
+        objection = rule.find(header)
+        yield rule, objection
+        if objection is not None:
+            return
+
+
+def words_that_count(value: str) -> tuple[str, ...]:
+    """Return the words of a text that the rules know, sorted and in upper case; the rest of the text is left out."""
+    known = (_CHEST, _OTHER_PARTS, _SLANTED, _SLANTED_TERMS, _DECUBITUS)
+    words = (word for word in _words(value) if word in _FRONTAL_WORDS or any(terms.fullmatch(word) for terms in known))
+    return tuple(sorted({_OPEN_ENDED.sub(r"\1", word) for word in words}))
+
+
+def _own_object(header: FilmHeader) -> Objection | None:
+    return Objection(Reason.OWN_OBJECT, "ContributingEquipmentSequence") if header.is_own else None
+
+
+def _no_image(header: FilmHeader) -> Objection | None:
+    """Recognize images by the registered name of their SOP class (PS3.6 A), or by Rows if the class is private."""
+    name = UID(header.sop_class_uid, validation_mode=IGNORE).name
+    if "Storage" in name:
+        return None if "Image Storage" in name else Objection(Reason.MODALITY, "SOPClassUID")
+    return Objection(Reason.MODALITY, "Rows") if header.pixels.rows is None else None
+
+
+def _no_radiograph(header: FilmHeader) -> Objection | None:
+    """Object to everything but a radiograph: a CR or DX object, or a secondary capture of a radiograph.
+
+    Mammography and dental units also make CR objects, so their modality must be that of a radiograph, or empty. A
+    secondary capture may show anything: its modality must be that of a radiograph, or empty if a chest is named.
+    """
+    storage_class = header.sop_class_uid
+    modality = header.modality.upper()
+    is_capture = storage_class in _CAPTURES
+    if not is_capture and storage_class not in _RADIOGRAPHS:
+        return Objection(Reason.MODALITY, "SOPClassUID")
+    if is_capture and header.conversion_type.upper() in _NOT_PHOTOGRAPHED:
+        return Objection(Reason.MODALITY, "ConversionType")
+    if modality in _MODALITIES or (not modality and (not is_capture or _part(header).is_chest is True)):
+        return None
+    return Objection(Reason.MODALITY, "Modality")
+
+
+def _raw(header: FilmHeader) -> Objection | None:
+    """Recognize raw detector values, which are not meant for display (PS3.3 C.8.11.2)."""
+    if header.sop_class_uid == DigitalXRayImageStorageForProcessing:
+        return Objection(Reason.FOR_PROCESSING, "SOPClassUID")
+    if header.presentation_intent_type.upper() == "FOR PROCESSING":
+        return Objection(Reason.FOR_PROCESSING, "PresentationIntentType")
+    return None
+
+
+def _other_part(header: FilmHeader) -> Objection | None:
+    part = _part(header)
+    return Objection(Reason.NOT_CHEST, part.keyword) if part.is_chest is False else None
+
+
+class _Part(NamedTuple):
+    """Whether a film shows a chest, or None if no attribute says so; and the attribute that decides."""
+
+    is_chest: bool | None
+    keyword: str = ""
+
+
+def _part(header: FilmHeader) -> _Part:
+    words = _words(header.body_part_examined)
+    if not words <= _NO_PART:
+        return _Part(_names_chest(words) and not _any(_OTHER_PARTS, words), "BodyPartExamined")
+    if header.anatomic_region_codes:
+        return _Part(_any_code(header.anatomic_region_codes, _CHEST_CODES), "AnatomicRegionSequence")
+    described = {keyword: _words(text) for keyword, text in _descriptions(header).items()}
+    chest = [keyword for keyword, words in described.items() if _names_chest(words)]
+    others = [keyword for keyword, words in described.items() if _any(_OTHER_PARTS, words)]
+    if bool(chest) == bool(others):
+        return _Part(None)
+    return _Part(bool(chest), (chest or others)[0])
+
+
+def _slanted(header: FilmHeader) -> Objection | None:
+    keyword = _says_slanted(header)
+    return None if keyword is None else Objection(Reason.LATERAL, keyword)
+
+
+def _says_slanted(header: FilmHeader) -> str | None:
+    """Return the keyword of the attribute that says that a film is lateral or oblique; None if no attribute does."""
+    views = _words(header.view_position)
+    if _any(_SLANTED_TERMS, views) or _speaks_of_slant(views):
+        return "ViewPosition"
+    if _any_code(header.view_codes, _SLANTED_CODES):
+        return "ViewCodeSequence"
+    # Rows or columns that run from front to back, which no frontal film has (PS3.3 C.7.6.1.1.1).
+    if any(direction[:1] in ("A", "P") for direction in header.patient_orientation):
+        return "PatientOrientation"
+    if _speaks_of_slant(_words(header.body_part_examined)):
+        return "BodyPartExamined"
+    if views & _FRONTAL_WORDS:
+        return None
+    # People type descriptions and copy them between series ("CHEST PA AND LAT"): used last, and only if unambiguous.
+    for keyword, text in (("SeriesDescription", header.series_description), ("ProtocolName", header.protocol_name)):
+        words = _words(text)
+        if _speaks_of_slant(words) and not words & _FRONTAL_WORDS:
+            return keyword
+    return None
+
+
+def _is_named(header: FilmHeader) -> bool:
+    """Return whether the header names both a frontal view and the chest."""
+    part = _words(header.body_part_examined)
+    has_part = _names_chest(part) or _any_code(header.anatomic_region_codes, _CHEST_CODES)
+    views = _words(header.view_position) | part
+    is_frontal = bool(views & _FRONTAL_WORDS) or _any_code(header.view_codes, _FRONTAL_CODES)
+    return has_part and is_frontal and not _any(_DECUBITUS, views)
+
+
+def _speaks_of_slant(words: frozenset[str]) -> bool:
+    """Return whether words describe a lateral or oblique view; a lateral decubitus view is frontal."""
+    return _any(_SLANTED, words) and not _any(_DECUBITUS, words)
+
+
+def _names_chest(words: frozenset[str]) -> bool:
+    return _any(_CHEST, words)
+
+
+def _any(pattern: re.Pattern[str], words: frozenset[str]) -> bool:
+    return any(pattern.fullmatch(word) for word in words)
+
+
+def _words(value: str) -> frozenset[str]:
+    """Split a value, as vendors write it ("CHEST_PA", "Thorax a.p."), into upper-case words."""
+    return frozenset(re.findall(r"\w+", value.upper().replace(".", "").replace("_", " ")))
+
+
+def _any_code(found: tuple[ConceptCode, ...], wanted: tuple[Code, ...]) -> bool:
+    """Return whether any code is wanted; older SNOMED identifiers equal their successors (PS3.16 8.1.1)."""
+    return any(Code(code.value, code.scheme, "") in wanted for code in found)
+
+
+def _descriptions(header: FilmHeader) -> dict[str, str]:
+    """Return the descriptions, which people type, by keyword, in the order in which they are used."""
+    texts = (header.series_description, header.protocol_name, header.study_description)
+    return dict(zip(_DESCRIPTIONS, texts, strict=True))
+
+
+def _pixels(header: FilmHeader) -> Objection | None:
+    return pixel_format.objection(header.pixels)
+
+
+RULES: Final = (
+    Rule(
+        about="written by this program",
+        action=Action.LEAVE,
+        looks_at=("ContributingEquipmentSequence", "SeriesInstanceUID"),
+        find=_own_object,
+    ),
+    Rule(
+        about="no image (but a report, presentation state, PDF, waveform, segmentation ...)",
+        action=Action.LEAVE,
+        looks_at=("SOPClassUID", "Rows"),
+        find=_no_image,
+    ),
+    Rule(
+        about="of another modality or storage class, or a drawing or scanned document",
+        action=Action.ANSWER,
+        looks_at=("SOPClassUID", "Modality", "ConversionType"),
+        find=_no_radiograph,
+    ),
+    Rule(
+        about="raw detector values",
+        action=Action.ANSWER,
+        looks_at=("SOPClassUID", "PresentationIntentType"),
+        find=_raw,
+    ),
+    Rule(
+        about="of a body part that is not the chest",
+        action=Action.ANSWER,
+        looks_at=("BodyPartExamined", "AnatomicRegionSequence", *_DESCRIPTIONS),
+        find=_other_part,
+    ),
+    Rule(
+        about="a lateral or oblique view",
+        action=Action.ANSWER,
+        looks_at=(
+            "ViewPosition",
+            "ViewCodeSequence",
+            "PatientOrientation",
+            "BodyPartExamined",
+            "SeriesDescription",
+            "ProtocolName",
+        ),
+        find=_slanted,
+    ),
+    Rule(
+        about="without pixels, of several frames, in color, too small, or of an absurd size",
+        action=Action.ANSWER,
+        looks_at=(
+            "PixelData",
+            "Rows",
+            "Columns",
+            "NumberOfFrames",
+            "SamplesPerPixel",
+            "PhotometricInterpretation",
+        ),
+        find=_pixels,
+    ),
+)
+"""Why a received object is not read; the first rule that applies decides."""

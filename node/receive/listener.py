@@ -1,0 +1,281 @@
+"""The Storage and Verification SCP: admits callers, stores their objects, and answers.
+
+It answers Success only after the spool has synced the object.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import cast
+
+from pydicom.dataset import Dataset
+from pydicom.uid import UID
+from pynetdicom import AE, evt
+from pynetdicom.association import Association
+from pynetdicom.dimse_primitives import C_STORE
+from pynetdicom.pdu_primitives import A_ASSOCIATE
+from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]  # made at import time
+
+from node import log
+from node.config import Caller, ListenerSettings, ServerTlsSettings
+from node.deliver import commitment
+from node.deliver.commitment import Commitments
+from node.dicom.header import identify
+from node.errors import Failed, Refused, where
+from node.metrics import Metrics
+from node.net import admission
+from node.net.admission import Refusal
+from node.net.callers import RefusalKey, Refusals, printable
+from node.net.tls import ServerTls
+from node.receive import contexts
+from node.receive.dimse import DatasetOnDisk, Reception
+from node.receive.pdu_socket import GuardedSocket
+from node.receive.server import Lobby, Server, Terms
+from node.store.received import Kept
+from node.store.spool import Spool
+
+_ACSE_SECONDS = 10
+_SUCCESS = 0x0000
+_HIGH = 0x0001  # PS3.7 9.1.1.1.5
+_MAXIMUM_PDU = 128 * 1024
+_MIB = 1024 * 1024
+_NO_LIMIT = 2**31  # `admission` applies our own limit, which pynetdicom would count too late
+
+
+class Listener:
+    """Accepts associations until closed.
+
+    on_kept: gets the study UID of every object that is to be read; must not block
+    commitments: accepts storage commitment reports of destinations; None: no reports are accepted
+    on_refused: gets every refusal that `Refusals` logs
+    lobby_seconds: the time within which a connection must become an association
+    Raises OSError when a port cannot be opened, or the files of `listener.tls` cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: ListenerSettings,
+        spool: Spool,
+        metrics: Metrics,
+        *,
+        on_kept: Callable[[str], None],
+        commitments: Commitments | None = None,
+        on_refused: Callable[[RefusalKey, int], None] = lambda _key, _times: None,
+        lobby_seconds: float = 10.0,
+    ) -> None:
+        self._settings, self._spool, self._metrics, self._on_kept = settings, spool, metrics, on_kept
+        self._commitments = commitments
+        self._admitting, self._refusals = threading.Lock(), Refusals(on_told=on_refused)
+        self._open: dict[Association, Caller] = {}
+        self._entity = _entity(settings)
+        terms = Terms(
+            lobby=Lobby(lambda host: any(admission.is_among(host, caller.hosts) for caller in settings.callers)),
+            lobby_seconds=lobby_seconds,
+            idle_seconds=settings.idle_seconds,
+            on_refused=self._on_refused,
+            on_aborted=self._on_aborted,
+            on_turn=self._refusals.tell,
+            receive=self._receive,
+        )
+        self._plain = self._serve(settings.port, terms, tls=None)
+        self._secure: Server | None = None
+        if settings.tls is not None:
+            try:
+                self._secure = self._serve(settings.tls.port, terms, tls=self._certificate(settings.tls))
+            except BaseException:
+                self._plain.close()
+                raise
+        metrics.associations_open.set_function(lambda: len(self._alive()))
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        return self._plain.port
+
+    @property
+    def tls_port(self) -> int | None:
+        """The real port for TLS; None without TLS."""
+        return None if self._secure is None else self._secure.port
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether every port still accepts connections."""
+        return all(server.is_listening for server in self._servers)
+
+    def close(self) -> None:
+        """Stop accepting and end every association."""
+        for server in self._servers:
+            server.close()
+        self._refusals.close()
+
+    @property
+    def _servers(self) -> list[Server]:
+        return [server for server in (self._plain, self._secure) if server is not None]
+
+    def _serve(self, port: int, terms: Terms, *, tls: ServerTls | None) -> Server:
+        handlers: list[evt.EventHandlerType] = [
+            (evt.EVT_REQUESTED, self._on_requested),
+            (evt.EVT_ACCEPTED, lambda _event: self._metrics.associations_accepted.inc()),
+            (evt.EVT_ABORTED, self._on_ended),
+            (evt.EVT_C_ECHO, lambda _event: _SUCCESS),
+            (evt.EVT_C_STORE, self._on_store),
+            (evt.EVT_N_EVENT_REPORT, self._on_report),
+        ]
+        return Server(self._entity, (self._settings.host, port), terms=terms, tls=tls, handlers=handlers)
+
+    def _certificate(self, tls: ServerTlsSettings) -> ServerTls:
+        """Open the certificate and publish its remaining days in the metrics."""
+        server_tls = ServerTls("listener", tls)
+        self._metrics.certificate_days.labels("listener").set_function(lambda: server_tls.days_left)
+        return server_tls
+
+    def _alive(self) -> dict[Association, Caller]:
+        return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
+
+    def _receive(self, association: Association) -> Reception:
+        """Direct the objects of an association to disk while they arrive."""
+        return Reception(
+            association,
+            longest_object=self._settings.max_object_mib * _MIB,
+            receive=self._spool.receive,
+            on_aborted=lambda reason: self._on_aborted(reason, str(association.requestor.address)),
+        )
+
+    def _on_requested(self, event: evt.Event) -> None:
+        """Refuse callers that are not admitted; offer the others the contexts that they may use."""
+        association = event.assoc
+        try:
+            refusal, message = self._admit(association), None
+        except Exception as error:  # a boundary: after an exception pynetdicom would admit the caller
+            refusal, message = admission.NO_ROOM, where(error)
+        if refusal is not None:  # pynetdicom would let in whom it was not told about: first of all
+            # Told before it is answered, for nothing in it waits: whoever is refused finds himself in `status` at once.
+            self._on_refused(refusal.reason, str(association.requestor.address), message, association)
+            association.acse.send_reject(*refusal.answer)
+            association.kill()
+
+    def _admit(self, association: Association) -> Refusal | None:
+        """Admit an association and offer its contexts, or return why it is refused.
+
+        Raises OSError when the disk fails.
+        """
+        requested = cast(A_ASSOCIATE, association.requestor.primitive)
+        call = admission.Call(
+            calling_aet=requested.calling_ae_title,
+            called_aet=requested.called_ae_title,
+            host=str(association.requestor.address),
+        )
+        may_report = self._commitments is not None and self._commitments.may_report(
+            calling_aet=call.calling_aet,
+            host=call.host,
+            is_caller=admission.caller_of(call, self._settings.callers) is not None,
+        )
+        with self._admitting:
+            self._open = self._alive()
+            admitted = admission.admit(
+                call,
+                self._settings,
+                may_report=may_report,
+                has_room=self._spool.has_room,
+                open_callers=list(self._open.values()),
+            )
+            if isinstance(admitted, Caller):
+                self._open[association] = admitted
+        if isinstance(admitted, Refusal):
+            return admitted
+        association.acceptor.supported_contexts = contexts.offered(
+            requested, may_send=admitted in self._settings.callers, may_report=may_report
+        )
+        cast(GuardedSocket, association.dul.socket).admit()
+        return None
+
+    def _on_refused(
+        self, reason: str, host: str, message: str | None = None, association: Association | None = None
+    ) -> None:
+        """Count and tell a refusal; association: where one was asked for, which tells who called whom."""
+        self._metrics.associations_refused.labels(reason).inc()
+        titles = ("", "")
+        if association is not None:
+            requested = cast(A_ASSOCIATE, association.requestor.primitive)
+            titles = (printable(requested.calling_ae_title), printable(requested.called_ae_title))
+        self._refusals.note(RefusalKey("association.refused", reason, host, *titles), message=message)
+
+    def _on_aborted(self, reason: str, host: str) -> None:
+        self._metrics.associations_aborted.labels(reason).inc()
+        log.get().warning("association.aborted", reason=reason, host=host)
+
+    def _on_ended(self, event: evt.Event) -> None:
+        """Report an association that was silent for too long; other aborts are reported where they happen."""
+        if event.assoc.dul.idle_timer_expired():
+            self._on_aborted("idle", str(event.assoc.requestor.address))
+
+    def _on_store(self, event: evt.Event) -> int | Dataset:
+        """Keep one object, then answer. The only place where an object is acknowledged."""
+        try:
+            with self._metrics.timed("receive"):
+                return self._keep(event)
+        except Refused as error:
+            return self._refuse(error, reason=error.reason)
+        except Exception as error:  # a boundary: a failure with one object must not stop the listener
+            return self._refuse(Failed("the object could not be processed; send it again"), reason=where(error))
+
+    def _keep(self, event: evt.Event) -> int:
+        request = cast(C_STORE, event.request)
+        dataset = request.DataSet
+        if not isinstance(dataset, DatasetOnDisk):
+            raise Refused("the request carries no object; correct it at the sender")
+        try:
+            incoming = dataset.take()
+            with incoming.open_dataset() as file:
+                study_uid, sop_instance_uid = identify(file, UID(event.context.transfer_syntax))
+            if sop_instance_uid != str(request.AffectedSOPInstanceUID):
+                raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
+            kept = self._spool.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
+        finally:
+            dataset.discard()
+        if not kept.is_conflict:
+            if request.Priority == _HIGH or self._open[event.assoc].priority == "stat":
+                self._spool.mark_stat(study_uid)
+            self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
+        self._report(kept, dataset.size)
+        return _SUCCESS
+
+    def _on_report(self, event: evt.Event) -> tuple[int, None]:
+        """Accept a destination's report on the objects that it was sent (PS3.4 J.3.3)."""
+        calling_aet = event.assoc.requestor.ae_title
+        if self._commitments is None:
+            return commitment.PROCESSING_FAILURE, None
+        try:
+            event_type, information = int(str(event.event_type)), event.event_information
+        except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
+            return commitment.INVALID_ARGUMENT, None
+        return self._commitments.take(event_type, information, calling_aet=calling_aet), None
+
+    def _report(self, kept: Kept, size: int) -> None:
+        self._metrics.instances.labels(kept.outcome).inc()
+        self._metrics.received_bytes.inc(size)
+        say = log.get().warning if kept.outcome == "conflict" else log.get().info
+        study_uid, sop_instance_uid = kept.instance.study_uid, kept.instance.sop_instance_uid
+        say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size)
+        if kept.is_repaired:
+            log.get().info("instance.repaired", study=study_uid, sop_instance_uid=sop_instance_uid)
+
+    def _refuse(self, error: Refused, *, reason: str) -> Dataset:
+        self._metrics.instances.labels("refused").inc()
+        self._metrics.failures.labels("receive", error.reason).inc()
+        log.get().warning("instance.refused", reason=reason)
+        answer = Dataset()
+        answer.Status = error.status
+        answer.ErrorComment = str(error)[:64]  # PS3.7 C.4.2: LO
+        return answer
+
+
+def _entity(settings: ListenerSettings) -> AE:
+    entity = AE(ae_title=settings.ae_title)
+    entity.maximum_associations = _NO_LIMIT
+    entity.maximum_pdu_size = _MAXIMUM_PDU
+    entity.acse_timeout = _ACSE_SECONDS
+    entity.network_timeout = settings.idle_seconds
+    entity.add_supported_context(Verification)
+    return entity

@@ -1,0 +1,255 @@
+"""Accepts TCP and TLS connections below the associations, so that no connection delays another.
+
+pynetdicom's own server does the TLS handshake in the thread that accepts, and counts a silent connection as an
+association. Here a connection waits in the lobby, in a thread of its own, until its handshake and its whole
+A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it. The lobby has a limit for every known host, and
+one for all other hosts together. At the limit the connection that has waited longest is closed for the new one. So
+neither strangers nor silent connections can keep out an association request, which needs its place for milliseconds
+only.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+import socketserver
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, cast
+
+from pynetdicom import AE, _config, evt
+from pynetdicom.association import Association
+from pynetdicom.transport import AssociationServer, RequestHandler, ThreadedAssociationServer
+
+from node.net.tls import ServerTls, complaint
+from node.receive.dimse import Reception
+from node.receive.pdu_socket import GuardedSocket, NotAssociated, left, read_request
+
+_PLACES: Final = 32
+_STRANGERS: Final = "strangers"
+_ACCEPT_POLL_SECONDS: Final = 0.05
+_COLLECTION_SECONDS: Final = 60.0
+_ABORT_SECONDS: Final = 1.0
+_LAST_SECONDS: Final = 10.0
+
+
+class Lobby:
+    """Connections that are not associations yet, by host; at the limit the one that has waited longest is closed."""
+
+    def __init__(self, is_known: Callable[[str], bool]) -> None:
+        self._is_known, self._changing = is_known, threading.Lock()
+        self._waiting: defaultdict[str, dict[object, Callable[[], None]]] = defaultdict(dict)
+
+    def enter(self, host: str, make_room: Callable[[], None]) -> Callable[[], None]:
+        """Take a place; returns a function that gives it back and may be called repeatedly.
+
+        make_room: called at most once, from another thread, when the place is needed; must not block
+        """
+        group, place = (host if self._is_known(host) else _STRANGERS), object()
+        with self._changing:  # so that a connection that leaves now has either left or is ended, never both
+            waiting = self._waiting[group]
+            if len(waiting) >= _PLACES:
+                waiting.pop(next(iter(waiting)))()
+            waiting[place] = make_room
+
+        def leave() -> None:
+            with self._changing:
+                waiting.pop(place, None)
+
+        return leave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The limits and callbacks of all connections of a listener; times in seconds.
+
+    lobby_seconds: the time within which the handshake and A-ASSOCIATE-RQ must arrive
+    idle_seconds: the limit for each PDU, in both directions
+    on_refused: gets reason, host, and for TLS what was wrong
+    on_aborted: gets reason and host
+    on_turn: called many times a second, between two connections; must not block
+    receive: accepts the messages of an association
+    """
+
+    lobby: Lobby
+    lobby_seconds: float
+    idle_seconds: float
+    on_refused: Callable[[str, str, str | None], None]
+    on_aborted: Callable[[str, str], None]
+    on_turn: Callable[[], None]
+    receive: Callable[[Association], Reception]
+
+
+class Server(ThreadedAssociationServer):
+    """Accepts connections on one port until closed. With `tls`, every caller must show a certificate."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        entity: AE,
+        address: tuple[str, int],
+        *,
+        terms: Terms,
+        tls: ServerTls | None,
+        handlers: list[evt.EventHandlerType],
+    ) -> None:
+        self.terms, self.tls = terms, tls
+        _config.LOG_HANDLER_LEVEL = "none"  # it would prepare a line about every PDU, which `log.mute` drops
+        self._collected_at = time.monotonic()
+        self._handlers_changed, self._is_closing = threading.Condition(), False
+        self._handlers_at_work: set[_Handler] = set()
+        contexts = entity.supported_contexts
+        super().__init__(
+            entity, address, entity.ae_title, contexts, evt_handlers=handlers, request_handler=_Handler
+        )  # fmt: skip
+        self._accepting = threading.Thread(
+            target=self.serve_forever, args=(_ACCEPT_POLL_SECONDS,), name="accept", daemon=True
+        )
+        self._accepting.start()
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        return int(self.server_address[1])
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it still accepts connections."""
+        return self._accepting.is_alive() and self.socket is not None and self.socket.fileno() >= 0
+
+    def service_actions(self) -> None:
+        """Collect garbage less often than pynetdicom does, because with a model in memory each collection is slow.
+
+        Associations contain reference cycles, so they need it.
+        """
+        self.terms.on_turn()
+        if time.monotonic() - self._collected_at > _COLLECTION_SECONDS:
+            gc.collect()
+            self._collected_at = time.monotonic()
+
+    def enter(self, handler: _Handler) -> bool:
+        """Record that a connection is being handled; false when the server is closing."""
+        with self._handlers_changed:
+            if not self._is_closing:
+                self._handlers_at_work.add(handler)
+            return not self._is_closing
+
+    def leave(self, handler: _Handler) -> None:
+        """Record that a connection was closed."""
+        with self._handlers_changed:
+            self._handlers_at_work.discard(handler)
+            self._handlers_changed.notify_all()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether connections end because this server closes."""
+        return self._is_closing
+
+    def close(self) -> None:
+        """Stop accepting, abort every association, and wait until all have ended."""
+        socketserver.BaseServer.shutdown(self)
+        AssociationServer.server_close(self)
+        with self._handlers_changed:
+            self._is_closing = True
+            for handler in self._handlers_at_work:
+                handler.abort()
+            self._handlers_changed.wait_for(lambda: not self._handlers_at_work, _ABORT_SECONDS)
+            for handler in self._handlers_at_work:  # a peer that stopped within a PDU
+                handler.cut()
+            self._handlers_changed.wait_for(lambda: not self._handlers_at_work, _LAST_SECONDS)
+
+
+class _Handler(RequestHandler):
+    """One connection, from its first byte to the end of its association."""
+
+    association: Association | None = None
+    _made_room = False
+
+    def handle(self) -> None:
+        """Admit a connection or refuse it; always close it."""
+        server = cast(Server, self.server)
+        try:
+            if server.enter(self):
+                self._handle(server)
+        finally:
+            with suppress(OSError):
+                self.request.close()
+            server.leave(self)
+
+    def abort(self) -> None:
+        """End the association from another thread; cut a connection that is not an association yet."""
+        if self.association is None:
+            self.cut()
+        else:
+            self.association.abort(block=False)
+
+    def cut(self) -> None:
+        """Cut the connection from another thread; TLS state is left alone, its own thread may be using it."""
+        with suppress(OSError):
+            socket.socket.shutdown(self.request, socket.SHUT_RDWR)
+
+    def make_room(self) -> None:
+        """End a connection that is not an association yet, to make room for another one."""
+        self._made_room = True
+        self.cut()
+
+    def _handle(self, server: Server) -> None:
+        terms, host = server.terms, str(self.client_address[0])
+        leave = terms.lobby.enter(host, self.make_room)
+        try:
+            end = time.monotonic() + terms.lobby_seconds
+            self._secure(end)
+            self._associate(read_request(self.request, end), leave, end=end)
+        except NotAssociated as refused:
+            reason = "silent" if self._made_room else refused.reason
+            if reason is not None and not server.is_closing:
+                terms.on_refused(reason, host, refused.message)
+        finally:
+            leave()
+
+    def _secure(self, end: float) -> None:
+        """Wait for the first byte, and do the TLS handshake if this port uses TLS. Raises NotAssociated."""
+        tls, plain = cast(Server, self.server).tls, self.request
+        try:
+            plain.settimeout(left(end))
+            if not plain.recv(1, socket.MSG_PEEK):
+                raise NotAssociated(None)  # as load balancers do to check that the port is open
+            if tls is not None:
+                secure = tls.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+                self.request = secure
+                secure.settimeout(left(end))
+                secure.do_handshake()
+        except OSError as error:
+            if tls is None:
+                raise NotAssociated("silent" if isinstance(error, TimeoutError) else None) from error
+            raise NotAssociated("tls", complaint(error)) from error
+
+    def _associate(self, first: bytes, leave: Callable[[], None], *, end: float) -> None:
+        """Pass a connection to pynetdicom, and wait for the end of its association."""
+        terms = cast(Server, self.server).terms
+        association = self._create_association()
+        association.dul.event_queue.get_nowait()  # the socket made there has announced the connection; ours does, too
+        association.dul.socket = GuardedSocket(
+            association,
+            self.request,
+            first=first,
+            leave_lobby=leave,
+            lobby_end=end,
+            idle_seconds=terms.idle_seconds,
+            on_aborted=terms.on_aborted,
+        )
+        reception = terms.receive(association)
+        association.dimse = reception
+        self.association = association
+        try:
+            association.start()
+            association.join()
+        finally:
+            association.dul.kill_dul()
+            reception.discard()

@@ -1,0 +1,308 @@
+"""One process of the service: builds its parts from the settings, starts them in order and stops them.
+
+The ports open before the model, which takes seconds, or minutes if TensorRT engines are built. Films are stored
+meanwhile, and `/ready` answers 503 until they can be read. Before the ports open, only missing files of the model
+directory are detected. A stop closes the ports first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from node import log
+from node.config import Settings
+from node.dicom.identity import VERSION
+from node.domain import PromptKind
+from node.errors import INTERRUPTED, InputError, Stopped
+from node.jobs import processes
+from node.jobs.processes import Process, Role, process_of
+from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
+from node.orders.store import OrderStore
+from node.read import prompts
+from node.read.model import Reader, check_files, open_reader, read_parity
+from node.service.http import HttpServer, Readiness, limits_for
+from node.service.receiver import Receiving, open_receiving, opening
+from node.service.worker import OpenModel, Working, open_working
+from node.store import database, files
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+
+_STOP_POLL_SECONDS: Final = 0.2
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A running process; its real ports, also where the settings say 0; None for ports it does not open."""
+
+    http_port: int
+    dicom_port: int | None = None
+    tls_port: int | None = None
+    orders_port: int | None = None
+    is_broken: Callable[[], bool]
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The real ports by their name in log lines."""
+        named = {
+            "dicom_port": self.dicom_port,
+            "tls_port": self.tls_port,
+            "orders_port": self.orders_port,
+            "http_port": self.http_port,
+        }
+        return {name: port for name, port in named.items() if port is not None}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Opened:
+    """The parts of a process that are open so far."""
+
+    process: Process
+    spool: Spool
+    receiving: Receiving | None = None
+    model: OpenModel | None = None
+    working: Working | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the process must end."""
+        return (self.working is not None and self.working.gate.is_broken) or (
+            self.receiving is not None and self.receiving.is_broken
+        )
+
+    def readiness(self) -> Readiness:
+        """Return the state of each part that this process has or will have."""
+        parts = {"disk": self.spool.has_room}
+        facts: dict[str, object] = {}
+        workers = []
+        if self.receiving is not None:
+            parts["listener"] = self.receiving.listener.is_listening
+            if self.receiving.orders is not None:
+                parts["orders"] = self.receiving.orders.is_listening
+            workers.append(self.receiving.submitter.is_alive)
+        if self.process.reads or self.process.sends:
+            workers.append(self.working is not None and self.working.is_good)
+        if self.process.reads:
+            parts["model"] = self.model is not None
+        if self.model is not None:
+            facts["engine"] = self.model.reader.identity.engine
+            facts["fallbacks"] = {fallback.engine: fallback.reason for fallback in self.model.reader.fallbacks}
+        return Readiness(parts={**parts, "workers": all(workers)}, facts=facts)
+
+
+@contextmanager
+def run(
+    settings: Settings,
+    *,
+    process: Process | None = None,
+    reader: Callable[[], Reader] | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> Iterator[Running]:
+    """Run the service, or one process of it, while the context is open; the process must end after it.
+
+    reader: opens another reader than the settings' model; on_step: called with every checkpointed step
+    Raises ConfigError or InputError when a part cannot be opened, Stopped when `stop` is set while the start waits.
+    """
+    process, stop = process or Process(), stop or threading.Event()
+    log.get().info("service.started", version=VERSION, executor=process.executor)
+    metrics = Metrics()
+    metrics.expect(destinations=[destination.name for destination in settings.destinations], prompts=())
+    if process.reads and reader is None:
+        check_files(settings.model.directory, engine=settings.model.engine)
+    with ExitStack() as parts, ExitStack() as ports:
+        parts.enter_context(_only_one(settings, process))
+        _set_damaged_aside(database.LEDGER, settings)
+        spool, orders = _open_spool(settings), OrderStore(settings.storage.directory)
+        parts.callback(spool.end_readings_in_hand)
+        opened = _Opened(process=process, spool=spool)
+        if process.receives:
+            opened.receiving = open_receiving(
+                settings, spool=spool, orders=orders, metrics=metrics, parts=ports,
+                refused_callers=processes.refused_callers_path(settings.storage, process),
+            )  # fmt: skip
+        metrics.registry.register(SnapshotCollector(lambda: _snapshot(settings, opened)))
+        running = Running(
+            http_port=_open_pages(settings, metrics, opened.readiness, parts),
+            dicom_port=None if opened.receiving is None else opened.receiving.listener.port,
+            tls_port=None if opened.receiving is None else opened.receiving.listener.tls_port,
+            orders_port=None
+            if opened.receiving is None or opened.receiving.orders is None
+            else opened.receiving.orders.port,
+            is_broken=lambda: opened.is_broken,
+        )
+        parts.enter_context(processes.published(settings.storage, process, ports=running.ports))
+        _say("service.listening", process, running)
+        _set_damaged_aside(database.EXECUTOR, settings)
+        # Files of earlier starts count too: the alert needs a growing number, and misses a counter that starts at 1.
+        metrics.damaged.labels("database").inc(len(database.files_set_aside(settings.storage)))
+        if process.reads:
+            opened.model = _unless_stopped(lambda: _open_model(settings, metrics, reader), stop)
+        if process.reads or process.sends:
+            opened.working = open_working(
+                settings, process,
+                spool=spool, orders=orders, metrics=metrics, model=opened.model, on_step=on_step, stop=stop,
+                parts=parts,
+            )  # fmt: skip
+        if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
+            opened.receiving.submitter.start()
+        _say("service.ready", process, running)
+        yield running
+    log.get().info("service.stopped")
+
+
+def serve(
+    settings: Settings,
+    *,
+    only: Role | None = None,
+    executor: str | None = None,
+    reader: Callable[[], Reader] | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Run until SIGTERM, and return 0, or until SIGINT, and return 130. A second signal ends the process at once.
+
+    An interrupted step is repeated at the next start.
+    Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work.
+    """
+    process = process_of(settings.storage, only=only, executor=executor)
+    stop = threading.Event()
+
+    code = 0
+
+    def on_signal(number: int, _frame: object) -> None:
+        nonlocal code
+        if stop.is_set():
+            os._exit(1)
+        code = INTERRUPTED if number == signal.SIGINT else 0
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    try:
+        with run(settings, process=process, reader=reader, on_step=on_step, stop=stop) as running:
+            while not stop.wait(timeout=1.0):
+                if running.is_broken():
+                    return 1
+    except Stopped:
+        log.get().info("service.stopped")
+    return code
+
+
+@contextmanager
+def _only_one(settings: Settings, process: Process) -> Iterator[None]:
+    """Let no second process do the same work on one folder: it would repeat the work of the first."""
+    directory = settings.storage.directory
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = ExitStack()
+        is_only = lock.enter_context(files.try_lock(processes.lock_path(settings.storage, process)))
+    except OSError as error:
+        raise InputError(f"storage.directory {directory}: cannot be used ({error.strerror}); choose another") from error
+    with lock:
+        if not is_only:
+            remedy = "stop it, or set --executor" if settings.storage.database_url else "stop it"
+            raise InputError(f"storage.directory {directory}: another process {process.executor} runs here; {remedy}")
+        yield
+
+
+def _set_damaged_aside(name: str, settings: Settings) -> None:
+    """Move a damaged SQLite file aside, so that the node can start: open work is restored from the spool."""
+    path = database.set_damaged_aside(settings.storage, name)
+    if path is not None:
+        log.get().error("database.damaged", name=path.name)
+
+
+def _unless_stopped(work: Callable[[], _T], stop: threading.Event) -> _T:
+    """Run work in a thread of its own and return its result; raise Stopped as soon as `stop` is set."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="start")
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    while not wait([future], timeout=_STOP_POLL_SECONDS).done:
+        if stop.is_set():
+            raise Stopped("stopped while the model was being opened")
+    return future.result()
+
+
+def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reader] | None) -> OpenModel:
+    """Open the settings' model, or another reader, and publish its identity."""
+    prompt_set = prompts.load(settings.model.prompts)
+    opened = (
+        reader()
+        if reader is not None
+        else open_reader(
+            settings.model.directory,
+            prompts=prompt_set,
+            engine=settings.model.engine,
+            threads=settings.model.threads,
+            engines=settings.storage.directory / "engines",
+            on_written=metrics.on_written,
+        )
+    )
+    identity = opened.identity
+    model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
+    metrics.build_info.labels(VERSION, model, names).set(1)
+    metrics.engine_info.labels(identity.engine, next((fallback.reason for fallback in opened.fallbacks), "none")).set(1)
+    for stage, proof in read_parity(settings.model.directory).items():
+        metrics.parity_difference.labels(stage).set(proof["max_abs"])
+        metrics.parity_tolerance.labels(stage).set(proof["tolerance"])
+    pathologies = [prompt.key for prompt in prompt_set.prompts if prompt.kind is PromptKind.PATHOLOGY]
+    metrics.expect(destinations=(), prompts=pathologies)
+    for fallback in opened.fallbacks:
+        log.get().warning("runtime.fell_back", engine=fallback.engine, reason=fallback.reason, message=fallback.message)
+    log.get().info(
+        "model.opened", model=model, engine=identity.engine, prompts=names, weights_sha256=identity.weights_sha256
+    )
+    return OpenModel(reader=opened, prompts=prompt_set)
+
+
+def _open_spool(settings: Settings) -> Spool:
+    spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
+    swept = spool.sweep(is_shared=bool(settings.storage.database_url))
+    if swept:
+        log.get().info("spool.swept", files=swept)
+    return spool
+
+
+def _open_pages(settings: Settings, metrics: Metrics, readiness: Callable[[], Readiness], parts: ExitStack) -> int:
+    """Serve `/metrics`, `/live` and `/ready` until the service stops; returns the real port."""
+    with opening("http", settings.http.host, settings.http.port):
+        http = HttpServer(settings.http, metrics, readiness, limits=limits_for(settings.listener))
+    parts.callback(http.close)
+    return http.port
+
+
+def _snapshot(settings: Settings, opened: _Opened) -> Snapshot:
+    spool, working = opened.spool, opened.working
+    return Snapshot(
+        counts=None if working is None else _counts(settings, working.ledger),
+        spool_free_bytes=spool.free_bytes,
+        spool_capacity_bytes=spool.capacity_bytes,
+        spool_reserve_bytes=spool.reserve_bytes,
+        ready=opened.readiness().parts,
+    )
+
+
+def _counts(settings: Settings, ledger: Ledger) -> Counts:
+    delayed, uncommitted = ledger.delayed_destinations(), ledger.uncommitted()
+    names = [destination.name for destination in settings.destinations]
+    return Counts(
+        studies=ledger.study_counts(),
+        deliveries={pair: count for pair, count in ledger.delivery_counts().items() if pair[0] in names},
+        paused={name: name in delayed for name in names},
+        oldest_waiting_seconds=ledger.oldest_waiting_seconds(),
+        oldest_delivery_seconds=ledger.oldest_delivery_seconds(),
+        uncommitted={name: uncommitted.get(name, (0, 0.0)) for name in names},
+    )
+
+
+def _say(event: str, process: Process, running: Running) -> None:
+    """Log an event with the real ports."""
+    log.get().info(event, executor=process.executor, **running.ports)

@@ -1,0 +1,222 @@
+"""The three pages that machines read: `/metrics`, `/live`, `/ready`, served by Starlette in a thread of their own.
+
+`/live` needs this thread only. The other two ask the disk and the database, which may hang. Each has one more thread
+and a time limit, so that a page that hangs delays neither `/live` nor the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from node.config import HttpSettings, ListenerSettings
+from node.errors import where
+from node.metrics import Metrics
+from node.net.callers import RefusalKey, Refusals
+from node.net.http_connections import LISTEN_BACKLOG, LimitedServer
+from node.net.http_limits import CloseReason, ConnectionTable, Limits
+
+Page: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+_MOST_CONNECTIONS: Final = 256
+_FEWEST_CONNECTIONS: Final = 32
+_DESCRIPTORS_OF_AN_ASSOCIATION: Final = 3  # its socket, the film that is written, the folder that is synced
+_OTHER_DESCRIPTORS: Final = 250  # databases, connections before their association, orders, deliveries, the model
+
+_READY_SECONDS: Final = 3.0  # a probe waits 4 s or more
+_METRICS_SECONDS: Final = 8.0  # Prometheus waits 10 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """The parts that must be good before the process gets work, each with whether it is.
+
+    facts: other information, which does not affect readiness
+    """
+
+    parts: Mapping[str, bool]
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every part is good."""
+        return all(self.parts.values())
+
+
+def limits_for(listener: ListenerSettings) -> Limits:
+    """Say how many HTTP connections may be open, so that enough descriptors are left for films.
+
+    At most 256, even if the process may open more files: libraries that use select(2) fail on descriptors above 1023.
+    One address may have three quarters of them, because all requests may come from one reverse proxy.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OTHER_DESCRIPTORS + listener.max_associations * _DESCRIPTORS_OF_AN_ASSOCIATION
+    left = _MOST_CONNECTIONS if allowed == resource.RLIM_INFINITY else allowed - needed
+    connections = min(max(left, _FEWEST_CONNECTIONS), _MOST_CONNECTIONS)
+    return Limits(connections=connections, by_host=connections * 3 // 4)
+
+
+class HttpServer:
+    """Serves the three pages on one address until closed.
+
+    ready_seconds, metrics_seconds: after which `/ready` and `/metrics` answer 503
+    Raises OSError when the address cannot be opened.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        metrics: Metrics,
+        readiness: Callable[[], Readiness],
+        *,
+        limits: Limits,
+        ready_seconds: float = _READY_SECONDS,
+        metrics_seconds: float = _METRICS_SECONDS,
+    ) -> None:
+        self._closed, self._refusals = metrics.http_closed, Refusals()
+        listening = _listen(settings.host, settings.port)
+        self._port = int(listening.getsockname()[1])
+        self._ready = _PageThread("/ready", self._refusals, limit_seconds=ready_seconds)
+        self._metrics = _PageThread("/metrics", self._refusals, limit_seconds=metrics_seconds)
+        application = _application(self._pages(metrics, readiness))
+        table = ConnectionTable(limits, self._on_closed)
+        self._server = LimitedServer(application, listening, table, on_second=self._refusals.tell)
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The real port."""
+        return self._port
+
+    def close(self) -> None:
+        """Stop serving. A request in hand has a second to be answered."""
+        self._server.should_exit = True
+        self._thread.join(timeout=5)
+        self._ready.close()
+        self._metrics.close()
+        self._refusals.close()
+
+    def _pages(self, metrics: Metrics, readiness: Callable[[], Readiness]) -> dict[str, Page]:
+        async def live(_request: Request) -> Response:
+            return JSONResponse({"live": True})
+
+        async def ready(request: Request) -> Response:
+            return await self._ready.answer(request, lambda: _ready_page(readiness()))
+
+        async def scrape(request: Request) -> Response:
+            return await self._metrics.answer(request, lambda: _metrics_page(metrics, request))
+
+        return {"/metrics": scrape, "/live": live, "/ready": ready}
+
+    def _on_closed(self, reason: CloseReason, host: str) -> None:
+        self._closed.labels(reason).inc()
+        self._refusals.note(RefusalKey("connection.closed", reason, host))
+
+
+class _PageThread:
+    """A thread that computes one page, for one request after the other.
+
+    So a page that hangs blocks one thread only, and a client that gives up before its turn causes no computation.
+    """
+
+    def __init__(self, path: str, refusals: Refusals, *, limit_seconds: float) -> None:
+        self._path, self._refusals, self._limit_seconds = path, refusals, limit_seconds
+        self._is_free = asyncio.Lock()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"http{path}")
+
+    async def answer(self, request: Request, compute: Callable[[], Response]) -> Response:
+        """Return the computed page, or say why there is none: 503 when it takes too long, 500 when it fails."""
+        page = asyncio.ensure_future(self._in_turn(compute))
+        gone = asyncio.ensure_future(_wait_for_disconnect(request))
+        try:
+            await asyncio.wait({page, gone}, timeout=self._limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if page.done():
+                return page.result()
+            if gone.done():
+                return Response(status_code=503)  # never sent
+            return self._refuse(request, 503, f"{self._path} took more than {self._limit_seconds:g} s")
+        except Exception as error:  # a boundary: databases and disks raise errors of many classes
+            return self._refuse(request, 500, f"{self._path} failed: {where(error)}")
+        finally:
+            page.cancel()
+            gone.cancel()
+
+    def close(self) -> None:
+        """Let the thread end when its computation does."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_turn(self, compute: Callable[[], Response]) -> Response:
+        """Compute when the thread is free. It is free again when the computation ends, not when the client gives up."""
+        await self._is_free.acquire()
+        computed = asyncio.get_running_loop().run_in_executor(self._executor, compute)
+        computed.add_done_callback(lambda _: self._is_free.release())
+        return await asyncio.shield(computed)
+
+    def _refuse(self, request: Request, status: int, reason: str) -> Response:
+        self._refusals.note(RefusalKey("page.failed", reason, request.client.host if request.client else ""))
+        content = {"ready": False, "error": f"{reason}; check the disk and the database"}
+        return JSONResponse(content, status_code=status)
+
+
+def _application(pages: Mapping[str, Page]) -> Starlette:
+    """Route the paths. Answer 404 for any other path, and 405 for any method but GET and HEAD."""
+
+    async def refuse(_request: Request, error: Exception) -> Response:
+        http_error = cast(HTTPException, error)
+        return JSONResponse({"paths": list(pages)}, status_code=http_error.status_code, headers=http_error.headers)
+
+    application = Starlette(
+        routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()],
+        middleware=[Middleware(GZipMiddleware, compresslevel=6)],
+        exception_handlers={404: refuse, 405: refuse},
+    )
+    application.router.redirect_slashes = False
+    return application
+
+
+def _ready_page(ready: Readiness) -> Response:
+    content = {"ready": ready.is_ready, **ready.parts, **ready.facts}
+    return JSONResponse(content, status_code=200 if ready.is_ready else 503)
+
+
+def _metrics_page(metrics: Metrics, request: Request) -> Response:
+    content, content_type = metrics.page(
+        accept=request.headers.get("accept", ""), names=request.query_params.getlist("name[]")
+    )
+    return Response(content, media_type=content_type)
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    """Return when the client has closed the connection. Ignore the body that it may send before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Open an address. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.setblocking(False)
+        listening.listen(LISTEN_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,147 @@
+"""Receives films and orders, and hands studies to the durable executor. No sender waits for a database.
+
+Only the submitter's thread uses the database, when it hands on a study. So films are acknowledged while PostgreSQL is
+down, and handed on when it is back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from node.config import Settings
+from node.deliver.commitment import Commitments
+from node.errors import InputError
+from node.jobs.executor import Client
+from node.jobs.submitter import Submitter, Touch
+from node.metrics import Metrics
+from node.net.callers import RefusedCallers
+from node.orders.listener import OrderListener
+from node.orders.store import OrderStore
+from node.receive.listener import Listener
+from node.store import database
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiving:
+    """The open ports and the parts behind them.
+
+    damaged: set when a database turns out to be damaged; the process must end, and its next start repairs that
+    """
+
+    listener: Listener
+    submitter: Submitter
+    orders: OrderListener | None
+    damaged: threading.Event
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the process must end."""
+        return self.damaged.is_set()
+
+
+def open_receiving(
+    settings: Settings,
+    *,
+    spool: Spool,
+    orders: OrderStore,
+    metrics: Metrics,
+    refused_callers: Path,
+    parts: ExitStack,
+) -> Receiving:
+    """Open the ports until `parts` are closed; refused_callers: the file with the list of refused callers.
+
+    Raises InputError when an address cannot be opened.
+    """
+    ledger, client = (
+        Ledger(database.open_ledger(settings.storage)),
+        Client(database.open_executor_database(settings.storage)),
+    )
+    parts.callback(ledger.close)
+    parts.callback(client.close)
+
+    damaged = threading.Event()
+    submitter = Submitter(
+        _touch(settings, spool, ledger, client, damaged), on_delayed=metrics.failures.labels("submit", "database").inc
+    )
+    parts.callback(submitter.close)
+    refused = RefusedCallers(refused_callers)
+    parts.callback(refused.close)
+    with opening("listener", settings.listener.host, settings.listener.port):
+        listener = Listener(
+            settings.listener,
+            spool,
+            metrics,
+            commitments=Commitments(ledger, settings.destinations, metrics),
+            on_kept=submitter.submit,
+            on_refused=refused.note,
+        )
+    parts.callback(listener.close)
+    for study_uid in spool.studies():  # acknowledged before, and not finished
+        if spool.has_unread(study_uid):
+            submitter.submit(study_uid, is_new=False)
+    return Receiving(
+        listener=listener,
+        submitter=submitter,
+        orders=_open_orders(settings, orders, metrics, parts),
+        damaged=damaged,
+    )
+
+
+def _touch(settings: Settings, spool: Spool, ledger: Ledger, client: Client, damaged: threading.Event) -> Touch:
+    """Return the function that hands a study to the executor; it sets `damaged` when a database is damaged."""
+
+    @cache
+    def planned_at_start() -> dict[str, frozenset[str] | None]:
+        return client.planned_files()
+
+    def is_needed(study_uid: str, *, is_new: bool) -> bool:
+        unread = spool.unread(study_uid)
+        if is_new:
+            return bool(unread) or ledger.study_state(study_uid) != "finished"  # or a film that was read came again
+        if (parked_at := ledger.parked_at(study_uid)) is not None:  # it waits for a person, or for a new film
+            return any(instance.received_at.timestamp() > parked_at for instance in unread)
+        planned = planned_at_start().get(study_uid, frozenset())
+        return planned is not None and not {instance.path.name for instance in unread} <= planned
+
+    def touch(study_uid: str, *, is_new: bool) -> bool:
+        if not is_needed(study_uid, is_new=is_new):
+            return False
+        ledger.set_study(study_uid, "receiving")
+        client.touch_study(study_uid, settings.study)
+        return True
+
+    def touch_or_break(study_uid: str, *, is_new: bool) -> bool:
+        try:
+            return touch(study_uid, is_new=is_new)
+        except Exception as error:
+            if database.is_damaged(error):
+                damaged.set()
+            raise
+
+    return touch_or_break
+
+
+@contextmanager
+def opening(table: str, host: str, port: int) -> Iterator[None]:
+    """Turn a failure to open an address into an InputError that names the setting."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another") from error
+
+
+def _open_orders(settings: Settings, orders: OrderStore, metrics: Metrics, parts: ExitStack) -> OrderListener | None:
+    """Receive orders until the service stops, if the settings ask for it."""
+    if settings.orders is None:
+        return None
+    with opening("orders", settings.orders.host, settings.orders.port):
+        listener = OrderListener(settings.orders, orders, metrics, zone=settings.site.zone)
+    parts.callback(listener.close)
+    return listener

@@ -1,0 +1,95 @@
+"""Removes what is older than `keep_days`: delivered studies, orders, and the executor's records of ended workflows.
+Files of processes that no longer exist are removed after a day.
+
+Waiting or parked work is never removed. If several processes share a folder, only one of them cleans at a time.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from node import log
+from node.errors import where
+from node.jobs import processes
+from node.orders.store import OrderStore
+from node.periodic import Periodic
+from node.store import files
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+
+_PAUSE_SECONDS = 3600.0
+_GONE_AFTER = timedelta(days=1)
+
+
+class History(Protocol):
+    """The executor's records of ended workflows."""
+
+    def forget_older(self, limit: datetime) -> int:
+        """Remove the records of workflows that ended before a time; returns their number."""
+        ...
+
+
+class Janitor(Periodic):
+    """Cleans at once, and then every hour until closed."""
+
+    def __init__(self, spool: Spool, ledger: Ledger, orders: OrderStore, history: History, *, keep_days: float) -> None:
+        self._spool, self._ledger, self._orders, self._history = spool, ledger, orders, history
+        self._keep = timedelta(days=keep_days)
+        super().__init__(self._try, name="janitor", pause_seconds=_PAUSE_SECONDS, at_once=True)
+
+    def _try(self) -> None:
+        try:
+            self._clean()
+        except Exception as error:  # a boundary: errors of disk and database may have passed in an hour
+            log.get().error("janitor.failed", reason=where(error))
+
+    def _clean(self) -> None:
+        with files.try_lock(self._spool.directory / "janitor.lock") as is_alone:
+            if is_alone:
+                self._remove_older(datetime.now(UTC))
+
+    def _remove_older(self, now: datetime) -> None:
+        for study_uid in removable(self._spool, self._ledger, now=now, keep=self._keep):
+            if self._spool.remove_study(study_uid):
+                self._forget(study_uid)
+        for study_uid in removed(self._spool, self._ledger, limit=now - self._keep):
+            self._forget(study_uid)
+        self._orders.remove_older(now - self._keep)
+        processes.remove_gone(self._spool.directory, before=now - _GONE_AFTER)
+        forgotten = self._history.forget_older(now - self._keep)
+        if forgotten:
+            log.get().info("executor.cleaned", workflows=forgotten)
+
+    def _forget(self, study_uid: str) -> None:
+        self._ledger.forget(study_uid)
+        log.get().info("study.removed", study=study_uid)
+
+
+def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:
+    """Return the studies that are old, finished and delivered."""
+    return [
+        study_uid
+        for study_uid in spool.studies()
+        if _is_old(spool, study_uid, now - keep)
+        and ledger.study_state(study_uid) == "finished"
+        and ledger.is_delivered(study_uid)
+        and not spool.has_unread(study_uid)
+    ]
+
+
+def removed(spool: Spool, ledger: Ledger, *, limit: datetime) -> list[str]:
+    """Return studies that were finished before a time and are gone from disk but not from the ledger.
+
+    Such a study remains when its removal was interrupted.
+    """
+    return [
+        study_uid
+        for study_uid in ledger.finished_studies(before=limit)
+        if not spool.study(study_uid).instances and ledger.is_delivered(study_uid)
+    ]
+
+
+def _is_old(spool: Spool, study_uid: str, limit: datetime) -> bool:
+    study = spool.study(study_uid)
+    return bool(study.instances) and study.last_arrival < limit

@@ -1,0 +1,185 @@
+"""Opens what reads studies and sends results: ledger, durable executor, janitor; as far as the process's role needs it.
+
+On PostgreSQL a process first waits for the server and for the lock of its name, and then watches the other processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from node import log
+from node.config import Settings
+from node.deliver.commitment import Commitments
+from node.deliver.delivery import Sending
+from node.domain import MESSAGE_KIND, Delivery, PromptSet
+from node.jobs.executor import Client, Executor
+from node.jobs.gate import Gate
+from node.jobs.processes import Process
+from node.jobs.round_steps import Steps, delivery_of
+from node.jobs.takeover import ExecutorLock, Takeover
+from node.metrics import Metrics
+from node.net import tls
+from node.orders.store import OrderStore
+from node.outputs.writers import WRITERS
+from node.periodic import Periodic
+from node.pipeline import Pipeline
+from node.read.model import Reader
+from node.service.drift import Watch
+from node.service.retention import Janitor
+from node.store import database
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenModel:
+    """An open model and the prompts for it."""
+
+    reader: Reader
+    prompts: PromptSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """A running executor; gate: broken when the process must end."""
+
+    ledger: Ledger
+    gate: Gate
+    threads: tuple[Periodic, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the executor and its threads work."""
+        return not self.gate.is_broken and all(thread.is_alive for thread in self.threads)
+
+
+def open_working(
+    settings: Settings,
+    process: Process,
+    *,
+    spool: Spool,
+    orders: OrderStore,
+    metrics: Metrics,
+    model: OpenModel | None,
+    on_step: Callable[[str], None],
+    stop: threading.Event,
+    parts: ExitStack,
+) -> Working:
+    """Run an executor until `parts` are closed; the process must end then (`Executor.close`).
+
+    model: the model and its prompts; None in a process that does not read
+    Raises Stopped when `stop` is set while it waits for the database or for its name.
+    """
+    gate = Gate()
+    sql = database.open_ledger(settings.storage)
+    parts.callback(sql.dispose)
+    if database.is_server(sql):
+        database.wait_for(sql, stop=stop)
+        executor_lock = ExecutorLock(sql, process.executor, stop=stop)
+        parts.callback(executor_lock.close)
+        executor_lock.watch(gate.break_down)
+    ledger = Ledger(sql)
+    client = Client(database.open_executor_database(settings.storage))
+    parts.callback(client.close)
+    sending = _sending(settings, spool=spool, ledger=ledger, metrics=metrics, rewrite=client.run_study)
+    _watch_certificates(settings, metrics)
+    steps = None if model is None else _steps(settings, sending, model, orders)
+    executor = Executor(
+        database.open_executor_database(settings.storage), sending, steps, process=process, gate=gate, on_step=on_step
+    )
+    parts.callback(executor.close)
+    threads: list[Periodic] = []
+    if database.is_server(sql):
+        database.create_views(sql)
+        threads.append(Takeover(sql, process.executor, executor.recover))
+    if process.reads:
+        with database.restoring(sql):
+            _restore(settings, spool, ledger, executor)
+        threads.append(Janitor(spool, ledger, orders, executor, keep_days=settings.storage.keep_days))
+    for thread in threads:
+        parts.callback(thread.close)
+    return Working(ledger=ledger, gate=gate, threads=tuple(threads))
+
+
+def _sending(
+    settings: Settings, *, spool: Spool, ledger: Ledger, metrics: Metrics, rewrite: Callable[[str], None]
+) -> Sending:
+    return Sending(
+        spool=spool,
+        ledger=ledger,
+        metrics=metrics,
+        destinations={destination.name: destination for destination in settings.destinations},
+        commitments=Commitments(ledger, settings.destinations, metrics),
+        rewrite=rewrite,
+        calling_aet=settings.listener.ae_title,
+    )
+
+
+def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
+    """Publish the remaining days of each client certificate in the metrics; 0 when it cannot be read."""
+
+    def days(certificate: Path) -> float:
+        try:
+            return tls.days_left(certificate)
+        except (OSError, ValueError):
+            return 0.0
+
+    for destination in settings.destinations:
+        if destination.tls is not None and destination.tls.certificate is not None:
+            gauge = metrics.certificate_days.labels(f"destination {destination.name}")
+            gauge.set_function(partial(days, destination.tls.certificate))
+
+
+def _steps(settings: Settings, sending: Sending, model: OpenModel, orders: OrderStore) -> Steps:
+    wanted = {kind for destination in settings.destinations for kind in destination.outputs}
+    spool, metrics, reader = sending.spool, sending.metrics, model.reader
+    pipeline = Pipeline(
+        spool=spool,
+        orders=orders,
+        reader=reader,
+        prompts=model.prompts,
+        zone=settings.site.zone,
+        kinds=tuple(kind for kind in (*WRITERS, MESSAGE_KIND) if kind in wanted),
+        timed=metrics.timed,
+        on_read=Watch(spool, metrics, model=reader.identity, prompts=model.prompts).note,
+    )
+    return Steps(
+        pipeline=pipeline,
+        ledger=sending.ledger,
+        metrics=metrics,
+        destinations=sending.destinations,
+        stat_seconds=settings.study.stat_seconds,
+    )
+
+
+def _restore(settings: Settings, spool: Spool, ledger: Ledger, executor: Executor) -> None:
+    """Restore what a lost database held. An output may be sent twice, byte for byte the same, but is never lost.
+
+    Deliveries are queued first and recorded after that, so that the next start completes an interrupted one. The ledger
+    is read before the executor: a delivery that ends in between is not sent a second time.
+    """
+    executor.deliver(executor.forgotten(ledger.open_deliveries()))
+    known, noted = ledger.delivered_studies(), ledger.studies()
+    for study_uid in spool.studies():
+        deliveries = [] if study_uid in known else list(_deliveries(settings, spool, study_uid))
+        if deliveries:
+            executor.deliver(deliveries)
+            for delivery in deliveries:
+                ledger.add_delivery(delivery)
+            log.get().warning("study.restored", study=study_uid, outputs=len(deliveries))
+        if study_uid not in noted and spool.study(study_uid).instances and not spool.has_unread(study_uid):
+            ledger.add_finished_study(study_uid)
+
+
+def _deliveries(settings: Settings, spool: Spool, study_uid: str) -> Iterator[Delivery]:
+    """Return every delivery of a study's finished rounds; which of them were sent is unknown."""
+    for mark in spool.rounds(study_uid):
+        for output in mark.outputs:
+            for receiver in settings.destinations:
+                if output.kind in receiver.outputs and spool.has_output(output):
+                    yield delivery_of(receiver.name, output)

@@ -1,0 +1,360 @@
+"""Opens the databases: files of ours (SQLite), or schemas in one PostgreSQL. What differs between the two stands here.
+
+SQLite is set so that a commit survives a power cut (WAL, synchronous FULL) and writers wait in line. On PostgreSQL our
+tables are in the schema `chex`, those of the durable executor in `dbos`. Several processes may create the tables at the
+same time. A table that an older version made gets its missing columns.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql.dml import Insert as PostgresInsert
+from sqlalchemy.dialects.sqlite.dml import Insert as SqliteInsert
+
+from node import log
+from node.config import StorageSettings
+from node.errors import InputError, NodeError, Stopped
+from node.store import files
+
+Database: TypeAlias = sa.Engine
+
+SCHEMA: Final = "chex"
+_DURABLE_SCHEMA: Final = "dbos"
+
+LEDGER, EXECUTOR = "ledger.sqlite", "engine.sqlite"
+"""The embedded databases: that of the ledger, and that of the durable executor."""
+_DAMAGED: Final = ".damaged-"
+_UNREADABLE: Final = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
+"""Part of the file is lost. Other disk errors, such as a full disk, say nothing about the file."""
+
+_PAUSE_SECONDS: Final = 1.0
+_TOLD_EVERY: Final = 60  # attempts to connect between two log lines
+_CREATING, _RESTORING = 6_201_102_417, 6_201_102_418  # numbers of advisory locks: any that no other program uses
+_QUEUE_DEPTH: Final = f"""
+    CREATE OR REPLACE VIEW {SCHEMA}.queue_depth AS
+    SELECT queues.name::text AS queue,
+           count(works.workflow_uuid) AS depth,
+           coalesce(extract(epoch FROM now()) - min(works.created_at) / 1000.0, 0)::float8 AS oldest_seconds
+    FROM dbos.queues AS queues
+    LEFT JOIN dbos.workflow_status AS works
+        ON works.queue_name = queues.name AND works.status IN ('ENQUEUED', 'PENDING')
+    GROUP BY queues.name
+"""
+_BEGUN: Final = """
+    SELECT DISTINCT works.workflow_uuid
+    FROM {schema}workflow_status AS works
+    JOIN {schema}operation_outputs AS steps ON steps.workflow_uuid = works.workflow_uuid
+    WHERE works.status IN ('PENDING', 'ENQUEUED', 'DELAYED')
+"""
+_SERVER: Final = """
+    SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, pg_is_in_recovery(),
+           has_database_privilege(current_database(), 'CREATE')
+"""
+_SCHEMAS: Final = f"""
+    SELECT nspname::text, has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE')
+    FROM pg_namespace WHERE nspname IN (:ours, '{_DURABLE_SCHEMA}')
+"""
+_LOOK_MILLISECONDS: Final = 5000
+_POOL: Final = {"pool_size": 10, "max_overflow": 10, "pool_pre_ping": True}
+_SESSION: Final[Mapping[str, str | int]] = {
+    "application_name": "chex-node",
+    "connect_timeout": 5,
+    # Detects a dead server within these times; the system's default is two hours.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What a PostgreSQL server reports; forbidden: the schemas in which the node's user may not create tables."""
+
+    version: str
+    is_standby: bool
+    now: datetime
+    forbidden: tuple[str, ...]
+
+
+def open_ledger(storage: StorageSettings) -> Database:
+    """Open the database of the ledger's tables."""
+    return connect(storage.database_url or storage.directory / LEDGER)
+
+
+def open_executor_database(storage: StorageSettings) -> Database:
+    """Open the database of the durable executor."""
+    return connect(storage.database_url or storage.directory / EXECUTOR)
+
+
+def connect(place: Path | str) -> Database:
+    """Open an SQLite file, which is created if missing, or the PostgreSQL of a URL; both connect on first use."""
+    return _open_file(place) if isinstance(place, Path) else _open_server(place)
+
+
+def open_ledger_for_reading(storage: StorageSettings) -> Database | None:
+    """Open the ledger's database so that nothing can be changed in it; None for a missing file."""
+    if storage.database_url:
+        return _open_server(storage.database_url).execution_options(postgresql_readonly=True)
+    path = storage.directory / LEDGER
+    if not path.exists():
+        return None
+    creator = partial(_connect_for_reading, path, _mode_for_reading(path))
+    return sa.create_engine("sqlite://", creator=creator, poolclass=sa.pool.NullPool, hide_parameters=True)
+
+
+def complaint(error: sa.exc.SQLAlchemyError) -> str:
+    """Return the error message of a database, in one line."""
+    said = str(error.orig) if isinstance(error, sa.exc.DBAPIError) else type(error).__name__
+    return " ".join(said.split())[:300]
+
+
+def is_server(database: Database | sa.Connection) -> bool:
+    """Whether this is PostgreSQL, which several processes may share."""
+    return database.dialect.name == "postgresql"
+
+
+def wait_for(database: Database, *, stop: threading.Event) -> None:
+    """Wait until PostgreSQL answers. Raises Stopped when `stop` is set meanwhile."""
+    looks = 0
+    while True:
+        try:
+            with database.connect():
+                return
+        except sa.exc.OperationalError as error:
+            if looks % _TOLD_EVERY == 0:
+                log.get().warning("database.waiting", message=complaint(error))
+        looks += 1
+        if stop.wait(timeout=_PAUSE_SECONDS):
+            raise Stopped("stopped while waiting for the database")
+
+
+def set_damaged_aside(storage: StorageSettings, name: str) -> Path | None:
+    """If an SQLite file of the node is damaged, rename it with its journal, so that a new one is made; the new name.
+
+    Call it only while no process has the file open. PostgreSQL repairs its own files. The whole file is read: 0.3 GB
+    take 4 s. Raises InputError when the file cannot be opened.
+    """
+    path = storage.directory / name
+    if storage.database_url or not path.exists() or is_whole(path):
+        return None
+    aside = path.with_name(f"{name}{_DAMAGED}{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            path.with_name(name + suffix).rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def sqlite_files(storage: StorageSettings) -> list[Path]:
+    """Return the paths of a node's SQLite files, which may not exist."""
+    return [storage.directory / name for name in (LEDGER, EXECUTOR)]
+
+
+def is_whole(path: Path) -> bool:
+    """Say whether SQLite finds a file and its indexes intact; reads all of it. Raises InputError if it cannot.
+
+    A file that looks damaged without SQLite's locks is checked again with them: a node may be writing to it.
+    """
+    modes = dict.fromkeys((_mode_for_reading(path), "mode=ro"))
+    return any(_is_whole(path, mode) for mode in modes)
+
+
+def _is_whole(path: Path, mode: str) -> bool:
+    try:
+        with closing(_connect_for_reading(path, mode)) as connection:
+            return connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
+    except sqlite3.Error as error:
+        if is_damaged(error):
+            return False
+        raise InputError(f"storage.directory {path.parent}: {path.name} cannot be opened ({error})") from error
+
+
+def ask_server(storage: StorageSettings) -> ServerFacts:
+    """Ask PostgreSQL for what the node needs to know, without changing anything.
+
+    Raises NodeError with the server's message when it cannot be asked.
+    """
+    server = None
+    try:
+        server = _open_server(storage.database_url).execution_options(postgresql_readonly=True)
+        with server.connect() as connection:
+            connection.execute(sa.text(f"SET LOCAL statement_timeout = {_LOOK_MILLISECONDS}"))
+            version, now, is_standby, may_create = connection.execute(sa.text(_SERVER)).one()
+            schemas = connection.execute(sa.text(_SCHEMAS), {"ours": SCHEMA})
+            usable: dict[str, bool] = {name: may_use for name, may_use in schemas}
+    except sa.exc.SQLAlchemyError as error:
+        raise NodeError(complaint(error)) from error
+    finally:
+        if server is not None:
+            server.dispose()
+    return ServerFacts(
+        version=version,
+        is_standby=is_standby,
+        now=datetime.fromtimestamp(now, UTC),
+        forbidden=tuple(name for name in (SCHEMA, _DURABLE_SCHEMA) if not usable.get(name, may_create)),
+    )
+
+
+def files_set_aside(storage: StorageSettings) -> list[Path]:
+    """Return the damaged files that are still there, without their journals."""
+    found = [aside for path in sqlite_files(storage) for aside in storage.directory.glob(f"{path.name}{_DAMAGED}*")]
+    return sorted(path for path in found if not path.name.endswith(("-wal", "-shm")))
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Say whether SQLite found a damaged file, which is a permanent error."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    code = getattr(cause, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code in _UNREADABLE
+
+
+@contextmanager
+def naming_damage(storage: StorageSettings) -> Iterator[None]:
+    """Turn the error of a damaged database into a NodeError that says what to do."""
+    try:
+        yield
+    except sa.exc.DatabaseError as error:
+        if not is_damaged(error):
+            raise
+        raise NodeError(
+            f"a database in {storage.directory} is damaged; restart the node, which moves it aside and builds a new one"
+        ) from error
+
+
+@contextmanager
+def restoring(database: Database) -> Iterator[None]:
+    """Make this the only process that restores what a lost database held."""
+    if not is_server(database):  # SQLite has one process only
+        yield
+        return
+    with database.begin() as connection:
+        _lock(connection, _RESTORING)
+        yield
+
+
+def create(database: Database, tables: sa.MetaData) -> None:
+    """Create missing tables and columns; several processes may do so at once."""
+    with database.begin() as connection:
+        if is_server(connection):
+            _open_schema(connection)
+        tables.create_all(connection)
+        for table in tables.sorted_tables:
+            _add_missing_columns(connection, table)
+
+
+def has_executor_tables(database: Database) -> bool:
+    """Whether the executor has created its tables; it creates those for queues last."""
+    return sa.inspect(database).has_table("queues", schema="dbos" if is_server(database) else None)
+
+
+def queues(database: Database) -> list[str]:
+    """Return the queues that the executor has registered; empty before its first start. PostgreSQL only."""
+    if not has_executor_tables(database):
+        return []
+    with database.connect() as connection:
+        return list(connection.execute(sa.text("SELECT name FROM dbos.queues")).scalars())
+
+
+def begun_workflows(database: Database) -> set[str]:
+    """Return the open workflows of which at least one step was recorded."""
+    with database.connect() as connection:
+        return set(connection.execute(sa.text(_BEGUN.format(schema="dbos." if is_server(database) else ""))).scalars())
+
+
+def create_views(database: Database) -> None:
+    """Create the view that shows how many workflows wait in each queue and for how long, for scaling workers."""
+    with database.begin() as connection:
+        _open_schema(connection)
+        connection.execute(sa.text(_QUEUE_DEPTH))
+
+
+def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> None:
+    """Add a row; a row with the same key stays as it is."""
+    connection.execute(_insert(connection, table, row).on_conflict_do_nothing())
+
+
+def upsert(
+    connection: sa.Connection,
+    table: sa.Table,
+    row: Mapping[str, object],
+    *,
+    changed: Mapping[str, object],
+    where: sa.ColumnElement[bool] | None = None,
+) -> None:
+    """Add a row, or change these values of the row with the same key, if it matches `where`."""
+    keys = [column.name for column in table.primary_key]
+    insert = _insert(connection, table, row)
+    connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=dict(changed), where=where))
+
+
+def _mode_for_reading(path: Path) -> str:
+    """Choose the mode for opening an SQLite file that must not be changed.
+
+    Without a journal beside it, SQLite is told that the file does not change; otherwise it would create a journal.
+    """
+    return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+
+
+def _connect_for_reading(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+
+
+def _open_file(path: Path) -> Database:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.make_private(path)  # its journal gets the same mode
+    database = sa.create_engine(f"sqlite:///{path}", hide_parameters=True)
+
+    @sa.event.listens_for(database, "connect")
+    def _set_up(connection: sa.engine.interfaces.DBAPIConnection, _record: sa.pool.ConnectionPoolEntry) -> None:
+        connection.isolation_level = "IMMEDIATE"
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    return database
+
+
+def _open_server(url: str) -> Database:
+    """Open PostgreSQL; session parameters in the URL override our own."""
+    address = sa.make_url(url).set(drivername="postgresql+psycopg")
+    session = {name: value for name, value in _SESSION.items() if name not in address.query}
+    return sa.create_engine(address, hide_parameters=True, connect_args=session, **_POOL).execution_options(
+        schema_translate_map={None: SCHEMA}
+    )
+
+
+def _insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> PostgresInsert | SqliteInsert:
+    insert = postgresql.insert if is_server(connection) else sqlite.insert
+    return insert(table).values(**row)
+
+
+def _open_schema(connection: sa.Connection) -> None:
+    """Create our schema if needed, and be the only process that changes it until the transaction ends."""
+    _lock(connection, _CREATING)
+    connection.execute(sa.schema.CreateSchema(SCHEMA, if_not_exists=True))
+
+
+def _lock(connection: sa.Connection, key: int) -> None:
+    """Hold a lock until the transaction ends."""
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+
+def _add_missing_columns(connection: sa.Connection, table: sa.Table) -> None:
+    """Add new columns to an older table; each needs a server default, or must allow NULL."""
+    schema = SCHEMA if is_server(connection) else None
+    known = {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=schema)}
+    for column in table.columns:
+        if column.name not in known:
+            definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+            name = f"{schema}.{table.name}" if schema else table.name
+            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {definition}")

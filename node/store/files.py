@@ -1,0 +1,185 @@
+"""Files that must survive a power cut: written under a temporary name, synced, renamed, and their folder synced.
+
+A file that still has its temporary name was never acknowledged to anybody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TextIO
+
+from node.domain import JsonObject
+from node.errors import is_of_file
+
+TEMPORARY: Final = ".incoming-"
+"""How the name of an incomplete file begins."""
+
+_PRIVATE: Final = 0o600
+_HASH: Final = "content_sha256"
+
+
+class Aside:
+    """A file under its temporary name, until it is published or discarded; in the file system of its destination."""
+
+    def __init__(self, folder: Path) -> None:
+        self._handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+        self._is_open = True
+        self.path = Path(name)
+
+    def write(self, part: bytes) -> None:
+        """Add bytes."""
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(self._handle, rest) :]
+
+    def seal(self) -> None:
+        """Sync the content to disk; nothing can be added after this."""
+        os.fsync(self._handle)
+        self._close()
+
+    def publish(self, path: Path) -> None:
+        """Give a sealed file its final name, synced."""
+        os.rename(self.path, path)
+        sync_folder(path.parent)
+
+    def discard(self) -> None:
+        """Remove the file; a published file stays."""
+        self._close()
+        self.path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            os.close(self._handle)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file into an existing folder. A failure leaves nothing behind."""
+    with _sealed(path.parent, content) as aside:
+        aside.publish(path)
+
+
+def write_new(path: Path, content: bytes) -> bool:
+    """Write a file into an existing folder unless its name is taken; returns whether it was written."""
+    with _sealed(path.parent, content) as aside:
+        try:
+            os.link(aside.path, path)
+        except FileExistsError:
+            return False
+    sync_folder(path.parent)
+    return True
+
+
+@contextmanager
+def _sealed(folder: Path, content: bytes) -> Iterator[Aside]:
+    """Write a file under a temporary name, synced; the temporary name is removed at the end."""
+    aside = Aside(folder)
+    try:
+        aside.write(content)
+        aside.seal()
+        yield aside
+    finally:
+        aside.discard()
+
+
+def unfinished(folder: Path) -> Iterator[Path]:
+    """Return every file below a folder that has a temporary name; other processes may remove folders meanwhile."""
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names if name.startswith(TEMPORARY))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder (mode 0700), and sync its entry and those of its new parents."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the renames and removals in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock among all threads and processes; the end of the process releases it."""
+    with _open_private(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Like `lock`, but without waiting: yields whether the lock was free. Its holder may remove the file."""
+    while True:
+        with _open_private(path) as file:  # keeps the file's time, which `processes` reads
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            if _is_at(path, file):
+                yield True
+                return
+
+
+def make_private(path: Path) -> None:
+    """Make an empty, unsynced file (mode 0600); an existing file gets that mode and is never opened.
+
+    SQLite's locks belong to the process, not to a descriptor: opening and closing the file would release all of them.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+    except FileExistsError:
+        with suppress(PermissionError):  # the file may belong to another user
+            path.chmod(_PRIVATE)
+
+
+def _open_private(path: Path) -> TextIO:
+    """Open a file for its lock, created if missing; its content is neither read nor changed."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE), "r+")
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def to_json(content: Mapping[str, object]) -> bytes:
+    """Return the content of a file for `read_json`: the content and its hash."""
+    return _json({**content, _HASH: hashlib.sha256(_json(content)).hexdigest()})
+
+
+def read_json(path: Path) -> JsonObject | None:
+    """Read a JSON file of the node; None if it is missing or damaged, so that its work is done again."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    except OSError as error:
+        if is_of_file(error):
+            return None
+        raise
+    if not isinstance(content, dict):
+        return None
+    expected = content.pop(_HASH, None)  # an older version wrote none
+    return content if expected in (None, hashlib.sha256(_json(content)).hexdigest()) else None
+
+
+def _json(content: Mapping[str, object]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=1).encode()

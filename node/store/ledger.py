@@ -1,0 +1,399 @@
+"""The ledger: tables of studies and deliveries with their states and reasons.
+
+People look things up here, and the node sees what was delivered. A lost ledger is rebuilt: the spool knows what was
+received and written, and the durable executor knows what is still to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import sqlalchemy as sa
+
+from node.domain import Delivery, DeliveryState
+from node.store import database
+from node.store.database import Database
+from node.store.tables import CLAIMS, DELIVERIES, STUDIES, TABLES, TRANSACTIONS
+
+_TAKEN: Final = frozenset((DeliveryState.SENT, DeliveryState.COMMITTED))
+_OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
+_IS_TO_BE_SENT: Final = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+_IS_AWAITED: Final = (DELIVERIES.c.state == DeliveryState.SENT) & DELIVERIES.c.awaits_commitment
+_IS_OPEN: Final = DELIVERIES.c.state.not_in(_OVER) | _IS_AWAITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """Work that waits for a person."""
+
+    study: str
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRecord:
+    """What the ledger holds of a delivery.
+
+    failures: how often its destination reported that it cannot keep the output, `reason` why
+    """
+
+    state: DeliveryState
+    awaits_commitment: bool
+    failures: int
+    reason: str | None
+
+
+class Ledger:
+    """States of studies and deliveries in one database. Every method raises SQLAlchemyError if that does not answer."""
+
+    def __init__(self, sql: Database) -> None:
+        """Use a database that may not exist yet: the tables are created on first use."""
+        self._sql, self._has_tables = sql, False
+
+    @property
+    def _database(self) -> Database:
+        if not self._has_tables:
+            database.create(self._sql, TABLES)
+            self._has_tables = True
+        return self._sql
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._sql.dispose()
+
+    def set_study(self, uid: str, state: str, *, stage: str | None = None, reason: str | None = None) -> None:
+        """Record a study's state; stage and reason say where and why it was parked."""
+        values = {"state": state, "stage": stage, "reason": reason, "changed_at": _now()}
+        with self._database.begin() as connection:
+            database.upsert(connection, STUDIES, {"uid": uid, **values}, changed=values)
+
+    def unpark_study(self, uid: str) -> None:
+        """Set a parked study back to receiving; does nothing if it is no longer parked."""
+        is_parked = (STUDIES.c.uid == uid) & (STUDIES.c.state == "parked")
+        with self._database.begin() as connection:
+            waiting = {"state": "receiving", "stage": None, "reason": None, "changed_at": _now()}
+            connection.execute(sa.update(STUDIES).where(is_parked).values(waiting))
+
+    def study_state(self, uid: str) -> str | None:
+        """Return a study's state, or None when it is unknown."""
+        with self._database.connect() as connection:
+            return connection.execute(sa.select(STUDIES.c.state).where(STUDIES.c.uid == uid)).scalar()
+
+    def add_finished_study(self, uid: str) -> None:
+        """Record a study as finished; a known study keeps its state."""
+        values = {"uid": uid, "state": "finished", "stage": None, "reason": None, "changed_at": _now()}
+        with self._database.begin() as connection:
+            database.insert(connection, STUDIES, values)
+
+    def studies(self) -> set[str]:
+        """Return every known study."""
+        with self._database.connect() as connection:
+            return set(connection.execute(sa.select(STUDIES.c.uid)).scalars())
+
+    def parked_at(self, uid: str) -> float | None:
+        """Return when a study was parked, in seconds since the epoch; None when it is not parked."""
+        query = sa.select(STUDIES.c.changed_at).where((STUDIES.c.uid == uid) & (STUDIES.c.state == "parked"))
+        with self._database.connect() as connection:
+            return connection.execute(query).scalar()
+
+    def finished_studies(self, *, before: datetime) -> list[str]:
+        """Return the studies that were finished before a time."""
+        is_old = (STUDIES.c.state == "finished") & (STUDIES.c.changed_at < before.timestamp())
+        with self._database.connect() as connection:
+            return list(connection.execute(sa.select(STUDIES.c.uid).where(is_old)).scalars())
+
+    def claim(self, study_uid: str, *, holder: str, instead_of: str | None = None) -> str:
+        """Give a workflow exclusive use of a study unless another workflow has it; returns the holder.
+
+        instead_of: a holder that has ended and loses the study; if several workflows ask at once, one gets it
+        """
+        row, of_study = {"study_uid": study_uid, "holder": holder}, CLAIMS.c.study_uid == study_uid
+        is_over = of_study & (CLAIMS.c.holder == instead_of)
+        with self._database.begin() as connection:
+            database.upsert(connection, CLAIMS, row, changed={"study_uid": study_uid})  # the row is locked from here
+            connection.execute(sa.update(CLAIMS).where(is_over).values(holder=holder))
+            return str(connection.execute(sa.select(CLAIMS.c.holder).where(of_study)).scalar_one())
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        """Record a delivery as waiting; a known delivery keeps its state."""
+        with self._database.begin() as connection:
+            database.insert(connection, DELIVERIES, _row(delivery, DeliveryState.WAITING, attempts=0))
+
+    def set_delivery(
+        self,
+        delivery: Delivery,
+        state: DeliveryState,
+        *,
+        attempts: int,
+        reason: str | None = None,
+        is_down: bool = False,
+    ) -> None:
+        """Record a delivery's state; is_down: the attempt failed because its destination is down."""
+        with self._database.begin() as connection:
+            _change(connection, delivery, state, attempts=attempts, reason=reason, is_down=is_down)
+
+    def unpark_delivery(self, delivery: Delivery) -> None:
+        """Set a parked delivery back to waiting; does nothing if it is no longer parked."""
+        is_parked = (DELIVERIES.c.id == delivery.id) & (DELIVERIES.c.state == DeliveryState.PARKED)
+        with self._database.begin() as connection:
+            waiting = {"state": DeliveryState.WAITING, "attempts": 0, "reason": None}
+            connection.execute(sa.update(DELIVERIES).where(is_parked).values(waiting))
+
+    def set_sent(self, delivery: Delivery, *, attempts: int, awaits_commitment: bool = False) -> bool:
+        """Mark a delivery as sent; returns whether it was its study's last. Of two at the same time, one is.
+
+        awaits_commitment: the destination is still to commit to the output
+        """
+        of_study = sa.select(DELIVERIES.c.state).where(DELIVERIES.c.study_uid == delivery.study_uid)
+        with self._database.begin() as connection:
+            _lock(connection, DELIVERIES.c.study_uid == delivery.study_uid)
+            _change(connection, delivery, DeliveryState.SENT, attempts=attempts)
+            wish = sa.update(DELIVERIES).where(DELIVERIES.c.id == delivery.id)
+            connection.execute(wish.values(awaits_commitment=awaits_commitment))
+            return set(connection.execute(of_study).scalars()) <= _OVER
+
+    def delivery_state(self, delivery: Delivery) -> DeliveryState | None:
+        """Return a delivery's state, or None when it is unknown."""
+        query = sa.select(DELIVERIES.c.state).where(DELIVERIES.c.id == delivery.id)
+        with self._database.connect() as connection:
+            state = connection.execute(query).scalar()
+        return None if state is None else DeliveryState(state)
+
+    def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
+        """Return what is recorded of a delivery, or None when it is unknown."""
+        columns = (DELIVERIES.c[name] for name in ("state", "awaits_commitment", "commit_failures", "reason"))
+        with self._database.connect() as connection:
+            row = connection.execute(sa.select(*columns).where(DELIVERIES.c.id == delivery.id)).one_or_none()
+        if row is None:
+            return None
+        state, awaits, failures, reason = row
+        return DeliveryRecord(state=DeliveryState(state), awaits_commitment=awaits, failures=failures, reason=reason)
+
+    def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
+        """Record which deliveries are about to be asked for; reports for anything else do not count."""
+        with self._database.begin() as connection:
+            for delivery in deliveries:
+                database.insert(connection, TRANSACTIONS, {"uid": uid, "delivery_id": delivery.id})
+
+    def transaction(self, uid: str) -> list[Delivery]:
+        """Return the deliveries of a transaction; empty when it is unknown."""
+        return self._deliveries(DELIVERIES.c.id.in_(_asked(uid)))
+
+    def set_answered(self, uid: str, *, kept: Iterable[Delivery], failed: Mapping[Delivery, str]) -> list[Delivery]:
+        """Record the report on a transaction atomically; returns the deliveries that it newly commits.
+
+        failed: each with the reason; it waits to be sent again. Deliveries that wait or are parked for another reason
+        are not changed.
+        """
+        is_asked = DELIVERIES.c.id.in_(_asked(uid)) & DELIVERIES.c.awaits_commitment
+        is_there = DELIVERIES.c.state.in_((DeliveryState.SENT, DeliveryState.PARKED))
+        done = {"state": DeliveryState.COMMITTED, "reason": None, "commit_failures": 0}
+        again = {"state": DeliveryState.WAITING, "attempts": 0, "commit_failures": DELIVERIES.c.commit_failures + 1}
+        committed = []
+        with self._database.begin() as connection:
+            _lock(connection, is_asked)
+            for delivery in kept:
+                change = sa.update(DELIVERIES).where(is_asked, DELIVERIES.c.id == delivery.id)
+                if connection.execute(change.where(is_there).values(**done)).rowcount:
+                    committed.append(delivery)
+            for delivery, reason in failed.items():
+                change = sa.update(DELIVERIES).where(is_asked, DELIVERIES.c.id == delivery.id)
+                is_sent = DELIVERIES.c.state == DeliveryState.SENT
+                connection.execute(change.where(is_sent).values(**again, reason=reason))
+        return committed
+
+    def release(self, delivery: Delivery) -> None:
+        """Stop waiting for commitment of a sent output. Does nothing if it is queued to be sent again."""
+        is_sent = (DELIVERIES.c.id == delivery.id) & (DELIVERIES.c.state == DeliveryState.SENT)
+        with self._database.begin() as connection:
+            connection.execute(sa.update(DELIVERIES).where(is_sent).values(awaits_commitment=False))
+
+    def abandon(self, destination: str) -> int:
+        """End all open deliveries to a destination permanently; returns their number."""
+        which = (DELIVERIES.c.destination == destination) & _IS_OPEN
+        is_sent = DELIVERIES.c.state == DeliveryState.SENT
+        state = sa.case((is_sent, DELIVERIES.c.state), else_=DeliveryState.ABANDONED)
+        with self._database.begin() as connection:
+            _lock(connection, which)
+            return connection.execute(
+                sa.update(DELIVERIES).where(which).values(state=state, awaits_commitment=False)
+            ).rowcount
+
+    def open_deliveries(self) -> list[Delivery]:
+        """Return every delivery that is to be sent or committed. Parked deliveries wait for a person."""
+        return self._deliveries(_IS_TO_BE_SENT | _IS_AWAITED)
+
+    def unsent_deliveries(self, study_uid: str) -> list[Delivery]:
+        """Return the deliveries of a study that are to be sent, parked ones included."""
+        is_unsent = _IS_TO_BE_SENT | (DELIVERIES.c.state == DeliveryState.PARKED)
+        return self._deliveries((DELIVERIES.c.study_uid == study_uid) & is_unsent)
+
+    def end_delivery(self, delivery: Delivery) -> None:
+        """End an unsent delivery permanently, because another delivery replaces it."""
+        which = (DELIVERIES.c.id == delivery.id) & DELIVERIES.c.state.not_in(_TAKEN)
+        with self._database.begin() as connection:
+            connection.execute(sa.update(DELIVERIES).where(which).values(state=DeliveryState.ABANDONED))
+
+    def delivered_studies(self) -> set[str]:
+        """Return every study that has a delivery in any state."""
+        with self._database.connect() as connection:
+            return set(connection.execute(sa.select(DELIVERIES.c.study_uid).distinct()).scalars())
+
+    def study_counts(self) -> dict[str, int]:
+        """Return the number of studies by state."""
+        with self._database.connect() as connection:
+            rows = connection.execute(sa.select(STUDIES.c.state, sa.func.count()).group_by(STUDIES.c.state))
+            return {state: count for state, count in rows}
+
+    def delivery_counts(self) -> dict[tuple[str, str], int]:
+        """Return the number of deliveries by destination and state."""
+        columns = (DELIVERIES.c.destination, DELIVERIES.c.state)
+        with self._database.connect() as connection:
+            rows = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns))
+            return {(destination, state): count for destination, state, count in rows}
+
+    def delayed_destinations(self) -> set[str]:
+        """Return the destinations that have accepted nothing since a failed delivery that is still open.
+
+        The first failed attempt counts, and each that found the destination down. An object that is rejected again and
+        again, while others are accepted, does not make its destination delayed.
+        """
+        waits = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts > 0)
+        tried_again = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
+        failed = sa.func.max(sa.case((waits | tried_again, DELIVERIES.c.since)))
+        taken = sa.func.max(sa.case((DELIVERIES.c.state.in_(_TAKEN), DELIVERIES.c.since)))
+        query = (
+            sa.select(DELIVERIES.c.destination)
+            .group_by(DELIVERIES.c.destination)
+            .having(failed >= sa.func.coalesce(taken, 0.0))
+        )
+        with self._database.connect() as connection:
+            return set(connection.execute(query).scalars())
+
+    def oldest_waiting_seconds(self) -> Mapping[str, float]:
+        """Return the age of the oldest open study and delivery; 0 when nothing waits."""
+        open_study = STUDIES.c.state.in_(("receiving", "reading"))
+        open_delivery = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        with self._database.connect() as connection:
+            study = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(open_study)).scalar()
+            delivery = connection.execute(sa.select(sa.func.min(DELIVERIES.c.created_at)).where(open_delivery)).scalar()
+        now = _now()
+        return {"studies": now - (study or now), "deliveries": now - (delivery or now)}
+
+    def oldest_delivery_seconds(self) -> Mapping[str, float]:
+        """Return the age of the oldest open delivery by destination, where there are any."""
+        is_open = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        columns = (DELIVERIES.c.destination, sa.func.min(DELIVERIES.c.created_at))
+        with self._database.connect() as connection:
+            rows = connection.execute(sa.select(*columns).where(is_open).group_by(DELIVERIES.c.destination))
+            return {destination: _now() - created_at for destination, created_at in rows}
+
+    def uncommitted(self) -> Mapping[str, tuple[int, float]]:
+        """Return by destination how many outputs await commitment, and how many seconds ago the oldest was sent."""
+        columns = (DELIVERIES.c.destination, sa.func.count(), sa.func.min(DELIVERIES.c.since))
+        with self._database.connect() as connection:
+            rows = connection.execute(sa.select(*columns).where(_IS_AWAITED).group_by(DELIVERIES.c.destination))
+            return {destination: (count, _now() - since) for destination, count, since in rows}
+
+    def parked(self) -> list[Parked]:
+        """Return all work that waits for a person."""
+        studies = sa.select(STUDIES.c.uid, STUDIES.c.stage, STUDIES.c.reason).where(STUDIES.c.state == "parked")
+        deliveries = sa.select(
+            DELIVERIES.c.study_uid, sa.literal("deliver ") + DELIVERIES.c.destination, DELIVERIES.c.reason
+        ).where(DELIVERIES.c.state == DeliveryState.PARKED)
+        with self._database.connect() as connection:
+            rows = connection.execute(sa.union_all(studies, deliveries)).all()
+        return [Parked(study=uid, stage=stage or "", reason=reason or "") for uid, stage, reason in rows]
+
+    def parked_deliveries(self, *, study_uid: str | None = None, destination: str | None = None) -> list[Delivery]:
+        """Return the parked deliveries, optionally of one study or to one destination."""
+        which = DELIVERIES.c.state == DeliveryState.PARKED
+        if study_uid is not None:
+            which &= DELIVERIES.c.study_uid == study_uid
+        if destination is not None:
+            which &= DELIVERIES.c.destination == destination
+        return self._deliveries(which)
+
+    def is_delivered(self, study_uid: str) -> bool:
+        """Whether no delivery of a study is open or parked, nor awaits commitment."""
+        query = sa.select(sa.func.count()).where((DELIVERIES.c.study_uid == study_uid) & _IS_OPEN)
+        with self._database.connect() as connection:
+            return connection.execute(query).scalar() == 0
+
+    def forget(self, study_uid: str) -> None:
+        """Delete all rows of a study that left the disk."""
+        of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == study_uid)
+        with self._database.begin() as connection:
+            connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
+            connection.execute(sa.delete(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid))
+            connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.study_uid == study_uid))
+            connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))
+
+    def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
+        names = ("destination", "study_uid", "sop_instance_uid", "kind")
+        query = sa.select(*(DELIVERIES.c[name] for name in names)).where(which).order_by(DELIVERIES.c.created_at)
+        with self._database.connect() as connection:
+            return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
+
+
+def is_away(error: BaseException) -> bool:
+    """Say whether an error is the database's own, which affects all work."""
+    is_lost = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
+    return is_lost or database.is_damaged(error)
+
+
+def _asked(transaction_uid: str) -> sa.Select[tuple[str]]:
+    """Return a query for the deliveries of a transaction, for use in a condition."""
+    return sa.select(TRANSACTIONS.c.delivery_id).where(TRANSACTIONS.c.uid == transaction_uid)
+
+
+def _lock(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    """Lock these delivery rows until the transaction ends, always in the same order to avoid deadlocks.
+
+    SQLite allows one writer at a time anyway, and has no such lock.
+    """
+    connection.execute(sa.select(DELIVERIES.c.id).where(which).order_by(DELIVERIES.c.id).with_for_update())
+
+
+def _row(delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str | None = None) -> dict[str, object]:
+    now = _now()
+    return {
+        "id": delivery.id,
+        "destination": delivery.destination,
+        "study_uid": delivery.study_uid,
+        "sop_instance_uid": delivery.sop_instance_uid,
+        "kind": delivery.kind,
+        "state": state,
+        "attempts": attempts,
+        "reason": reason,
+        "created_at": now,
+        "since": now,
+    }
+
+
+def _change(
+    connection: sa.Connection,
+    delivery: Delivery,
+    state: DeliveryState,
+    *,
+    attempts: int,
+    reason: str | None = None,
+    is_down: bool = False,
+) -> None:
+    """Insert or update a row; an abandoned delivery stays abandoned."""
+    values: dict[str, object] = {"state": state, "attempts": attempts, "reason": reason}
+    if state is DeliveryState.SENT or attempts <= 1 or is_down:
+        values["since"] = _now()
+    if state is DeliveryState.PARKED:  # a retry by a person starts with a full number of attempts
+        values["commit_failures"] = 0
+    is_wanted = DELIVERIES.c.state != DeliveryState.ABANDONED
+    row = _row(delivery, state, attempts=attempts, reason=reason)
+    database.upsert(connection, DELIVERIES, row, changed=values, where=is_wanted)
+
+
+def _now() -> float:
+    return datetime.now(UTC).timestamp()

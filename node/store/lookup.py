@@ -1,0 +1,117 @@
+"""Looks up what the ledger holds of one study, from another process and without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from node.config import StorageSettings
+from node.domain import Delivery, DeliveryState
+from node.errors import NodeError
+from node.store import database
+from node.store.tables import DELIVERIES, STUDIES, TABLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow:
+    """A study's state; stage and reason if it is parked."""
+
+    state: str
+    stage: str | None
+    reason: str | None
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRow:
+    """A delivery's state; since: when it was sent, first failed, or last found its destination down."""
+
+    delivery: Delivery
+    state: DeliveryState
+    attempts: int
+    reason: str | None
+    created_at: datetime
+    since: datetime
+    awaits_commitment: bool
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Everything that the tables hold of a study."""
+
+    study: StudyRow | None = None
+    deliveries: tuple[DeliveryRow, ...] = ()
+
+
+def look_up(storage: StorageSettings, study_uid: str) -> Known:
+    """Look a study up. Raises NodeError when the database cannot be read."""
+    with _reading(storage) as connection:
+        if connection is None:
+            return Known()
+        columns = (STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
+        found = connection.execute(sa.select(*columns).where(STUDIES.c.uid == study_uid)).one_or_none()
+        study = None
+        if found is not None:
+            state, stage, reason, changed_at = found
+            study = StudyRow(state=state, stage=stage, reason=reason, changed_at=_moment(changed_at))
+        rows = connection.execute(
+            sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
+        )
+        return Known(study=study, deliveries=tuple(_delivery_row(row) for row in rows))
+
+
+def study_of(storage: StorageSettings, sop_instance_uid: str) -> str | None:
+    """Return the study of an output by its UID; None when no delivery of it is known.
+
+    Raises NodeError when the database cannot be read.
+    """
+    with _reading(storage) as connection:
+        if connection is None:
+            return None
+        query = sa.select(DELIVERIES.c.study_uid).where(DELIVERIES.c.sop_instance_uid == sop_instance_uid)
+        return connection.execute(query.limit(1)).scalar()
+
+
+@contextmanager
+def _reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
+    """Open the tables; None if the node has not created them yet. Raises NodeError when they cannot be read."""
+    sql = database.open_ledger_for_reading(storage)
+    if sql is None:
+        yield None
+        return
+    try:
+        with sql.connect() as connection:
+            schema = database.SCHEMA if database.is_server(sql) else None
+            names = sa.inspect(connection).get_table_names(schema=schema)
+            yield connection if {table.name for table in TABLES.sorted_tables} <= set(names) else None
+    except sa.exc.SQLAlchemyError as error:
+        raise NodeError(f"the database cannot be read ({database.complaint(error)}); see `node doctor`") from error
+    finally:
+        sql.dispose()
+
+
+def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
+    return DeliveryRow(
+        delivery=Delivery(
+            destination=row.destination,
+            study_uid=row.study_uid,
+            sop_instance_uid=row.sop_instance_uid,
+            kind=row.kind,
+        ),
+        state=DeliveryState(row.state),
+        attempts=row.attempts,
+        reason=row.reason,
+        created_at=_moment(row.created_at),
+        since=_moment(row.since),
+        awaits_commitment=bool(row.awaits_commitment),
+        failures=row.commit_failures,
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,163 @@
+"""Received objects as files: what a file's name says, and whether its bytes are still those that were received.
+
+    <SOP Instance UID>~<version>~<SHA-256 of the dataset>.dcm
+
+The dataset is stored byte for byte as received, so its hash also tells whether an object was received before. The file
+meta information in front of it is the node's own. Its SHA-256 is stored in the first 32 bytes of the preamble, which
+PS3.10 7.1 leaves to implementations. Files of an older version have a preamble of zeros and no such hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum, auto
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from node.domain import Instance
+from node.errors import is_of_file
+
+_PREAMBLE_BYTES: Final = 128
+_HASH_BYTES: Final = 32
+_PREFIX: Final = b"DICM"
+_GROUP_LENGTH: Final = b"\x02\0\0\0UL\x04\0"
+"""Tag, value representation and length of File Meta Information Group Length, the first element (PS3.10 7.1)."""
+_LONGEST_META: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A received object that is safe on disk.
+
+    is_new: false when the same bytes were received before
+    is_conflict: it has other pixels than the newest version, and is stored beside it
+    is_repaired: it replaced a damaged file of the same object
+    """
+
+    instance: Instance
+    is_new: bool
+    is_conflict: bool = False
+    is_repaired: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """The outcome for the metrics: kept, repeated or conflict."""
+        if not self.is_new:
+            return "repeated"
+        return "conflict" if self.is_conflict else "kept"
+
+
+def sop_instance_uid_of(file: str) -> str:
+    """Return the SOP Instance UID in a file's name."""
+    return file.split("~")[0]
+
+
+def file_name(sop_instance_uid: str, *, number: int, sha256: str) -> str:
+    """Return the file name of one version of an object."""
+    return f"{sop_instance_uid}~{number:04d}~{sha256}.dcm"
+
+
+def instance_of(path: Path) -> Instance:
+    """Return what place, name and modification time of a file say about a received object."""
+    sop_instance_uid, number, sha256 = path.stem.split("~")
+    return Instance(
+        study_uid=path.parent.parent.name,
+        sop_instance_uid=sop_instance_uid,
+        number=int(number),
+        sha256=sha256,
+        path=path,
+        received_at=datetime.fromtimestamp(_modified_at(path), UTC),
+    )
+
+
+def versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
+    """Return every version of one object in a folder, oldest first."""
+    return [instance_of(path) for path in sorted(folder.glob(f"{sop_instance_uid}~*.dcm"), key=_version)]
+
+
+def newest(folder: Path) -> list[Path]:
+    """Return the newest version of each object, by the numbers in the names, because clocks may be set back."""
+    paths = sorted(folder.glob("*~*.dcm"), key=_version)
+    return list({sop_instance_uid_of(path.name): path for path in paths}.values())
+
+
+def newest_arrival(studies: Path) -> datetime | None:
+    """Return when the newest file below a folder of studies was received; None if there is none."""
+    times = [_modified_at(path) for path in studies.glob("*/received/*~*.dcm")]
+    return datetime.fromtimestamp(max(times), UTC) if times else None
+
+
+def sealed(meta: bytes) -> bytes:
+    """Write the hash of file meta information into the preamble before it.
+
+    meta: preamble, prefix and file meta information (PS3.10 7.1)
+    """
+    preamble, rest = meta[:_PREAMBLE_BYTES], meta[_PREAMBLE_BYTES:]
+    return hashlib.sha256(rest).digest() + preamble[_HASH_BYTES:] + rest
+
+
+def is_intact(path: Path) -> bool:
+    """Say whether a received object still has the received bytes; false also when its file is missing.
+
+    Raises OSError when the disk fails as a whole.
+    """
+    try:
+        with path.open("rb") as file:
+            if _read_seal(file) is Seal.BROKEN:
+                return False
+            return hashlib.file_digest(file, "sha256").hexdigest() == path.stem.split("~")[2]
+    except FileNotFoundError:
+        if not path.parent.is_dir():  # the disk is not mounted, which says nothing about this file
+            raise
+        return False
+    except OSError as error:
+        if is_of_file(error):
+            return False
+        raise
+
+
+def has_intact_meta(path: Path) -> bool:
+    """Say whether the hash proves that the file meta information of a received object is unchanged."""
+    try:
+        with path.open("rb") as file:
+            return _read_seal(file) is Seal.GOOD
+    except OSError:
+        return False
+
+
+class Seal(Enum):
+    """The result of checking the hash of the file meta information; NONE: the file has no hash."""
+
+    GOOD = auto()
+    BROKEN = auto()
+    NONE = auto()
+
+
+def _read_seal(file: BinaryIO) -> Seal:
+    """Read a file up to its dataset, and check the hash."""
+    preamble, head = file.read(_PREAMBLE_BYTES), file.read(len(_PREFIX) + len(_GROUP_LENGTH) + 4)
+    length = int.from_bytes(head[-4:], "little")
+    if not head.startswith(_PREFIX + _GROUP_LENGTH) or length > _LONGEST_META:
+        return Seal.BROKEN
+    meta = head + file.read(length)
+    if not any(preamble):
+        return Seal.NONE
+    return Seal.GOOD if preamble[:_HASH_BYTES] == hashlib.sha256(meta).digest() else Seal.BROKEN
+
+
+def _modified_at(path: Path) -> float:
+    """Return when a file was written, in seconds since the epoch; 0 when the disk has lost this information."""
+    try:
+        return path.stat().st_mtime
+    except OSError as error:
+        if is_of_file(error):
+            return 0.0
+        raise
+
+
+def _version(path: Path) -> tuple[int, str]:
+    """Order the versions of one object by arrival."""
+    _, number, sha256 = path.stem.split("~")
+    return (int(number), sha256)

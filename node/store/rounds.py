@@ -1,0 +1,79 @@
+"""Marks of finished rounds: small files in a study's folder, which stay when everything else of it is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, cast
+
+from node.domain import JsonObject, OutputObject
+from node.errors import is_of_file
+from node.store import files
+
+AGAIN: Final = "again"
+"""The reason of files that a person has queued to be read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundMark:
+    """A finished round: the files it covered, when it began, and its outputs.
+
+    parked: the files of parked films, each with its reason; they count as unread again, whatever earlier rounds covered
+    """
+
+    number: int
+    created_at: datetime
+    files: tuple[str, ...]
+    outputs: tuple[OutputObject, ...]
+    parked: Mapping[str, str] = field(default_factory=dict)
+
+
+def marks(folder: Path) -> list[RoundMark]:
+    """Return the marks in a folder, oldest first; empty when the folder does not exist."""
+    return [_mark(content) for path in sorted(folder.glob("*.json")) if (content := files.read_json(path))]
+
+
+def covered(marks: Iterable[RoundMark]) -> set[str]:
+    """Return the files that rounds have covered; marks: oldest first."""
+    answered: set[str] = set()
+    for mark in marks:
+        answered |= set(mark.files)
+        answered -= mark.parked.keys()
+    return answered
+
+
+def keep(folder: Path, mark: RoundMark) -> None:
+    """Write a mark into an existing folder, synced.
+
+    If another round has the number (two ran at once after the ledger was lost), the next number is used.
+    """
+    while not files.write_new(path := folder / f"{mark.number:06d}.json", _content(mark)):
+        if _content_of(path) == _content(mark):
+            return
+        mark = replace(mark, number=mark.number + 1)
+
+
+def _content_of(path: Path) -> bytes:
+    """Read a mark; empty when the disk has lost it, so that it counts as another round's."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if is_of_file(error):
+            return b""
+        raise
+
+
+def _content(mark: RoundMark) -> bytes:
+    return files.to_json({**asdict(mark), "created_at": mark.created_at.isoformat()})
+
+
+def _mark(content: JsonObject) -> RoundMark:
+    return RoundMark(
+        number=int(str(content["number"])),
+        created_at=datetime.fromisoformat(str(content["created_at"])),
+        files=tuple(cast(list[str], content["files"])),
+        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"])),
+        parked=cast(dict[str, str], content.get("parked", {})),
+    )

@@ -1,0 +1,400 @@
+"""The spool: received objects, readings, outputs and marks of rounds, as files that survive a power cut.
+
+A file is written under a temporary name, synced, renamed, and its folder synced; only then is anything acknowledged.
+A file still under its temporary name was never acknowledged and is removed at start. A received object's file name
+contains its version and the hash of its bytes. The same object again is the same file. Other bytes under the same UID
+are the next version, unless their pixels differ: that is a conflict, which is stored and reported, but not read. A file
+whose bytes do not match its hash is damaged: it is neither read nor sent, and is replaced when the same object is
+received or written again.
+
+    studies/<study>/received/<sop instance>~<version>~<hash>.dcm     as received, PS3.10 file meta in front
+    studies/<study>/conflicts/<sop instance>~<number>~<hash>.dcm     the same, with other pixels than the stored version
+    studies/<study>/readings/<key>.json                              the answers about one film
+    studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
+    studies/<study>/rounds/<number>.json                             mark of a finished round
+    studies/<study>/urgent                                           the study is STAT
+    windows/<name>.json                                              answers of many films, without patient data
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import shutil
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from node.domain import Delivery, Instance, JsonObject, OutputObject, Study, is_uid
+from node.errors import Refused, is_of_file
+from node.store import files, output_files, received, rounds
+from node.store.conflict import has_other_pixels
+from node.store.incoming import Incoming, full
+from node.store.received import Kept
+from node.store.rounds import RoundMark
+
+_MIB = 1024 * 1024
+_REMOVING = ".removing-"
+_LOCKS = 64
+_LEFTOVER_SECONDS = 3600.0
+_PLACES = ("received", "conflicts", "outputs")
+
+
+class Spool:
+    """The files of one node below one directory (mode 0700)."""
+
+    def __init__(self, directory: Path, *, min_free_mib: int = 0) -> None:
+        self.directory = directory
+        self._studies, self._windows = directory / "studies", directory / "windows"
+        self._min_free_bytes = min_free_mib * _MIB
+        self._folders_lock = directory / "folders.lock"
+        self._keeping = directory / "keeping"
+        self._in_hand: set[Path] = set()  # files that count the readings this process has begun
+        for folder in (self._studies, self._keeping):
+            files.make_folder(folder)
+
+    @property
+    def free_bytes(self) -> int:
+        """Free space on the disk."""
+        return shutil.disk_usage(self.directory).free
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Size of the disk."""
+        return shutil.disk_usage(self.directory).total
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Free space below which no object is accepted."""
+        return self._min_free_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk is above its reserve."""
+        return self.free_bytes >= self._min_free_bytes
+
+    def receive(self, meta: bytes) -> Incoming:
+        """Begin to receive an object, with preamble and file meta information. Raises SpoolFull."""
+        return Incoming(self._studies, meta=meta, has_room=lambda: self.has_room)
+
+    def settle(self, incoming: Incoming, *, study_uid: str, sop_instance_uid: str) -> Kept:
+        """Store one received object and sync it to disk before returning.
+
+        Raises Refused when a UID is not valid, SpoolFull when the disk cannot store the object.
+        """
+        if not (is_uid(study_uid) and is_uid(sop_instance_uid)):
+            raise Refused("Study or SOP Instance UID is not a valid UID; correct it at the sender")
+        try:
+            incoming.seal()
+            with files.lock(self._keeping / _lock_of(study_uid)):  # one at a time, among all processes
+                return self._settle(incoming, self._folder(study_uid), sop_instance_uid)
+        except OSError as error:
+            raise full(error) from error
+
+    def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> Kept:
+        """Give a sealed object its place, depending on the newest version only, so that a crash changes nothing."""
+        place = folder / "received"
+        known = received.versions(place, sop_instance_uid)
+        is_conflict = bool(known) and _contradicts(known[-1], incoming)
+        if is_conflict:
+            place = folder / "conflicts"
+            known = received.versions(place, sop_instance_uid)
+        same = [instance for instance in (known if is_conflict else known[-1:]) if instance.sha256 == incoming.sha256]
+        if same and received.is_intact(same[0].path):
+            files.sync_folder(place)  # its writer may not have synced it yet
+            return Kept(instance=same[0], is_new=False, is_conflict=is_conflict)
+        number = same[0].number if same else known[-1].number + 1 if known else 1
+        path = place / received.file_name(sop_instance_uid, number=number, sha256=incoming.sha256)
+        self._make_folder(place)
+        incoming.publish(path)
+        return Kept(instance=received.instance_of(path), is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
+
+    def conflicts(self, study_uid: str) -> list[Instance]:
+        """Return the objects of a study with other pixels than the stored version of their UID."""
+        return [received.instance_of(path) for path in sorted((self._folder(study_uid) / "conflicts").glob("*~*.dcm"))]
+
+    def mark_stat(self, study_uid: str) -> None:
+        """Mark a study as STAT, synced. Raises SpoolFull when the disk cannot store the mark."""
+        path = self._folder(study_uid) / "urgent"
+        try:
+            if path.exists():
+                files.sync_folder(path.parent)  # its writer may not have synced it yet
+            else:
+                self._write(path)
+        except OSError as error:
+            raise full(error) from error
+
+    def is_stat(self, study_uid: str) -> bool:
+        """Whether a study is marked as STAT."""
+        return (self._folder(study_uid) / "urgent").exists()
+
+    def study(self, study_uid: str) -> Study:
+        """Return the newest version of each received object of a study, in order of arrival."""
+        newest = map(received.instance_of, received.newest(self._folder(study_uid) / "received"))
+        ordered = sorted(newest, key=lambda instance: (instance.received_at, instance.sop_instance_uid))
+        return Study(uid=study_uid, instances=tuple(ordered))
+
+    def versions(self, study_uid: str) -> list[Instance]:
+        """Return every version of each received object of a study, in order of arrival."""
+        kept = [received.instance_of(path) for path in (self._folder(study_uid) / "received").glob("*~*.dcm")]
+        return sorted(kept, key=lambda instance: (instance.received_at, instance.sop_instance_uid, instance.number))
+
+    def studies(self) -> Iterator[str]:
+        """Return the UIDs of all studies on disk, also of removed studies that left marks of rounds."""
+        return (folder.name for folder in sorted(self._studies.iterdir()) if is_uid(folder.name))
+
+    def find_study(self, uid: str) -> str | None:
+        """Return the study with this UID, or with an object of this UID; removed objects count too.
+
+        Searches the names of all files, and then every mark of a round.
+        """
+        if not is_uid(uid):
+            return None
+        named = (path for place in _PLACES for path in self._studies.glob(f"*/{place}/{uid}[~.]*") if _is_of(path, uid))
+        marked = (path for path in self._studies.glob("*/rounds/*.json") if _names(path, uid))
+        found = (path.relative_to(self._studies).parts[0] for path in itertools.chain(named, marked))
+        return uid if (self._studies / uid).is_dir() else next(filter(is_uid, found), None)
+
+    @contextmanager
+    def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
+        """Count a reading as begun until it returns or raises; it stays counted only if the process ends."""
+        path = self._attempts(study_uid, key)
+        self._write(path, str(self.interrupted_readings(study_uid, key) + 1).encode())
+        self._in_hand.add(path)
+        try:
+            yield
+        finally:
+            self._in_hand.discard(path)
+            path.unlink(missing_ok=True)
+
+    def end_readings_in_hand(self) -> None:
+        """Count no reading of this process as interrupted: it ends in order, and not because of a film."""
+        for path in tuple(self._in_hand):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def interrupted_readings(self, study_uid: str, key: str) -> int:
+        """Return how often the process ended while reading a film, since a reading of it last returned."""
+        try:
+            return int(self._attempts(study_uid, key).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return 0
+        except OSError as error:
+            if is_of_file(error):
+                return 0
+            raise
+
+    def count_begun_readings(self, study_uid: str) -> int:
+        """Count the films of a study whose reading is running or was interrupted."""
+        return sum(1 for _ in (self._folder(study_uid) / "readings").glob("*.begun"))
+
+    def forget_interrupted_readings(self, study_uid: str) -> None:
+        """Allow every film of a study to be read again, however often it was interrupted."""
+        for path in (self._folder(study_uid) / "readings").glob("*.begun"):
+            path.unlink(missing_ok=True)
+
+    def received_path(self, study_uid: str, file: str) -> Path:
+        """Return the path of a received object."""
+        return self._folder(study_uid) / "received" / file
+
+    def keep_reading(self, study_uid: str, key: str, content: JsonObject) -> None:
+        """Store the answers about one film."""
+        self._write(self._folder(study_uid) / "readings" / f"{key}.json", files.to_json(content))
+
+    def reading(self, study_uid: str, key: str) -> JsonObject | None:
+        """Return the answers about one film, or None when nothing is stored under this key."""
+        return files.read_json(self._folder(study_uid) / "readings" / f"{key}.json")
+
+    def readings(self, study_uid: str) -> list[tuple[datetime, JsonObject]]:
+        """Return all stored answers about the films of a study, of every model, with their time; oldest first."""
+        kept = [
+            (datetime.fromtimestamp(path.stat().st_mtime, UTC), content)
+            for path in (self._folder(study_uid) / "readings").glob("*.json")
+            if (content := files.read_json(path)) is not None
+        ]
+        return sorted(kept, key=lambda reading: reading[0])
+
+    def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
+        """Store one output; an existing one stays as it is, so that one UID never has two contents."""
+        folder = self._outputs(output)
+        self._make_folder(folder)
+        with files.lock(self._keeping / _lock_of(output.study_uid)):
+            output_files.keep(folder, output, content)
+
+    def has_output(self, output: OutputObject | Delivery) -> bool:
+        """Say whether an output exists, damaged or not."""
+        return output_files.exists(self._outputs(output), output)
+
+    def output(self, output: OutputObject | Delivery) -> bytes | None:
+        """Return the content of an output; None when it is missing or damaged. Raises OSError when the disk fails."""
+        if not self._studies.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the folder of studies is gone", str(self._studies))
+        return output_files.read(self._outputs(output), output)
+
+    def mark_round(self, study_uid: str, mark: RoundMark) -> None:
+        """Mark a round as finished; its files are not read again. If its number is taken, it gets the next one."""
+        folder = self._folder(study_uid) / "rounds"
+        self._make_folder(folder)
+        rounds.keep(folder, mark)
+
+    def rounds(self, study_uid: str) -> list[RoundMark]:
+        """Return the marks of all finished rounds, oldest first."""
+        return rounds.marks(self._folder(study_uid) / "rounds")
+
+    def uncover(self, study_uid: str) -> None:
+        """Have the next round of a study cover all its files again, because its outputs are lost."""
+        marks = self.rounds(study_uid)
+        names = [instance.path.name for instance in self.study(study_uid).instances]
+        mark = RoundMark(
+            number=max((mark.number for mark in marks), default=0) + 1,
+            created_at=datetime.now(UTC).replace(microsecond=0),
+            files=(),
+            outputs=(),
+            parked=dict.fromkeys(names, rounds.AGAIN),
+        )
+        self.mark_round(study_uid, mark)
+
+    def unread(self, study_uid: str) -> list[Instance]:
+        """Return the newest version of each object that no finished round covers."""
+        return [received.instance_of(path) for path in _unread(self._folder(study_uid))]
+
+    def has_unread(self, study_uid: str) -> bool:
+        """Whether a study holds a file that no finished round covers."""
+        return _has_unread(self._folder(study_uid))
+
+    @contextmanager
+    def changing_windows(self) -> Iterator[None]:
+        """Be the only process that reads and changes windows."""
+        with files.lock(self.directory / "windows.lock"):
+            yield
+
+    def keep_window(self, name: str, content: JsonObject) -> None:
+        """Store a window."""
+        self._write(self._windows / f"{name}.json", files.to_json(content))
+
+    def window(self, name: str) -> JsonObject | None:
+        """Return a stored window, or None."""
+        return files.read_json(self._windows / f"{name}.json")
+
+    def sweep(self, *, is_shared: bool = False) -> int:
+        """Remove files that were never acknowledged; only at start. Returns their number.
+
+        is_shared: other processes may be writing now, so only old files are removed
+        """
+        with files.lock(self._folders_lock):
+            for aside in self._studies.glob(f"{_REMOVING}*"):
+                folder = self._studies / aside.name.removeprefix(_REMOVING)
+                if not (folder / "rounds").exists():  # the check for unread files did not finish
+                    _merge(aside, folder)
+                shutil.rmtree(aside, ignore_errors=True)  # another process may be removing it
+        youngest = time.time() - (_LEFTOVER_SECONDS if is_shared else 0.0)
+        leftovers = [
+            path
+            for folder in (self._studies, self._windows)
+            for path in files.unfinished(folder)
+            if _changed_at(path) <= youngest
+        ]
+        for path in leftovers:
+            path.unlink(missing_ok=True)
+        return len(leftovers)
+
+    def remove_study(self, study_uid: str) -> bool:
+        """Remove the objects, readings and outputs of a study; false when it has unread files, or none.
+
+        The marks of its rounds stay, a few hundred bytes: the files they cover are never read or sent again, even if
+        they are received again, so no UID gets other bytes. The folder is renamed before the last check for unread
+        files: a sender that writes at this moment fails, and sends again.
+        """
+        folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
+        with files.lock(self._folders_lock):
+            if not (folder / "received").exists():
+                return False
+            folder.rename(aside)
+            if _has_unread(aside):
+                aside.rename(folder)
+                return False
+            if (aside / "rounds").exists():  # without marks there was nothing to read
+                files.make_folder(folder)
+                (aside / "rounds").rename(folder / "rounds")
+                files.sync_folder(folder)
+        with suppress(FileNotFoundError):  # a starting process sweeps it, too
+            shutil.rmtree(aside)
+        return True
+
+    def _write(self, path: Path, content: bytes = b"") -> None:
+        """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
+        self._make_folder(path.parent)
+        files.write(path, content)
+
+    def _make_folder(self, folder: Path) -> None:
+        with files.lock(self._folders_lock):  # a folder made by another process is used only after its entry is synced
+            files.make_folder(folder)
+
+    def _attempts(self, study_uid: str, key: str) -> Path:
+        return self._folder(study_uid) / "readings" / f"{key}.begun"
+
+    def _outputs(self, output: OutputObject | Delivery) -> Path:
+        return self._folder(output.study_uid) / "outputs"
+
+    def _folder(self, study_uid: str) -> Path:
+        if not is_uid(study_uid):
+            raise Refused("the Study Instance UID is not a valid UID")
+        return self._studies / study_uid
+
+
+def _is_of(path: Path, uid: str) -> bool:
+    """Say whether a file belongs to an object: after its UID comes `~`, or a file ending of older versions."""
+    rest = path.name.removeprefix(uid)
+    return rest.startswith("~") or not rest[1:2].isdigit()
+
+
+def _names(mark: Path, uid: str) -> bool:
+    """Say whether the mark of a round names an object."""
+    try:
+        content = mark.read_bytes()
+    except FileNotFoundError:  # its study is being removed
+        return False
+    return f'"{uid}~'.encode() in content or f'"{uid}"'.encode() in content
+
+
+def _lock_of(study_uid: str) -> str:
+    """Return the lock file of a study; studies share a few, because a lock file that may be held cannot be removed."""
+    return f"{zlib.crc32(study_uid.encode()) % _LOCKS:02d}.lock"
+
+
+def _contradicts(known: Instance, arrived: Incoming) -> bool:
+    """Say whether an object has other pixels than the known version; a damaged version cannot be compared."""
+    is_other = known.sha256 != arrived.sha256 and received.is_intact(known.path)
+    return is_other and has_other_pixels(known.path, arrived.path)
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Put back the files of an interrupted removal; a film that arrived since stays."""
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        if path.is_file() and not place.exists():
+            files.make_folder(place.parent)
+            path.rename(place)
+            files.sync_folder(place.parent)
+
+
+def _changed_at(path: Path) -> float:
+    """When a file was last written, in seconds since the epoch; infinity when it is gone."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
+
+
+def _has_unread(folder: Path) -> bool:
+    """Whether a study's folder, wherever it is, has the newest version of an object that no round covers."""
+    return any(True for _ in _unread(folder))
+
+
+def _unread(folder: Path) -> Iterator[Path]:
+    covered = rounds.covered(rounds.marks(folder / "rounds"))
+    return (path for path in received.newest(folder / "received") if path.name not in covered)

@@ -1,0 +1,48 @@
+"""The ledger's tables. `ledger` and `lookup` use them."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+TABLES = sa.MetaData()
+STUDIES = sa.Table(
+    "studies",
+    TABLES,
+    sa.Column("uid", sa.String(64), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("stage", sa.String(32)),
+    sa.Column("reason", sa.Text),
+    sa.Column("changed_at", sa.Float, nullable=False),
+)
+DELIVERIES = sa.Table(
+    "deliveries",
+    TABLES,
+    sa.Column("id", sa.String(200), primary_key=True),
+    sa.Column("destination", sa.String(200), nullable=False),
+    sa.Column("study_uid", sa.String(64), nullable=False, index=True),
+    sa.Column("sop_instance_uid", sa.String(64), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("created_at", sa.Float, nullable=False),
+    # When it was sent, first failed, or last found its destination down. Added to older files.
+    sa.Column("since", sa.Float, nullable=False, server_default="0"),
+    # Whether the destination is to commit to it; how often it reported that it cannot keep the object.
+    sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("commit_failures", sa.Integer, nullable=False, server_default="0"),
+)
+TRANSACTIONS = sa.Table(
+    "transactions",
+    TABLES,
+    sa.Column("uid", sa.String(64), primary_key=True),
+    sa.Column("delivery_id", sa.String(200), primary_key=True),
+)
+
+# Which workflow has exclusive use of a study. Claims are not released: a holder that has ended has lost its claim.
+CLAIMS = sa.Table(
+    "claims",
+    TABLES,
+    sa.Column("study_uid", sa.String(64), primary_key=True),
+    sa.Column("holder", sa.String(200), nullable=False),
+)

@@ -1,0 +1,28 @@
+"""What the program's names may not do: mean two things, or nothing."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.test_architecture import PRODUCT, name_of, parsed, python_files
+
+
+def test_no_class_name_stands_twice() -> None:
+    places: dict[str, list[str]] = {}
+    for path in python_files(*PRODUCT):
+        for statement in ast.walk(parsed(path)):
+            if isinstance(statement, ast.ClassDef):
+                places.setdefault(statement.name, []).append(name_of(path))
+
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_no_variable_is_named_one() -> None:
+    wrong = [
+        f"{name_of(path)}:{name.lineno}"
+        for path in python_files(*PRODUCT, "deploy", "tests")
+        for name in ast.walk(parsed(path))
+        if (isinstance(name, ast.Name) and name.id == "one") or (isinstance(name, ast.arg) and name.arg == "one")
+    ]
+
+    assert wrong == []
