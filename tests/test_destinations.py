@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.uid import UID
 from pynetdicom import evt
+from pynetdicom.association import Association
+from pynetdicom.pdu import P_DATA_TF
 
 from node.config import DicomDestination
 from node.deliver import destinations
@@ -66,6 +69,37 @@ def test_an_archive_may_take_its_time(archive: peers.ReceivingArchive, film: Pat
         assert not delivery.done()
         archive.accept()
         delivery.result(timeout=30)
+
+
+def test_an_archive_that_answers_no_release_has_it(film: Path) -> None:
+    go_on = threading.Event()
+
+    def hang_after_the_answer(event: evt.Event) -> None:
+        if isinstance(event.pdu, P_DATA_TF):
+            go_on.wait(30.0)
+
+    with peers.ReceivingArchive(handlers=[(evt.EVT_PDU_SENT, hang_after_the_answer)]) as slow:
+        began = time.monotonic()
+        deliver(film, slow)
+        seconds = time.monotonic() - began
+        go_on.set()
+
+    assert len(slow.kept) == 1
+    assert seconds < 15.0  # pynetdicom by itself waits 60 s
+
+
+def test_an_association_without_an_answer_is_aborted(
+    archive: peers.ReceivingArchive, film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[Association] = []
+    monkeypatch.setattr(Association, "release", lambda association: released.append(association))
+    archive.drop()
+
+    for _ in range(3):
+        with pytest.raises(DestinationDown):
+            deliver(film, archive)
+
+    assert released == []
 
 
 @pytest.mark.parametrize("status", [0xA700, 0xA701, 0x0110])

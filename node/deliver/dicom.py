@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import Final
 
@@ -42,6 +42,7 @@ STORAGE_COMMITMENT: Final = UID(StorageCommitmentPushModel)
 _CONNECT_SECONDS: Final = 10
 _ACCEPT_SECONDS: Final = 60
 _PROBE_SECONDS: Final = 5
+_RELEASE_SECONDS: Final = 5  # what was answered is done, also without an answer to the release (PS3.8 7.2)
 _LOOK_SECONDS: Final = 0.1
 
 _NATIVE: Final = (ExplicitVRLittleEndian, ImplicitVRLittleEndian)
@@ -68,16 +69,16 @@ def send(content: bytes, destination: DicomDestination, *, calling_aet: str) -> 
     own = dataset.file_meta.TransferSyntaxUID
     syntaxes = dict.fromkeys([own, *_NATIVE] if not own.is_compressed else [own])
     contexts = [build_context(dataset.SOPClassUID, syntax) for syntax in syntaxes]
-    association = _associate(contexts, destination, calling_aet=calling_aet, refusal=_not_accepted(destination))
-    try:
-        status = association.send_c_store(dataset)
-    except RuntimeError as error:  # the association ended before the request left
-        raise DestinationDown(f"{destination.name} ended the association") from error
-    except ValueError as error:  # no accepted context fits
-        raise GiveUp(_not_accepted(destination)) from error
-    finally:
-        _release(association)
-    judge(status, destination.name)
+    with _ended(
+        _associate(contexts, destination, calling_aet=calling_aet, refusal=_not_accepted(destination))
+    ) as association:
+        try:
+            status = association.send_c_store(dataset)
+        except RuntimeError as error:  # the association ended before the request left
+            raise DestinationDown(f"{destination.name} ended the association") from error
+        except ValueError as error:  # no accepted context fits
+            raise GiveUp(_not_accepted(destination)) from error
+        judge(status, destination.name)
 
 
 def judge(status: Dataset, name: str) -> None:
@@ -101,14 +102,13 @@ def echo(destination: DicomDestination, *, calling_aet: str) -> None:
     Raises DestinationDown.
     """
     contexts = [build_context(Verification, list(_NATIVE))]
-    with suppress(GiveUp):  # it answered, but does not accept Verification
-        association = _associate(
-            contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=_PROBE_SECONDS
-        )
-        try:
-            _send_echo(association, destination)
-        finally:
-            _release(association)
+    with (
+        suppress(GiveUp),  # it answered, but does not accept Verification
+        _ended(
+            _associate(contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=_PROBE_SECONDS)
+        ) as association,
+    ):
+        _send_echo(association, destination)
 
 
 def negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: Sequence[UID]) -> frozenset[UID]:
@@ -123,12 +123,10 @@ def negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: S
         )
     except GiveUp:  # it accepted none of them
         return frozenset()
-    try:
+    with _ended(association):
         accepted = frozenset(context.abstract_syntax for context in association.accepted_contexts)
         if Verification in accepted:
             _send_echo(association, destination)
-    finally:
-        _release(association)
     return frozenset(uid for uid in accepted if uid is not None)
 
 
@@ -156,19 +154,21 @@ def ask_commitment(
         refusal=_no_commitment(destination),
         handlers=[(evt.EVT_N_EVENT_REPORT, reporting.on_report), (evt.EVT_DIMSE_SENT, reporting.on_sent)],
     )
-    try:
-        status, _ = association.send_n_action(
-            _request(objects, transaction_uid), _REQUEST_COMMITMENT, StorageCommitmentPushModel, _PUSH_MODEL_INSTANCE
-        )
+    with _ended(association):
+        try:
+            status, _ = association.send_n_action(
+                _request(objects, transaction_uid),
+                _REQUEST_COMMITMENT,
+                StorageCommitmentPushModel,
+                _PUSH_MODEL_INSTANCE,
+            )
+        except RuntimeError as error:
+            raise DestinationDown(f"{destination.name} ended the association") from error
         judge_request(status, destination)
         end = time.monotonic() + report_seconds
         while association.is_established and time.monotonic() < end and not is_over():
             time.sleep(_LOOK_SECONDS)
         reporting.finish()
-    except RuntimeError as error:
-        raise DestinationDown(f"{destination.name} ended the association") from error
-    finally:
-        _release(association)
 
 
 def _send_echo(association: Association, destination: DicomDestination) -> None:
@@ -275,9 +275,26 @@ def _rejection(association: Association) -> str:
     return "no reason given" if answer is None else answer.reason_str.lower().replace("ae ", "AE ")
 
 
-def _release(association: Association) -> None:
-    if association.is_established:
-        association.release()
+@contextmanager
+def _ended(association: Association) -> Iterator[Association]:
+    """Release an association at the end, or abort it if its peer gave no answer (DestinationDown).
+
+    pynetdicom 3.0.4 waits for the whole ACSE timeout if it releases an association that its peer closes meanwhile: its
+    own thread may take the news off the queue first.
+    """
+    is_lost = False
+    try:
+        yield association
+    except DestinationDown:
+        is_lost = True
+        raise
+    finally:
+        if association.is_established:
+            association.acse_timeout = _RELEASE_SECONDS
+            if is_lost:
+                association.abort()
+            else:
+                association.release()
 
 
 def _not_accepted(destination: DicomDestination) -> str:
