@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
         training_films=options.training_films,
         tune=options.tune,
         sensitivity=options.sensitivity,
+        false_findings=options.false_findings,
     )
 
     def measure() -> int:
@@ -74,9 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompts", type=Path, default=DEFAULT, metavar="FILE", help="default: the node's chexpert14")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and films with boxes here")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--tune", action="store_true", help="choose the manifest's decisions; on validation seeds only")
+    parser.add_argument(
+        "--tune", action="store_true", help="choose the manifest's decisions; on validation seeds, or held-out patients"
+    )
     parser.add_argument(
         "--sensitivity", type=_share, metavar="SHARE", help="tune thresholds to this sensitivity, not to the best F1"
+    )
+    parser.add_argument(
+        "--false-findings",
+        type=_share,
+        metavar="NUMBER",
+        help="raise thresholds until at most so many findings are called present on the mean film without a finding",
     )
     parser.add_argument(
         "--ablate", choices=ABLATIONS, action="append", default=[], help="leave out a part of the report generation"

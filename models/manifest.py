@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from models.bounds import require_divisible, require_positive, require_size, require_unit
+from models.decisions import Decisions
 from models.errors import ModelError
 
 MANIFEST = "manifest.toml"
@@ -189,36 +190,6 @@ class InputRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decisions:
-    """How scores become answers (design §5).
-
-    temperature: divides the difference of cosines to the positive and the negative prompt (spec §8)
-    thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key
-    review_band: width of the band below the threshold in which a finding is indeterminate
-    box_threshold: score from which a box is reported
-    region_threshold: positiveness above which a region's sentence is kept (spec §9.1.4)
-    """
-
-    temperature: float
-    default_threshold: float
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    review_band: float
-    box_threshold: float
-    region_threshold: float
-
-    def __post_init__(self) -> None:
-        require_positive(self, "temperature")
-        require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold")
-        for key, threshold in self.thresholds.items():
-            if not 0 <= threshold <= 1:
-                raise ValueError(f"thresholds.{key} ({threshold}) must lie in 0..1")
-
-    def threshold(self, key: str) -> float:
-        """Return the probability from which the finding of a prompt is present."""
-        return self.thresholds.get(key, self.default_threshold)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionRule:
     """How boxes are scored and merged when detection is measured (spec §9.2); the node does not change its boxes.
 
@@ -268,6 +239,8 @@ class Manifest:
 
     gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (spec §15)
     origins: where the weights of each part came from, by the beginning of their names, if not all from one place
+    vocabulary: the words, in lower case, that the prompt encoder learned; empty if it knows any word, as the published
+    one, which began with CLIP's
     files: sha256 of every other file, by its path inside the directory with forward slashes
     """
 
@@ -283,6 +256,7 @@ class Manifest:
     report: ReportRule = field(default_factory=ReportRule)
     detection: DetectionRule = field(default_factory=DetectionRule)
     origins: Mapping[str, str] = field(default_factory=dict)
+    vocabulary: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -318,8 +292,11 @@ def read_manifest(directory: Path) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of a model directory atomically."""
     table = asdict(manifest)
-    if not manifest.origins:
-        del table["origins"]
+    for key in ("origins", "vocabulary"):
+        if not table[key]:
+            del table[key]
+    if not manifest.decisions.measurements:
+        del table["decisions"]["measurements"]
     if manifest.detection == DetectionRule():
         del table["detection"]
     aside = directory / f".{MANIFEST}.{os.getpid()}"
@@ -374,6 +351,12 @@ def _checked(hint: object, value: object, *, key: str) -> object:
         if not isinstance(value, dict):
             raise ModelError(f"{key} must be a table")
         return {name: _checked(get_args(hint)[1], entry, key=f"{key}.{name}") for name, entry in value.items()}
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise ModelError(f"{key} must be a list")
+        return tuple(
+            _checked(get_args(hint)[0], entry, key=f"{key}[{number}]") for number, entry in enumerate(value, 1)
+        )
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:

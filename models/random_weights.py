@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from models.checkpoint.files import CARD, file_sha256
 from models.checkpoint.stream import write_stream
 from models.command import command_parser, run
+from models.decisions import Decisions
 from models.manifest import (
     PUBLISHED_MEAN,
     PUBLISHED_SIZES,
     PUBLISHED_STD,
     WEIGHTS,
-    Decisions,
     DetectorSizes,
     GeneratorSizes,
     ImageEncoderSizes,

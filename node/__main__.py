@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from node import VERSION_LINE, command_for, config, log
@@ -21,6 +21,10 @@ from node.config import ENGINES, ModelSettings
 from node.domain import Box
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
+
+if TYPE_CHECKING:
+    from node.domain import PromptSet
+    from node.read.model import Reader
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +77,6 @@ def _read(options: argparse.Namespace) -> int:
     from models import progress
     from node.commands import read_files
     from node.read import prompts
-    from node.read.model import open_reader
 
     zone, prompt_set = _zone(options.timezone), prompts.load(options.prompts)
     outcomes: Counter[str] = Counter()
@@ -86,7 +89,7 @@ def _read(options: argparse.Namespace) -> int:
 
         studies = read_files.collect(options.paths, on_file=tell)
         read_files.check_folder(options.out)
-        reader = open_reader(options.model, prompts=prompt_set, engine=options.engine, threads=options.threads)
+        reader = _reader(options, prompt_set)
         try:
             for report in read_files.read(
                 studies, options.out, reader=reader, prompts=prompt_set, zone=zone, on_file=tell
@@ -109,16 +112,28 @@ def _read(options: argparse.Namespace) -> int:
 def _ask(options: argparse.Namespace) -> int:
     from node.commands import read_files
     from node.read import prompts
-    from node.read.model import open_reader
 
     questions = read_files.questions_of(options.prompt, options.box)
     read_files.check_film(options.film)
     prompt_set = prompts.load(options.prompts)
-    reader = open_reader(options.model, prompts=prompt_set, engine=options.engine, threads=options.threads)
+    reader = _reader(options, prompt_set)
     answers = read_files.ask(options.film, questions, reader=reader, prompts=prompt_set)
     content = {"film": str(options.film), "questions": [read_files.answer_to_json(answer) for answer in answers]}
     print(json.dumps(content, ensure_ascii=False, indent=2))
     return 0
+
+
+def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> Reader:
+    """Open the model that a command names."""
+    from node.read.model import open_reader
+
+    return open_reader(
+        options.model,
+        prompts=prompt_set,
+        engine=options.engine,
+        threads=options.threads,
+        trusted="any" if options.uncalibrated == "accept" else options.population,
+    )
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -255,6 +270,7 @@ def _parser() -> _Parser:
     read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
     read.add_argument("--json", action="store_true", help="answer with one JSON document")
     _add_model(read, run=_read, required=True)
+    _add_trust(read)
 
     ask = commands.add_parser("ask", help="ask about one film: by prompt, by box, or both")
     ask.add_argument("film", type=Path, metavar="FILE")
@@ -262,6 +278,7 @@ def _parser() -> _Parser:
     ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
     ask.add_argument("--box", action="append", default=[], type=_box, metavar="L,T,R,B", help="pixels of the film")
     _add_model(ask, run=_ask, required=True)
+    _add_trust(ask)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
@@ -277,6 +294,18 @@ def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) 
     parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
     parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
     parser.set_defaults(run=run)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--population", choices=("real", "phantoms"), default="real", help="use thresholds measured on such films"
+    )
+    parser.add_argument(
+        "--uncalibrated",
+        choices=("review", "accept"),
+        default=ModelSettings().uncalibrated,
+        help="findings whose threshold was not measured on them: review them, or accept the threshold",
+    )
 
 
 class _Parser(argparse.ArgumentParser):

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 from node.domain import MESSAGE_KIND
@@ -114,12 +114,22 @@ class SiteSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which weights, which runtime, how many threads (0: all cores), which prompt set."""
+    """Which weights, which runtime, how many threads (0: all cores), which prompt set.
+
+    uncalibrated: whether a finding whose threshold was not measured on real films is to be reviewed, or its threshold
+    is accepted
+    """
 
     directory: Path = Path("models/weights/phantom")
     engine: str = setting(one_of(*ENGINES), default="onnx")
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
+    uncalibrated: str = setting(one_of("review", "accept"), default="review")
+
+    @property
+    def trusted(self) -> Literal["real", "any"]:
+        """Which thresholds may call a finding present: those measured on real films, or any."""
+        return "any" if self.uncalibrated == "accept" else "real"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,10 +67,15 @@ class Side(StrEnum):
 
 
 class FindingState(StrEnum):
-    """The network's answer to one prompted finding; indeterminate means that a person should look."""
+    """The answer to one prompted finding; indeterminate and uncalibrated mean that a person should look.
+
+    Uncalibrated: near its threshold or above, but the threshold was not measured on such films. Absent is an internal
+    name: the finding is below its threshold, which outputs call "not reported".
+    """
 
     PRESENT = "present"
     INDETERMINATE = "indeterminate"
+    UNCALIBRATED = "uncalibrated"
     ABSENT = "absent"
 
 
@@ -241,13 +246,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """The network that answered; part of every output. The manifest contains its thresholds."""
+    """The network that answered; part of every output. The manifest contains its thresholds.
+
+    trusted: which of them may call a finding present: those measured on `real` films, on `phantoms`, or `any`
+    """
 
     name: str
     version: str
     weights_sha256: str
     engine: str
     manifest_sha256: str = ""
+    trusted: str = "real"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,32 +333,6 @@ class Report:
             return said
         again = [derive_uid("again", said, str(number)) for number in range(1, len(self.earlier) + 1)]
         return next((uid for uid in (said, *again) if uid in self.earlier[-1]), again[-1])
-
-
-class Priority(StrEnum):
-    """The priority of an order (HL7 table 0485)."""
-
-    STAT = "stat"
-    ASAP = "asap"
-    ROUTINE = "routine"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What the information system announced about a study. Never a patient's name or number.
-
-    placer_number, filler_number: the components of an HL7 entity identifier (EI); empty when unknown
-    """
-
-    accession: str = ""
-    study_uid: str = ""
-    placer_number: tuple[str, ...] = ()
-    filler_number: tuple[str, ...] = ()
-    priority: Priority = Priority.ROUTINE
-
-    def __post_init__(self) -> None:
-        if not (self.accession or self.study_uid):
-            raise ValueError("an order names a study by its accession number or its UID")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,13 @@ from node.domain import (
     JsonObject,
     ObjectReference,
     OutputObject,
-    Priority,
     PromptSet,
     Reason,
     Report,
     derive_uid,
 )
 from node.errors import Undecodable, is_of_file
+from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.outputs import document, oru, report_json, writers
 from node.read import decoding
@@ -296,7 +296,7 @@ class Pipeline:
     def _key(self, file: str) -> str:
         """Return the key of the reading of a file by this program version, model and prompt set."""
         model = self.reader.identity
-        weights = (model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine)
+        weights = (model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine, model.trusted)
         return derive_uid("reading", file, VERSION, *weights, self.prompts.sha256)
 
     def _origin(self, file: str) -> JsonObject:

@@ -58,7 +58,13 @@ class ScriptedReader:
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         return [
-            FilmAnswer(question=question, sentence="It is seen here.", score=0.7, positive=True, boxes=_boxes(image, i))
+            FilmAnswer(
+                question=question,
+                sentence="It is seen here.",
+                score=0.7,
+                state=FindingState.PRESENT,
+                boxes=_boxes(image, i),
+            )
             for i, question in enumerate(questions)
         ]
 

@@ -122,6 +122,11 @@ def absent(code: Code = PNEUMOTHORAX) -> Finding:
     return finding(code, state=FindingState.ABSENT, probability=0.04, sentence=None, site=None, side=None)
 
 
+def uncalibrated(code: Code = EDEMA) -> Finding:
+    """Make a finding above a threshold that nobody measured on such films."""
+    return finding(code, state=FindingState.UNCALIBRATED, probability=0.91, site=LUNG, side=None)
+
+
 def film(number: int = 1, *, findings: tuple[Finding, ...] = (), sentences: bool = True) -> Film:
     """Make the answer to a film that was read: one sentence for a finding, one for a region."""
     said = (

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from models.engines import ENGINES, Engine, IntArray, Patches, Regions, open_engine
+from models.errors import ModelError
+from models.evaluation.prompt_set import DEFAULT, read_questions
 from models.manifest import read_manifest
+from models.phantoms import phantom as draw
 from models.reading.answers import FloatArray, Look, Question, ReaderPrompt
+from models.reading.decision import Trusted
 from models.reading.reader import ChexReader, open_reader
 from models.reading.tokenizers import (
     PROMPT_VOCABULARY,
@@ -24,6 +29,11 @@ from models.reading.tokenizers import (
 EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
 NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
 LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
+
+
+def reader_prompts() -> tuple[ReaderPrompt, ...]:
+    """The prompts of the node's own set."""
+    return read_questions(DEFAULT).prompts
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -53,6 +63,67 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(phantom: ChexReader, lo
         assert answer.score == pytest.approx(alone.score, abs=1e-5)
         assert answer.boxes == pytest.approx(alone.boxes, abs=1e-5)
     assert len({answer.score for answer in together}) == len(questions)
+
+
+@pytest.mark.parametrize("trusted", get_args(Trusted))
+def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Path, trusted: Trusted) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted)
+    asked = reader_prompts()
+    judged = [prompt for prompt in asked if prompt.kind != "region"]
+
+    for seed in range(2000000, 2000003):
+        film = reader.look(draw(seed, side=224).pixels.astype(np.float32) / np.float32(255))
+        reported = {prompt.key: prompt for prompt in reader.report(film, asked).prompts}
+        answers = reader.ask(
+            film, [Question(prompt=f" {prompt.phrases[0].upper()} ") for prompt in judged], reference=asked
+        )
+        for prompt, answer in zip(judged, answers, strict=True):
+            assert answer.state == reported[prompt.key].state
+            assert answer.score == reported[prompt.key].probability
+            np.testing.assert_array_equal(answer.boxes, reported[prompt.key].boxes)
+
+
+def test_the_shipped_model_calls_nothing_present_by_itself(phantom_model: Path) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1)
+    film = reader.look(draw(2000000, side=224).pixels.astype(np.float32) / np.float32(255))
+
+    states = {prompt.state for prompt in reader.report(film, reader_prompts()).prompts}
+
+    assert states <= {"uncalibrated", "absent", None}
+
+
+def test_words_never_learned_are_named_and_get_no_box(phantom: ChexReader, look: Look) -> None:
+    asked = [
+        Question(prompt="Banana in the left lung, or tuberculosis"),
+        Question(prompt="Cat", box=(0.5, 0.5, 0.2, 0.2)),
+        Question(prompt="Edema"),
+    ]
+
+    unknown, boxed, known = phantom.ask(look, asked, reference=[EDEMA])
+
+    assert unknown.never_learned == ("banana", "tuberculosis")
+    assert boxed.never_learned == ("cat",)
+    assert [(answer.sentence, answer.score, answer.state, len(answer.boxes)) for answer in (unknown, boxed)] == [
+        ("", None, None, 0)
+    ] * 2
+    assert known.score is not None
+
+
+def test_a_prompt_set_with_words_never_learned_is_refused(phantom: ChexReader) -> None:
+    strange = ReaderPrompt(key="tb", kind="pathology", phrases=("Tuberculosis",), negatives=("No tuberculosis",))
+
+    with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
+        phantom.check([*reader_prompts(), strange])
+
+
+def test_an_open_vocabulary_knows_every_word(untrained_weights: Path) -> None:
+    reader = open_reader(untrained_weights, engine="torch", threads=1)
+    (answer,) = reader.ask(
+        reader.look(np.zeros((300, 260), dtype=np.float32)), [Question(prompt="Banana")], reference=[EDEMA]
+    )
+
+    assert answer.never_learned == ()
+    assert answer.state in ("uncalibrated", "absent")
 
 
 class CountingEngine:
@@ -98,7 +169,11 @@ def test_a_film_is_encoded_once_and_each_kind_asked_in_one_call(phantom_model: P
         reader.ask(look, [Question(prompt="Edema"), Question(prompt="Fracture")], reference=[EDEMA])
         reader.ask(look, [Question(box=box), Question(prompt="Edema", box=box)], reference=[EDEMA])
 
-    assert engine.calls == {"encode_image": 1, "find": 2, "describe": 2}
+    assert engine.calls == {
+        "encode_image": 1,
+        "find": 4,  # a prompt of the set is asked among the set, other words by themselves
+        "describe": 2,
+    }
 
 
 def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, look: Look) -> None:
@@ -106,7 +181,8 @@ def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, loo
 
     assert answer.boxes == pytest.approx(np.array([[0.4, 0.6, 0.3, 0.2]]))
     assert answer.box_scores == pytest.approx([answer.score])
-    assert answer.positive == (answer.score > 0.5)
+    assert answer.state in ("uncalibrated", "absent")  # no threshold is ever measured for a box
+    assert not answer.positive
 
 
 def test_a_box_alone_needs_something_to_be_compared_with(phantom: ChexReader, look: Look) -> None:

@@ -219,14 +219,16 @@ def test_a_hint_is_found_where_an_interactive_question_finds_it(evaluated: Evalu
     from models.reading.answers import Question
 
     case = Phantoms(parse_set("phantoms:2000000:4"), evaluated.manifest).load(0)
-    hints = case.truth.hints
+    # The others have words that the model never learned, and are not asked.
+    hints = [hint for hint in case.truth.hints if not evaluated.reader.never_learned(hint.text)]
     look = evaluated.reader.look(case.gray)
 
     answers = evaluated.reader.ask(look, [Question(prompt=hint.text) for hint in hints])
 
-    assert hints
+    assert sum(hint.taught for hint in hints) == sum(hint.taught for hint in case.truth.hints) > 0
     best = [answer.boxes[answer.box_scores.argmax()] for answer in answers]
-    assert np.allclose(evaluated.observe(case, ["hints"]).hints, best, atol=1e-5)
+    measured = evaluated.observe(case, ["hints"]).hints
+    assert np.allclose([measured[case.truth.hints.index(hint)] for hint in hints], best, atol=1e-5)
 
 
 def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: EvaluatedModel) -> None:
@@ -279,7 +281,7 @@ def test_tuning_changes_decisions_and_leaves_a_whole_model(run: Run, model: Path
     ("arguments", "complaint"),
     [
         (["--data", "phantoms:2000000:3", "--tune"], "seeds 1000000 to 1999999 only"),
-        (["--data", "boxes:films.jsonl", "--tune"], "seeds 1000000 to 1999999 only"),
+        (["--data", "boxes:films.jsonl", "--tune"], "or --held-out 1 if it was trained on none of these films"),
         (["--data", "phantoms:1000000:3", "--tune", "--ablate", "no_region_filter"], "leave one of them out"),
         (["--data", "phantoms:2000000"], "write phantoms:SEED:COUNT"),
         (["--data", "phantoms:1999999:2"], "reaches from one split into the next"),

@@ -15,9 +15,10 @@ import pytest
 from node.config import Hl7Destination, TlsSettings
 from node.deliver import destinations, hl7
 from node.deliver.delivery import StepResult
-from node.domain import Order, OutputObject
+from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
+from node.hl7.order import Order
 from node.hl7.text import read
 from node.jobs.round_steps import Steps, delivery_of
 from node.metrics import Metrics

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
-from node.domain import Film, FindingState, Order, OutputObject, Report
+from node.domain import Film, FindingState, OutputObject, Report
+from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
 from node.outputs import oru
 from tests import samples
@@ -102,17 +103,33 @@ def test_every_finding_names_its_state_probability_and_film() -> None:
 
     coded, numbers = observations(whole, "CWE"), observations(whole, "NM")
     assert [segment.text(3) for segment in coded] == [finding.code.value for finding in findings]
-    assert [segment.text(5, 2) for segment in coded] == ["Present", "Indeterminate", "Present", "Absent"]
+    assert [segment.text(5, 2) for segment in coded] == [
+        "Present",
+        "Indeterminate",
+        "Present",
+        "Not reported, may have been missed",
+    ]
     assert [float(segment.text(5)) for segment in numbers] == [finding.probability for finding in findings]
     assert {segment.text(6) for segment in numbers} == {"1"}
     assert {segment.text(4) for segment in (*coded, *numbers)} == {"2"}
+
+
+def test_what_nobody_measured_is_to_be_reviewed() -> None:
+    (coded,) = observations(message(samples.film(findings=(samples.uncalibrated(),))), "CWE")
+
+    assert (coded.text(5, 1), coded.text(5, 2), coded.text(5, 3)) == (
+        "NOTCALIBRATED",
+        "Review, not calibrated",
+        "99CHEX",
+    )
+    assert coded.text(5, 9).startswith("To be reviewed, not calibrated")
 
 
 def test_an_absent_finding_never_reads_as_normal() -> None:
     whole = message(samples.film(findings=(samples.absent(),)))
 
     (coded,) = observations(whole, "CWE")
-    assert coded.text(5, 9) == "Not seen by the network (below threshold; may have been missed)"
+    assert coded.text(5, 9) == "Not reported (below threshold; may have been missed)"
     assert not any(segment.text(8) for segment in whole.named("OBX"))  # no flag: N would be normal
     said = " ".join(" ".join(map(str.strip, lines(segment))) for segment in observations(whole, "TX"))
     assert "This is not a report of a normal film" in said

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node.domain import Delivery, DeliveryState, Order
+from node.domain import Delivery, DeliveryState
+from node.hl7.order import Order
 from node.orders.store import OrderStore
 from node.service.retention import Janitor, removable
 from node.store import files

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.decisions import Decisions
 from models.errors import ModelError
 from models.manifest import (
     MANIFEST,
     PUBLISHED_SIZES,
-    Decisions,
     DetectionRule,
     InputRule,
     Manifest,

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from node.config import OrdersSettings, OrdersTlsSettings
-from node.domain import Order
 from node.hl7.acknowledgment import read_acknowledgment
+from node.hl7.order import Order
 from node.metrics import Metrics
 from node.orders.listener import OrderListener
 from node.orders.store import OrderStore

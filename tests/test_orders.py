@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.domain import Order, Priority
 from node.hl7.acknowledgment import AcknowledgmentCode
+from node.hl7.order import Order, Priority
 from node.hl7.text import read
 from node.orders.messages import OrderRefused, read_orders
 from node.orders.store import OrderStore

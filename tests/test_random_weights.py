@@ -19,7 +19,7 @@ from node.read import decoding, prompts
 
 @pytest.fixture(scope="module")
 def reader(untrained_weights: Path) -> ChexReader:
-    return open_reader(untrained_weights, engine="torch")
+    return open_reader(untrained_weights, engine="torch", trusted="any")
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.decisions import Decisions
 from models.engines import IntArray, Patches, Regions
 from models.errors import ModelError
-from models.manifest import PUBLISHED_SIZES, Decisions, InputRule, Manifest, ReportRule
+from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
 from models.reading.answers import FilmReading, FloatArray, Question, ReaderPrompt
+from models.reading.decision import Trusted
 from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
 from models.reading.reader import ChexReader, printable
 from models.reading.tokenizers import (
@@ -99,7 +101,7 @@ class ScriptedEngine:
         return rows
 
 
-def _reader(engine: ScriptedEngine, rule: ReportRule | None = None) -> ChexReader:
+def _reader(engine: ScriptedEngine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:
     manifest = Manifest(
         name="scripted",
         version="1",
@@ -120,7 +122,7 @@ def _reader(engine: ScriptedEngine, rule: ReportRule | None = None) -> ChexReade
         report=rule or ReportRule(),
         files={"weights.safetensors": "0" * 64},
     )
-    return ChexReader(manifest, engine, PROMPTS, SENTENCES)
+    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted=trusted)
 
 
 def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | None = None) -> FilmReading:
@@ -136,6 +138,15 @@ def test_a_finding_is_present_from_its_threshold_on(probability: float, state: s
 
     assert reading.probability == pytest.approx(probability, abs=1e-5)
     assert reading.state == state
+
+
+def test_an_unmeasured_threshold_calls_nothing_present() -> None:
+    engine = ScriptedEngine([0.8, 0.51, 0.49], ["One", "Two", "Three"])
+    reader = _reader(engine, trusted="real")
+
+    reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE, NORMAL])
+
+    assert [prompt.state for prompt in reading.prompts] == ["uncalibrated", "absent", "absent"]
 
 
 def test_a_threshold_of_its_own_replaces_the_default() -> None:
@@ -376,14 +387,8 @@ def test_the_reader_runs_without_torch() -> None:
 def test_tokens_are_reported_without_end_marks() -> None:
     heard: list[tuple[int, float]] = []
     engine = ScriptedEngine(probabilities=[0.7, 0.7], said=["There is edema.", "No."])
-    template = _reader(engine)
-    reader = ChexReader(
-        template.manifest,
-        engine,
-        PROMPTS,
-        SENTENCES,
-        on_written=lambda tokens, seconds: heard.append((tokens, seconds)),
-    )
+    note = heard.append
+    reader = ChexReader(_reader(engine).manifest, engine, PROMPTS, SENTENCES, on_written=lambda *said: note(said))
 
     reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE])
 

@@ -148,6 +148,13 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
         assert all(box.keys() == {"box", "score"} for box in sentence["boxes"])
 
 
+def test_the_text_says_what_nobody_measured() -> None:
+    rendered = report_txt.render(report(film(findings=(samples.uncalibrated(),), sentences=False)))
+
+    assert "To be reviewed, not calibrated (the threshold was not measured on such films):" in rendered
+    assert "Present (" not in rendered
+
+
 def test_the_text_gives_no_side_to_what_was_not_seen() -> None:
     lesion = finding(state=FindingState.ABSENT, side=Side.LEFT, probability=0.04)
 
@@ -180,7 +187,7 @@ def test_the_text_lists_findings_by_state() -> None:
 
     places = [rendered.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
     assert places == sorted(places)
-    assert rendered.index("Not seen by the network") < rendered.index("Pneumothorax: probability 0.04")
+    assert rendered.index("Not reported (") < rendered.index("Pneumothorax: probability 0.04")
 
 
 @pytest.mark.parametrize("reason", Reason)

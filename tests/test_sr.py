@@ -19,13 +19,13 @@ from node.outputs.sr import report as sr
 from node.outputs.sr.findings import probability_name
 from node.read import prompts
 from tests import samples, validators
-from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, unread
+from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, uncalibrated, unread
 
 SEVERAL = report(several())
 ONE = report(film(findings=(finding(), absent())))
 NONE = report(film(findings=(absent(),)))
 NOT_PROCESSED = report(unread(1), unread(2, Reason.LATERAL))
-MIXED = report(several(), unread(2), film(3, findings=(absent(),)))
+MIXED = report(several(), unread(2), film(3, findings=(absent(), uncalibrated())))
 FORMS = {"several": SEVERAL, "one": ONE, "none": NONE, "not processed": NOT_PROCESSED, "mixed": MIXED}
 
 
@@ -177,8 +177,19 @@ def test_absent_findings_are_codes_at_the_root_and_never_numbers() -> None:
     [evaluations] = contents(dataset, "C0034375")
 
     [answer] = contents(evaluations, "36118008")
-    assert answer.ConceptCodeSequence[0].CodeMeaning == "Absent"
+    assert answer.ConceptCodeSequence[0].CodeMeaning == "Not reported, may have been missed"
     assert "NUM" not in {item.ValueType for item in everything(evaluations)}
+
+
+def test_what_nobody_measured_is_to_be_reviewed_and_says_why() -> None:
+    [group] = groups(written(report(film(findings=(uncalibrated(),)))))
+
+    [state] = contents(group, uncalibrated().code.value)
+    [value] = state.ConceptCodeSequence
+    assert (value.CodeValue, value.CodingSchemeDesignator) == ("NOTCALIBRATED", "99CHEX")
+    assert value.CodeMeaning == "Review, not calibrated"
+    [number] = [item for item in group.ContentSequence if item.ValueType == "NUM"]
+    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith(", review, AI probability")
 
 
 def test_a_sentence_without_finding_is_inferred_from_its_boxes() -> None:
@@ -356,8 +367,12 @@ def test_a_reported_finding_without_a_box_is_refused() -> None:
 def test_private_codes_are_declared(form: str) -> None:
     dataset = written(FORMS[form])
 
-    used = {code.CodingSchemeDesignator for item in everything(dataset) for code in item.ConceptNameCodeSequence}
+    used = {
+        code.CodingSchemeDesignator
+        for item in everything(dataset)
+        for code in (*item.ConceptNameCodeSequence, *item.get("ConceptCodeSequence", ()))
+    }
     declared = [item.CodingSchemeDesignator for item in dataset.get("CodingSchemeIdentificationSequence", ())]
 
     assert declared == (["99CHEX"] if "99CHEX" in used else [])
-    assert declared == (["99CHEX"] if form in ("several", "one", "mixed") else [])
+    assert declared == (["99CHEX"] if form != "not processed" else [])

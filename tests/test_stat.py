@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.domain import Order, Priority
+from node.hl7.order import Order, Priority
 from node.orders.store import OrderStore
 from node.outputs.writers import WRITERS
 from node.pipeline import Pipeline, Waiting, queue_place

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from models.decisions import Decisions, Measurement
 from models.errors import ModelError
-from models.evaluation.calibration import calibration_error
+from models.evaluation.calibration import Marks, Scores, calibration_error
 from models.evaluation.tuning import (
+    Aim,
+    Labelled,
     best_decisions,
     best_rule,
     best_threshold,
     best_thresholds,
     check_tunable,
+    raised,
     same_point,
     sigmoid,
 )
-from models.manifest import Decisions, DetectionRule
+from models.manifest import DetectionRule
 from models.phantoms import FINDINGS, parse_set
 
 START = Decisions(
@@ -35,7 +40,7 @@ START = Decisions(
 @pytest.mark.parametrize("data", ["phantoms:0:10", "phantoms:2000000:10"])
 def test_films_for_training_and_tests_are_refused(data: str) -> None:
     with pytest.raises(ModelError, match="seeds 1000000 to 1999999 only"):
-        check_tunable(parse_set(data))
+        check_tunable(parse_set(data), held_out=None)
 
 
 @pytest.mark.parametrize(
@@ -45,21 +50,32 @@ def test_films_of_validation_are_taken_and_no_others(first: int, is_tunable: boo
     films = parse_set(f"phantoms:{first}:10")
 
     with nullcontext() if is_tunable else pytest.raises(ModelError, match="seeds 1000000 to 1999999 only"):
-        check_tunable(films)
+        check_tunable(films, held_out=None)
+
+
+def test_films_of_people_are_taken_if_patients_were_held_out() -> None:
+    films = Path("films.jsonl")
+
+    check_tunable(films, held_out=0.4)
+    with pytest.raises(ModelError, match=r"give --held-out SHARE .* or --held-out 1"):
+        check_tunable(films, held_out=None)
+
+
+def labelled(differences: Scores, there: Marks, normal: Scores | None = None) -> Labelled:
+    return Labelled(differences=differences, there=there, normal=np.zeros(0) if normal is None else normal)
 
 
 def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
     rng = np.random.default_rng(1)
     chance = rng.random(2000)
     # What a network with temperature 0.1 would say of findings that are there at these odds, a bit too seldom.
-    differences = {"edema": 0.1 * np.log(chance / (1 - chance)), "pneumonia": rng.normal(size=2000)}
-    there = {"edema": rng.random(2000) < chance}
+    edema = labelled(0.1 * np.log(chance / (1 - chance)), rng.random(2000) < chance)
     noted = np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True])
 
-    chosen = best_decisions(START, differences, there, noted=noted)
+    chosen = best_decisions(START, {"edema": edema}, noted=noted, population="hospital", aim=Aim())
 
     def error(temperature: float) -> float:
-        return calibration_error(sigmoid(differences["edema"] / temperature), there["edema"])
+        return calibration_error(sigmoid(edema.differences / temperature), edema.there)
 
     assert chosen.temperature == pytest.approx(0.1, rel=0.15)
     assert error(chosen.temperature) < 0.03 < error(START.temperature)
@@ -69,6 +85,11 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
     assert sigmoid(np.array(np.log(0.6 / 0.4) / chosen.temperature)) == pytest.approx(
         chosen.thresholds["pneumonia"], abs=1e-5
     )
+    assert chosen.measurements == {
+        "edema": Measurement(
+            measured_on="hospital", positives=int(edema.there.sum()), negatives=int((~edema.there).sum())
+        )
+    }
     assert chosen.default_threshold == same_point(0.7, 1.0, chosen.temperature)
     assert chosen.default_threshold - chosen.review_band == pytest.approx(same_point(0.6, 1.0, chosen.temperature))
     assert (
@@ -76,12 +97,29 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
             chosen,
             temperature=START.temperature,
             thresholds=START.thresholds,
+            measurements=START.measurements,
             default_threshold=START.default_threshold,
             review_band=START.review_band,
             region_threshold=START.region_threshold,
         )
         == START
     )
+
+
+@pytest.mark.parametrize("most", [0.02, 0.1, 0.5, 1.0])
+def test_false_findings_stay_below_their_cap(most: float) -> None:
+    rng = np.random.default_rng(3)
+    normal = {key: rng.random(500).round(2) for key in ("edema", "fracture")}
+
+    thresholds = raised({"edema": 0.01, "fracture": 0.01}, normal, most=most)
+
+    called = sum((values >= thresholds[key]).mean() for key, values in normal.items())
+    assert called <= most
+    assert called > most - 0.05  # no more than needed
+
+
+def test_a_cap_on_false_findings_lowers_no_threshold() -> None:
+    assert raised({"edema": 0.9}, {"edema": np.linspace(0, 1, 101)}, most=0.5) == {"edema": 0.9}
 
 
 def test_a_threshold_lies_between_the_films_that_it_tells_apart() -> None:

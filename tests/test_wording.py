@@ -13,7 +13,8 @@ from models.evaluation.labeler import RuleLabeler
 from models.evaluation.wording import best_wording, contradicted, wrongly_removed
 from models.manifest import ReportRule
 from models.phantoms import phantom
-from models.reading.answers import FilmReading, PromptReading, Sentence, State
+from models.reading.answers import FilmReading, PromptReading, Sentence
+from models.reading.decision import State
 
 LABELER = RuleLabeler()
 BOX = np.zeros((1, 4), dtype=np.float32), np.zeros(1, dtype=np.float32)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from models.checkpoint.assembly import UNTRAINED, Network, Rest
 from models.checkpoint.contents import Kind
-from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Decisions, InputRule, Manifest
+from models.decisions import Decisions
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule, Manifest
 
 # Not calibrated. Above one half is positive in the published code, boxes and regions alike (spec §4.5, 8 and 9.1).
 # The temperature is the one that it ships for MS-CXR, films of the same hospital as those of training (spec §9.2).

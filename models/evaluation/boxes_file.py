@@ -1,9 +1,9 @@
 """Films listed in a file: one JSON object a line, one film each, beside the pictures that the lines name.
 
 These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
-picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `report`, its text, or `sentences`, a
-list of {text}; `patient`. The output of `python -m models.phantoms` with `--truth` is accepted too: `region_findings`
-means that everything is known about a film.
+picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `labels`, {class of CheXpert: true or
+false}, which go before them; `report`, its text, or `sentences`, a list of {text}; `patient`. The output of
+`python -m models.phantoms` with `--truth` is accepted too: `region_findings` means that all about a film is known.
 
 A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
 label that no catalog knows is refused. A class of ChestX-ray14 is absent if its label is missing; boxes imply absence
@@ -69,6 +69,7 @@ class FilmLine(TypedDict):
     patient: NotRequired[str]
     boxes: NotRequired[list[BoxLine]]
     nih_labels: NotRequired[list[str]]
+    labels: NotRequired[dict[str, bool]]
     report: NotRequired[str]
     region_findings: NotRequired[dict[str, list[str]]]
     sentences: NotRequired[list[SentenceLine]]
@@ -156,6 +157,10 @@ def _check_labels(line: FilmLine) -> None:
         else:
             class_of(box["label"])
     classes_of_nih(line.get("nih_labels", []))
+    labels = line.get("labels", {})
+    check_classes(labels)
+    if not all(isinstance(label, bool) for label in labels.values()):
+        raise ValueError("labels must be true or false")
     check_regions(line.get("region_findings", {}))
     for found in line.get("region_findings", {}).values():
         check_classes(found)
@@ -170,7 +175,7 @@ def _tasks_of(line: FilmLine) -> list[Task]:
         kinds.append("detection")
     if "region_findings" in line:
         kinds.append("region_classification")
-    if "nih_labels" in line or _report_of(line).strip():
+    if "nih_labels" in line or "labels" in line or _report_of(line).strip():
         kinds.append("report")
     if line.get("hints"):
         kinds.append("hints")
@@ -216,11 +221,12 @@ def _report_of(line: FilmLine) -> str:
 
 
 def _labels(line: FilmLine) -> dict[str, bool]:
-    """Convert labels of ChestX-ray14."""
-    if "nih_labels" not in line:
-        return {}
-    there = classes_of_nih(line["nih_labels"])
-    return {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
+    """Convert labels of ChestX-ray14, and take those of CheXpert."""
+    labels = {}
+    if "nih_labels" in line:
+        there = classes_of_nih(line["nih_labels"])
+        labels = {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
+    return labels | line.get("labels", {})
 
 
 def _asked(hint: HintLine, sides: Mapping[tuple[str, str | None], list[FloatArray]]) -> SideQuestion:

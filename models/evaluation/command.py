@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.evaluation import references, run
 from models.evaluation.bootstrap import Bootstrap
@@ -20,7 +21,7 @@ from models.evaluation.labeler import RuleLabeler
 from models.evaluation.pictures import write_sheets
 from models.evaluation.prompt_set import read_questions
 from models.evaluation.request import TASKS, Request, Task
-from models.evaluation.tuning import check_tunable, tune
+from models.evaluation.tuning import Aim, check_tunable, tune
 from models.evaluation.wording import best_wording
 from models.manifest import Manifest, ReportRule, read_manifest, write_manifest
 from models.phantoms import PhantomSet, parse_set
@@ -39,7 +40,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     if request.tune:
         if request.ablations:
             raise ModelError("--tune and --ablate exclude each other; leave one of them out")
-        check_tunable(data)
+        check_tunable(data, held_out=request.held_out)
     films = _films(data, request, read_manifest(request.model))
     tasks = _tasks(films, request)
     questions = read_questions(request.prompts)
@@ -133,7 +134,15 @@ def _tune(request: Request, model: EvaluatedModel, films: CaseSource, report: Pr
     """Choose decisions and write them into the model directory."""
     truths, weighed = run.weigh(model, films, report)
     report("choosing decisions")
-    tuned = tune(model.manifest, truths, weighed, detections=model.detections, sensitivity=request.sensitivity)
+    data = _data(request)
+    tuned = tune(
+        model.manifest,
+        truths,
+        weighed,
+        detections=model.detections,
+        population=PHANTOMS if isinstance(data, PhantomSet) else data.stem,
+        aim=Aim(sensitivity=request.sensitivity, false_findings=request.false_findings),
+    )
     wording = _word(model, tuned.manifest, films, truths, report)
     write_manifest(request.model, replace(tuned.manifest, report=wording))
     return {

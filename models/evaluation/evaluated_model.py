@@ -88,8 +88,11 @@ class EvaluatedModel:
         self._phrasebook = Phrasebook(engine, self._phrases)
 
     def reader_by(self, manifest: Manifest) -> ChexReader:
-        """Return a reader with the same engine and another manifest's decisions."""
-        return ChexReader(manifest, self._engine, self._phrases, self._sentences)
+        """Return a reader with the same engine and another manifest's decisions.
+
+        It trusts every threshold: what is measured here are the thresholds themselves.
+        """
+        return ChexReader(manifest, self._engine, self._phrases, self._sentences, trusted="any")
 
     def observe(self, case: EvaluationCase, tasks: Collection[Task]) -> Observation:
         """Run everything that these tasks need on one film."""

@@ -26,7 +26,7 @@ class Request:
     tasks: None for all that the labels suffice for; pictures: films on each contact sheet
     held_out: use only patients that a run with this share held out; resamples: for deviations, 0 for none
     tune: choose the manifest's decisions on these films first; sensitivity: that thresholds must reach, None for the
-    best F1
+    best F1; false_findings: the most that may be called present on the mean film without a finding, None for any number
     """
 
     model: Path
@@ -42,3 +42,4 @@ class Request:
     training_films: int = TRAINING_FILMS
     tune: bool = False
     sensitivity: float | None = None
+    false_findings: float | None = None

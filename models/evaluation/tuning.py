@@ -2,8 +2,9 @@
 
 In the order of spec §9.2: a scale for each finding's boxes, how boxes are scored, and the overlap at which a box is
 suppressed. Then the temperature that makes the labels most likely, the thresholds of all findings at their best common
-F1, or each at a requested sensitivity, and the threshold of regions. A threshold that the films say nothing about, and
-the review band, keep their difference of cosines. Test films are never used; the caller ensures that with
+F1, or each at a requested sensitivity, raised where they call too much on films without a finding, and the threshold of
+regions. A threshold that the films say nothing about, and the review band, keep their difference of cosines. Of each
+threshold the manifest then says on which films it was measured. Test films are never used; the caller ensures that with
 `check_tunable`.
 """
 
@@ -17,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import log_loss
 
+from models.chexpert import NO_FINDING
+from models.decisions import Decisions, Measurement
 from models.errors import ModelError
 from models.evaluation.bootstrap import mean
 from models.evaluation.calibration import Marks, Scores, calibration_error
@@ -24,7 +27,7 @@ from models.evaluation.cases import Truth
 from models.evaluation.detection import Detections, Precision, summary
 from models.evaluation.evaluated_model import Weighed, logit
 from models.evaluation.reports import f1
-from models.manifest import Decisions, DetectionRule, Manifest
+from models.manifest import DetectionRule, Manifest
 from models.network.detector import Detection
 from models.phantoms import FINDINGS, PhantomSet
 
@@ -44,12 +47,31 @@ class Tuned:
     after: dict[str, object]
 
 
-def check_tunable(films: object) -> None:
-    """Raise ModelError unless the films are for validation."""
-    if not (isinstance(films, PhantomSet) and films.split == "validate"):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What thresholds are chosen for.
+
+    sensitivity: that each finding must reach; None for the best common F1
+    false_findings: the most findings that may be called present, on the mean film without a finding; None for any
+    number. It goes before the sensitivity
+    """
+
+    sensitivity: float | None = None
+    false_findings: float | None = None
+
+
+def check_tunable(films: object, *, held_out: float | None) -> None:
+    """Raise ModelError unless the films are for validation: phantoms of those seeds, or patients that were held out."""
+    if isinstance(films, PhantomSet):
+        if films.split != "validate":
+            raise ModelError(
+                f"{films} cannot be used for tuning, which uses seeds 1000000 to 1999999 only; "
+                "give --data phantoms:1000000:COUNT"
+            )
+    elif held_out is None:
         raise ModelError(
-            f"{films} cannot be used for tuning, which uses seeds 1000000 to 1999999 only; "
-            "give --data phantoms:1000000:COUNT"
+            "thresholds must not be tuned on patients that the model was trained on; give --held-out SHARE as in the "
+            "run file, or --held-out 1 if it was trained on none of these films"
         )
 
 
@@ -59,26 +81,26 @@ def tune(
     weighed: Sequence[Weighed],
     *,
     detections: Callable[[Detection, DetectionRule], Detections],
-    sensitivity: float | None = None,
+    population: str,
+    aim: Aim,
 ) -> Tuned:
     """Choose all decisions.
 
     detections: scores located boxes by a rule
-    sensitivity: that each finding must reach; None for the best F1
+    population: the name of the films' population, for the manifest
     """
 
     def precision(rule: DetectionRule) -> dict[str, float | None]:
         return Precision(truths, [detections(film.located, rule) for film in weighed]).per_class()
 
-    differences = _table(weighed, lambda film: film.differences)
-    there = {key: np.array([truth.labels[key] for truth in truths]) for key in differences if key in truths[0].labels}
+    films = _labelled(truths, weighed)
     noted = _regions(truths, weighed)
-    decisions = best_decisions(manifest.decisions, differences, there, noted=noted, sensitivity=sensitivity)
+    decisions = best_decisions(manifest.decisions, films, noted=noted, population=population, aim=aim)
     after = replace(manifest, decisions=decisions, detection=best_rule(manifest.detection, precision))
     return Tuned(
         manifest=after,
-        before=_figures(manifest, precision, differences, there, noted),
-        after=_figures(after, precision, differences, there, noted),
+        before=_figures(manifest, precision, films, noted),
+        after=_figures(after, precision, films, noted),
     )
 
 
@@ -98,31 +120,46 @@ def best_rule(start: DetectionRule, precision: Callable[[DetectionRule], Mapping
     return _best([best, *(replace(best, overlap=overlap) for overlap in OVERLAPS)], precision)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Labelled:
+    """The films on which the label of one judged prompt is known, [film], and those without any finding, [normal].
+
+    differences, normal: of the cosines to the prompt and to its opposite; there: whether it is present
+    """
+
+    differences: Scores
+    there: Marks
+    normal: Scores
+
+
 def best_decisions(
     start: Decisions,
-    differences: Mapping[str, Scores],
-    there: Mapping[str, Marks],
+    films: Mapping[str, Labelled],
     *,
     noted: tuple[Scores, Marks],
-    sensitivity: float | None = None,
+    population: str,
+    aim: Aim,
 ) -> Decisions:
     """Choose temperature and thresholds.
 
-    differences: [film] of each judged prompt; there: [film], of those whose labels are known
+    films: by key of a judged prompt
     noted: positiveness of regions, and whether they hold any finding
     """
     # A finding that no film has would only lower the probabilities of the others.
-    known = [key for key in differences if key in there and there[key].any()]
+    known = {key: some for key, some in films.items() if some.there.any()}
     temperature = best_temperature(
-        np.concatenate([differences[key] for key in known]),
-        np.concatenate([there[key] for key in known]),
+        np.concatenate([some.differences for some in known.values()]),
+        np.concatenate([some.there for some in known.values()]),
         start=start.temperature,
     )
     chosen = best_thresholds(
-        {key: sigmoid(differences[key] / temperature) for key in known},
-        {key: there[key] for key in known},
-        sensitivity=sensitivity,
+        {key: sigmoid(some.differences / temperature) for key, some in known.items()},
+        {key: some.there for key, some in known.items()},
+        sensitivity=aim.sensitivity,
     )
+    if aim.false_findings is not None:
+        normal = {key: sigmoid(known[key].normal / temperature) for key in chosen if key != NO_FINDING}
+        chosen |= raised(chosen, normal, most=aim.false_findings)
     kept = {
         key: same_point(threshold, start.temperature, temperature)
         for key, threshold in start.thresholds.items()
@@ -139,8 +176,34 @@ def best_decisions(
         default_threshold=default,
         review_band=round(default - lowest, 6),
         thresholds=kept | chosen,
+        measurements=dict(start.measurements)
+        | {key: _measurement(known[key].there, population=population) for key in chosen},
         region_threshold=start.region_threshold if region is None else region,
     )
+
+
+def raised(thresholds: Mapping[str, float], normal: Mapping[str, Scores], *, most: float) -> dict[str, float]:
+    """Raise thresholds until at most so many findings are called present on the mean film without a finding.
+
+    Each finding gets an equal share of them.
+    normal: probabilities on the films without a finding, by key
+    """
+    share = most / len(normal) if normal else 0.0
+    return {key: max(thresholds[key], _least_called(values, share=share)) for key, values in normal.items()}
+
+
+def _least_called(values: Scores, *, share: float) -> float:
+    """Return the lowest threshold, in millionths, that at most a share of the values reach."""
+    allowed = int(share * len(values) + 1e-9)
+    if allowed >= len(values):
+        return 0.0
+    first_refused = float(np.sort(values)[::-1][allowed])
+    return min(float(np.floor(first_refused * 1e6) + 1) / 1e6, 1.0)
+
+
+def _measurement(there: Marks, *, population: str) -> Measurement:
+    positives = int(there.sum())
+    return Measurement(measured_on=population, positives=positives, negatives=len(there) - positives)
 
 
 def best_temperature(differences: Scores, there: Marks, *, start: float) -> float:
@@ -229,19 +292,17 @@ def sigmoid(values: Scores) -> Scores:
 def _figures(
     manifest: Manifest,
     precision: Callable[[DetectionRule], Mapping[str, float | None]],
-    differences: Mapping[str, Scores],
-    there: Mapping[str, Marks],
+    films: Mapping[str, Labelled],
     noted: tuple[Scores, Marks],
 ) -> dict[str, object]:
     """Compute the figures of a manifest's decisions."""
     decisions = manifest.decisions
-    said = {key: sigmoid(differences[key] / decisions.temperature) for key in there}
-    present = {key: said[key] >= decisions.threshold(key) for key in there}
-    by_finding = {key: f1(there[key], present[key]) for key in there}
+    said = {key: sigmoid(some.differences / decisions.temperature) for key, some in films.items()}
+    by_finding = {key: f1(some.there, said[key] >= decisions.threshold(key)) for key, some in films.items()}
     return {
         **summary(precision(manifest.detection)),
         "calibration_error": calibration_error(
-            np.concatenate([said[key] for key in there]), np.concatenate([there[key] for key in there])
+            np.concatenate(list(said.values())), np.concatenate([some.there for some in films.values()])
         ),
         "finding_f1": mean(list(by_finding.values())),
         "finding_f1_per_class": by_finding,
@@ -257,8 +318,33 @@ def _best(
     return max(rules, key=lambda rule: mean(list(precision(rule).values())) or 0.0)
 
 
-def _table(weighed: Sequence[Weighed], of: Callable[[Weighed], Mapping[str, float]]) -> dict[str, Scores]:
-    return {key: np.array([of(film)[key] for film in weighed], dtype=np.float64) for key in of(weighed[0])}
+def _labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, Labelled]:
+    """Collect what is known of each judged prompt. Raises ModelError if no film has a label of any of them."""
+    films: dict[str, Labelled] = {}
+    for key in weighed[0].differences:
+        known = [
+            (film.differences[key], truth.labels[key])
+            for truth, film in zip(truths, weighed, strict=True)
+            if key in truth.labels
+        ]
+        if known:
+            films[key] = Labelled(
+                differences=np.array([value for value, _ in known], dtype=np.float64),
+                there=np.array([there for _, there in known], dtype=np.bool_),
+                normal=np.array(
+                    [
+                        film.differences[key]
+                        for truth, film in zip(truths, weighed, strict=True)
+                        if truth.labels.get(NO_FINDING)
+                    ],
+                    dtype=np.float64,
+                ),
+            )
+    if not any(some.there.any() for some in films.values()):
+        raise ModelError(
+            "no film has a label that a threshold could be chosen by; add nih_labels or labels to its line"
+        )
+    return films
 
 
 def _regions(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> tuple[Scores, Marks]:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.engines import Patches
+from models.reading.decision import State
 
 FloatArray = NDArray[np.float32]
 Kind = Literal["pathology", "no_finding", "region"]
-State = Literal["present", "indeterminate", "absent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +119,19 @@ class Answer:
 
     sentence: empty if the generator produces nothing
     score: spec §8 of the prompt's own pair; for a box alone, how different its content is from the negative prompts
+    state: None for a region, which is neither present nor absent
     boxes, box_scores: where the network locates the prompt; the given box itself, with the score, if there was one
+    never_learned: words of the prompt that the model never learned; then nothing was asked, and there is no answer
     """
 
     sentence: str
-    score: float
-    positive: bool
+    score: float | None
+    state: State | None
     boxes: FloatArray
     box_scores: FloatArray
+    never_learned: tuple[str, ...] = ()
+
+    @property
+    def positive(self) -> bool:
+        """Whether what was asked for is present."""
+        return self.state == "present"

@@ -27,8 +27,8 @@ from models.reading.answers import (
     Question,
     ReaderPrompt,
     Sentence,
-    State,
 )
+from models.reading.decision import State, Trusted, decide
 from models.reading.deduplicate import deduplicate, similarity_of
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast, emphasize
 from models.reading.preprocess import Square, prepare, square
@@ -39,10 +39,11 @@ from models.reading.tokenizers import (
     SENTENCE_VOCABULARY,
     PromptTokenizer,
     SentenceTokenizer,
+    words_of,
 )
 
 # Where the sentence of a finding is moved to; see `ReportRule.emphasis`.
-_DIRECTIONS: Mapping[State, int] = {"present": 1, "indeterminate": 0, "absent": -1}
+_DIRECTIONS: Mapping[State, int] = {"present": 1, "indeterminate": 0, "uncalibrated": 1, "absent": -1}
 
 # Sentences generated at once, as published (spec §7.3): 25 MB of keys and values each at full size.
 _BATCH = 32
@@ -58,6 +59,7 @@ def open_reader(
     engine: str,
     threads: int = 0,
     engines: Path | None = None,
+    trusted: Trusted = "real",
     on_written: OnWritten = lambda _tokens, _seconds: None,
 ) -> ChexReader:
     """Open a model directory; engine, threads, engines and ModelError as in `fallback.open_first`."""
@@ -69,12 +71,16 @@ def open_reader(
         PromptTokenizer(vocabularies / PROMPT_VOCABULARY),
         SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
         fallbacks=opened.fallbacks,
+        trusted=trusted,
         on_written=on_written,
     )
 
 
 class ChexReader:
-    """An opened model. May be called from several threads if its engine may."""
+    """An opened model. May be called from several threads if its engine may.
+
+    trusted: which thresholds may call a finding present
+    """
 
     def __init__(
         self,
@@ -84,10 +90,13 @@ class ChexReader:
         sentences: SentenceTokenizer,
         *,
         fallbacks: tuple[EngineFallback, ...] = (),
+        trusted: Trusted = "real",
         on_written: OnWritten = lambda _tokens, _seconds: None,
     ) -> None:
         self.manifest = manifest
         self.fallbacks = fallbacks
+        self.trusted = trusted
+        self._vocabulary = frozenset(manifest.vocabulary)
         self._engine = engine
         self._phrasebook = Phrasebook(engine, phrases)
         self._sentences = sentences
@@ -128,7 +137,16 @@ class ChexReader:
                 raise ModelError(
                     f"{MANIFEST}: decisions.thresholds.{key} belongs to no prompt with a decision; correct or remove it"
                 )
+        for prompt in prompts:
+            if words := self.never_learned(" ".join((*prompt.phrases, *prompt.negatives))):
+                raise ModelError(f"prompt {prompt.key}: this model never learned: {', '.join(words)}; use other words")
         self._phrasebook.check(prompts)
+
+    def never_learned(self, text: str) -> tuple[str, ...]:
+        """Return the words of a prompt that the model never learned, each once; none if its vocabulary is open."""
+        if not self._vocabulary:
+            return ()
+        return tuple(word for word in dict.fromkeys(words_of(text)) if word not in self._vocabulary)
 
     def report(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
         """Read a film: locate every prompt, decide, generate sentences, and remove duplicates (spec §9.1)."""
@@ -154,21 +172,33 @@ class ChexReader:
     def ask(self, look: Look, questions: Sequence[Question], *, reference: Sequence[ReaderPrompt] = ()) -> list[Answer]:
         """Answer each question independently of the others.
 
+        A question in the words of a judged prompt of the reference is answered as the report answers that prompt. One
+        with words that the model never learned is not asked at all.
         reference: a prompt set; a box alone is compared with the mean of its judged prompts, and a question with the
         same words as one of its prompts uses that prompt's negatives.
         Raises ValueError for a box alone without any judged prompt, and for a prompt with more tokens than the network
         reads.
         """
-        if not questions:
-            return []
         reference = tuple(reference)
-        boxed = [index for index, question in enumerate(questions) if question.box is not None]
-        located = [index for index, question in enumerate(questions) if question.box is None]
-        answers = [
-            *self._describe(look, [questions[index] for index in boxed], reference),
-            *self._locate(look, [questions[index] for index in located], reference),
-        ]
-        return [answer for _, answer in sorted(zip(boxed + located, answers, strict=True), key=lambda pair: pair[0])]
+        answers: dict[int, Answer] = {}
+        boxed, located, of_set = list[int](), list[int](), dict[int, int]()
+        for index, question in enumerate(questions):
+            place = prompt_of(question, reference)
+            if words := self.never_learned(question.prompt or ""):
+                answers[index] = _unanswered(words)
+            elif question.box is not None:
+                boxed.append(index)
+            elif place is not None and reference[place].kind != "region":
+                of_set[index] = place
+            else:
+                located.append(index)
+        for indices, answer in (
+            (boxed, self._describe(look, [questions[index] for index in boxed], reference)),
+            (located, self._locate(look, [questions[index] for index in located], reference)),
+            (list(of_set), self._answer_of_set(look, list(of_set.values()), reference)),
+        ):
+            answers.update(zip(indices, answer, strict=True))
+        return [answers[index] for index in range(len(questions))]
 
     def _told(self, prompts: Sequence[ReaderPrompt], vectors: PromptVectors, features: FloatArray) -> list[int]:
         """Choose the prompts that get a sentence: all except regions with nothing abnormal (spec §9.1.3, 9.1.4).
@@ -259,12 +289,8 @@ class ChexReader:
         score = float(regions.aggregated_scores[0, index])
         return Sentence(text=text, key=prompt.key, score=score, boxes=boxes, box_scores=scores)
 
-    def _state(self, key: str, probability: float) -> State:
-        """Present at or above the key's threshold, indeterminate in the band below it."""
-        threshold = self.manifest.decisions.threshold(key)
-        if probability >= threshold:
-            return "present"
-        return "indeterminate" if probability >= threshold - self.manifest.decisions.review_band else "absent"
+    def _state(self, key: str | None, probability: float) -> State:
+        return decide(self.manifest.decisions, key, probability, trusted=self.trusted)
 
     def _visible(self, boxes: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the boxes above the box threshold, otherwise the best one; boxes: [box, 4], scores: [box]."""
@@ -272,6 +298,24 @@ class ChexReader:
         if not len(chosen):
             chosen = np.argmax(scores, keepdims=True)
         return boxes[chosen], scores[chosen]
+
+    def _answer_of_set(self, look: Look, places: Sequence[int], prompts: tuple[ReaderPrompt, ...]) -> list[Answer]:
+        """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set."""
+        if not places:
+            return []
+        vectors = self._phrasebook.vectors(prompts)
+        regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
+        features = regions.features[0]
+        probabilities = self._probabilities(vectors, features)
+        states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
+        texts = self._generate(self._emphasized(features, vectors, states)[list(places)])
+        answers = []
+        for place, text in zip(places, texts, strict=True):
+            boxes, scores = self._visible(regions.boxes[0, place], regions.scores[0, place])
+            answers.append(
+                Answer(sentence=text, score=probabilities[place], state=states[place], boxes=boxes, box_scores=scores)
+            )
+        return answers
 
     def _locate(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer prompts without boxes: each is the only prompt of its own copy of the film (spec §6, BUG-5)."""
@@ -282,8 +326,10 @@ class ChexReader:
         features = regions.features[:, 0]
         scores = self._judge(features, positive, negative)
         boxes = [self._visible(*found) for found in zip(regions.boxes[:, 0], regions.scores[:, 0], strict=True)]
-        texts = self._generate(features)
-        return [_answer(*parts) for parts in zip(texts, scores, boxes, strict=True)]
+        return [
+            self._answer(text, score, found, is_region=prompt_of(question, reference) is not None)
+            for question, text, score, found in zip(questions, self._generate(features), scores, boxes, strict=True)
+        ]
 
     def _describe(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer boxes, with or without a prompt: each is the only box of its own copy of the film (spec §5)."""
@@ -300,7 +346,35 @@ class ChexReader:
         )[:, 0]
         scores = self._judge(features, positive, negative)
         asked = [(box[np.newaxis], score[np.newaxis]) for box, score in zip(boxes, scores, strict=True)]
-        return [_answer(*parts) for parts in zip(self._generate(features), scores, asked, strict=True)]
+        return [self._answer(*parts) for parts in zip(self._generate(features), scores, asked, strict=True)]
+
+    def _answer(
+        self, sentence: str, score: np.float32, boxes: tuple[FloatArray, FloatArray], *, is_region: bool = False
+    ) -> Answer:
+        """Make the answer to a question that is no judged prompt of a set: no threshold was measured for it."""
+        state = None if is_region else self._state(None, float(score))
+        return Answer(sentence=sentence, score=float(score), state=state, boxes=boxes[0], box_scores=boxes[1])
+
+
+def prompt_of(question: Question, prompts: Sequence[ReaderPrompt]) -> int | None:
+    """Return the place of the prompt that a question asks in the same words, also in other capitals; None if none."""
+    if question.prompt is None:
+        return None
+    words = words_of(question.prompt)
+    return next(
+        (i for i, prompt in enumerate(prompts) if words in [words_of(phrase) for phrase in prompt.phrases]), None
+    )
+
+
+def _unanswered(words: tuple[str, ...]) -> Answer:
+    return Answer(
+        sentence="",
+        score=None,
+        state=None,
+        boxes=np.zeros((0, 4), dtype=np.float32),
+        box_scores=np.zeros(0, dtype=np.float32),
+        never_learned=words,
+    )
 
 
 def printable(text: str) -> str:
@@ -310,10 +384,3 @@ def printable(text: str) -> str:
     """
     spaced = "".join(" " if character.isspace() else character for character in text)
     return "".join(character for character in spaced if not unicodedata.category(character).startswith("C")).strip()
-
-
-def _answer(sentence: str, score: np.float32, boxes: tuple[FloatArray, FloatArray]) -> Answer:
-    """Make an answer; `positive` uses a strict comparison (spec §8)."""
-    return Answer(
-        sentence=sentence, score=float(score), positive=bool(score > 0.5), boxes=boxes[0], box_scores=boxes[1]
-    )

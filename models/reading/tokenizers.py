@@ -119,6 +119,11 @@ def _byte_characters() -> list[str]:
     return [chr(code) for code in visible] + [chr(256 + number) for number in range(256 - len(visible))]
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words of a prompt as the tokenizer reads them: lower case, without signs."""
+    return re.findall(r"[^\W_]+", _cleaned(text))
+
+
 def _cleaned(text: str) -> str:
     """Repair and flatten a text as CLIP did before it learned its vocabulary."""
     text = html.unescape(html.unescape(ftfy.fix_text(text)))

@@ -10,7 +10,8 @@ from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, origin_of, par
 from models.checkpoint.completion import complete
 from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import save_weights
-from models.manifest import WEIGHTS, Decisions, InputRule, Manifest, read_manifest
+from models.decisions import Decisions
+from models.manifest import WEIGHTS, InputRule, Manifest, read_manifest
 from models.training.parts import begins_with
 from models.training.records import TABLE
 from models.training.runfile import Run
@@ -55,6 +56,7 @@ def _manifest(run: Run, model: TrainedModel) -> Manifest:
             region_threshold=0.5,
         ),
         origins=_origins(run, model),
+        vocabulary=model.vocabulary.learned,
     )
 
 

@@ -17,13 +17,17 @@ from models.training.vocabulary import IntArray, Words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The two vocabularies of a run, with a cache of encoded texts."""
+    """The two vocabularies of a run, with a cache of encoded texts.
+
+    learned: the words of all its texts, sorted; empty if the prompt encoder keeps every token
+    """
 
     prompts: PromptTokenizer
     sentences: SentenceTokenizer
     prompt_words: Words
     sentence_words: Words
     max_length: int
+    learned: tuple[str, ...] = ()
     _prompt_ids: dict[str, IntArray] = field(default_factory=dict)
     _sentence_ids: dict[str, list[int]] = field(default_factory=dict)
 

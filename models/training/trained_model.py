@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from models.reading.tokenizers import (
     VOCABULARIES,
     PromptTokenizer,
     SentenceTokenizer,
+    words_of,
 )
 from models.training.catalog import Catalog, exchange_sides
 from models.training.forward import Heads
@@ -99,22 +100,35 @@ def _vocabulary_of(run: Run, texts: Iterable[str]) -> Vocabulary:
         all_words(run.network.prompt_encoder.vocabulary),
         all_words(run.network.generator.vocabulary),
     )
+    learned: tuple[str, ...] = ()
     if run.data.words == "seen":
-        prompt_words, sentence_words = _seen(run, texts, prompts, sentences)
+        known = _both_sides(texts)
+        learned = learned_words(known)
+        prompt_words, sentence_words = _seen(run, known, prompts, sentences)
     return Vocabulary(
         prompts=prompts,
         sentences=sentences,
         prompt_words=prompt_words,
         sentence_words=sentence_words,
         max_length=run.network.generator.max_length,
+        learned=learned,
     )
 
 
+def learned_words(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the words of texts, sorted: what a prompt encoder that began without any knowledge can understand."""
+    return tuple(sorted({word for text in texts for word in words_of(text)}))
+
+
+def _both_sides(texts: Iterable[str]) -> list[str]:
+    """Return texts, also as they read on mirrored films, each once."""
+    return sorted({both for text in texts for both in (text, exchange_sides(text))})
+
+
 def _seen(
-    run: Run, texts: Iterable[str], prompts: PromptTokenizer, sentences: SentenceTokenizer
+    run: Run, known: Sequence[str], prompts: PromptTokenizer, sentences: SentenceTokenizer
 ) -> tuple[Words, Words]:
-    """Collect the tokens of texts, also as they read on mirrored films."""
-    known = sorted({both for text in texts for both in (text, exchange_sides(text))})
+    """Collect the tokens of texts."""
     said = {SENTENCE_END}
     for text in known:
         # After another sentence a text has other tokens than at the beginning, and a denial ends with a full stop.

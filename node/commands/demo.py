@@ -61,7 +61,13 @@ def run(out: Path, *, model: ModelSettings, say: Say) -> None:
         work = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="chex-demo-")))
         with _stage("open model", say):
             prompt_set = prompts.load(model.prompts)
-            reader = open_reader(model.directory, prompts=prompt_set, engine=model.engine, threads=model.threads)
+            reader = open_reader(
+                model.directory,
+                prompts=prompt_set,
+                engine=model.engine,
+                threads=model.threads,
+                trusted=model.trusted,
+            )
         arrived = threading.Semaphore(0)
         archive = Spool(work / "archive")
         listener = Listener(

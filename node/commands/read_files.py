@@ -169,14 +169,20 @@ def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompt
 def answer_to_json(answer: FilmAnswer) -> JsonObject:
     """Return an entry of `questions` in the result of `node ask` (design §8)."""
     question = answer.question
-    return {
+    content: JsonObject = {
         "prompt": question.prompt,
         "box": None if question.box is None else list(question.box.edges),
         "sentence": answer.sentence,
         "score": answer.score,
+        "state": answer.state,
         "positive": answer.positive,
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
     }
+    if answer.never_learned:
+        content["error"] = "never_learned"
+        content["words"] = list(answer.never_learned)
+        content["message"] = f"this model never learned: {', '.join(answer.never_learned)}"
+    return content
 
 
 def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[FilmQuestion]:
@@ -213,7 +219,7 @@ def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: Z
         files = sorted(hash_of(path) for path in study.paths)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    how = (VERSION, model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine)
+    how = (VERSION, model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine, model.trusted)
     return hashlib.sha256("\0".join((*how, prompts.sha256, str(zone), *files)).encode()).hexdigest()
 
 

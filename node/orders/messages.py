@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from node.domain import Order, Priority, is_uid
+from node.domain import is_uid
 from node.errors import NodeError
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
+from node.hl7.order import Order, Priority
 from node.hl7.text import Message, Segment
 
 _MESSAGES: Final = {"ORM": "O01", "OMI": "O23"}

@@ -17,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from node.domain import Json, Order, Priority
+from node.domain import Json
+from node.hl7.order import Order, Priority
 from node.store import files
 
 

@@ -63,7 +63,7 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
         _layer(LABEL, order=2, gray=_WHITE, description="Research label"),
     ]
     if wording.reported(film):
-        boxes = _layer(BOXES, order=3, gray=_WHITE, description="Boxes of present and indeterminate findings")
+        boxes = _layer(BOXES, order=3, gray=_WHITE, description="Boxes of reported findings")
         dataset.GraphicLayerSequence.append(boxes)
     dataset.GraphicAnnotationSequence = list(_annotations(report, film))
     document.seal(dataset, report, sources=[film.source], zone=zone)

@@ -23,7 +23,8 @@ from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
-from node.domain import MESSAGE_KIND, Finding, FindingState, Order, OutputObject, Report, derive_uid
+from node.domain import MESSAGE_KIND, Finding, FindingState, OutputObject, Report, derive_uid
+from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
 from node.outputs import report_txt, wording
 from node.outputs.patient import best_described, read_text

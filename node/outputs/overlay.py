@@ -24,6 +24,7 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 _COLORS: dict[FindingState, Color] = {
     FindingState.PRESENT: (255, 96, 64),
     FindingState.INDETERMINATE: (255, 208, 64),
+    FindingState.UNCALIBRATED: (255, 208, 64),
 }
 _SQUARE: Color = (80, 200, 255)
 _WHITE: Color = (255, 255, 255)
@@ -59,8 +60,8 @@ def _draw_findings(
     """Draw all boxes, then all labels over them; labels stay above the row `bottom` where the caption begins."""
     drawn = [(finding, _scaled(found.box, ratios)) for finding in wording.reported(film) for found in finding.boxes]
     for finding, box in drawn:
-        dashed = finding.state is FindingState.INDETERMINATE
-        _outline(image, box, color=_COLORS[finding.state], line=line, dashed=dashed)
+        is_review = finding.state in wording.MARKS
+        _outline(image, box, color=_COLORS[finding.state], line=line, dashed=is_review)
     labels = [wording.label(finding) for finding, _ in drawn]
     sizes = [(font.getlength(label) + 2 * _PADDING, float(_height(font))) for label in labels]
     places = place([box for _, box in drawn], sizes, columns=image.width, rows=max(bottom, _height(font)))
@@ -107,8 +108,8 @@ def _caption(film: Film) -> str:
     parts = [identity.RESEARCH_LABEL, "blue dashes: analyzed square"]
     if film.in_state(FindingState.PRESENT):
         parts.append("red: present")
-    if film.in_state(FindingState.INDETERMINATE):
-        parts.append("yellow dashes: indeterminate")
+    if any(film.in_state(state) for state in wording.MARKS):
+        parts.append("yellow dashes: to be reviewed")
     if not wording.reported(film):
         parts.append("no prompted finding near its threshold")
     return " | ".join(parts)

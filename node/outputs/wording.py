@@ -32,8 +32,21 @@ NOTES: Mapping[Note, str] = {
 HEADINGS: Mapping[FindingState, str] = {
     FindingState.PRESENT: "Present (at or above threshold)",
     FindingState.INDETERMINATE: "Indeterminate (near the threshold; to be reviewed)",
-    FindingState.ABSENT: "Not seen by the network (below threshold; may have been missed)",
+    FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
+    FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
 }
+MARKS: Mapping[FindingState, str] = {
+    FindingState.INDETERMINATE: "review",
+    FindingState.UNCALIBRATED: "review, not calibrated",
+}
+"""What stands beside the name of a finding that is reported and not present."""
+
+TRUST: Mapping[str, str] = {
+    "real": "A finding is called present only if its threshold was measured on real films.",
+    "phantoms": "Thresholds are those measured on phantoms; they mean nothing on films of people.",
+    "any": "Thresholds that were never measured on real films are accepted by this site.",
+}
+"""How far the thresholds are trusted, by `ModelIdentity.trusted`."""
 ANALYZED_SQUARE = "Analyzed square"
 NOTHING_NEAR = (
     "No prompted finding came near its threshold in the analyzed square. "
@@ -53,11 +66,11 @@ def check(report: Report) -> None:
             if box.left < 0 or box.top < 0 or box.right > columns or box.bottom > rows:
                 raise ValueError(f"a box {box.edges} lies outside its film of {columns} x {rows} pixels")
         if not all(finding.boxes for finding in reported(film)):
-            raise ValueError("a present or indeterminate finding needs a box")
+            raise ValueError("a finding that is reported needs a box")
 
 
 def reported(film: Film) -> tuple[Finding, ...]:
-    """Return the findings that get groups and drawn boxes: present and indeterminate, in prompt order."""
+    """Return the findings that get groups and drawn boxes, in prompt order: all but those below their threshold."""
     return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
 
 
@@ -75,8 +88,8 @@ def named_boxes(finding: Finding) -> Iterator[tuple[str, FindingBox]]:
 
 def label(finding: Finding) -> str:
     """Return the label of a drawn box."""
-    review = " (review)" if finding.state is FindingState.INDETERMINATE else ""
-    return f"{short_text(finding.code.meaning)} {finding.probability:.2f}{review}"
+    mark = f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
+    return f"{short_text(finding.code.meaning)} {finding.probability:.2f}{mark}"
 
 
 def analyzed(film: Film) -> Box:
@@ -122,7 +135,7 @@ def intended_use(report: Report) -> str:
         "research use, and to be checked on the images by a physician. "
         f"Model {model.name} {model.version} (weights sha256 {model.weights_sha256}, engine {model.engine}); "
         f"{prompt_set(report)}. "
-        "Probabilities are the network's own and were not calibrated for a hospital. "
+        f"Probabilities are the network's own and were not calibrated for a hospital. {TRUST[model.trusted]} "
         "Only the prompted findings were looked for."
     )
 

@@ -20,6 +20,7 @@ from node.read.framing import Framing
 
 if TYPE_CHECKING:
     from models.reading.answers import ReaderPrompt
+    from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
 
 
@@ -52,13 +53,23 @@ class FilmQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmAnswer:
-    """The answer to one question; positive when score is above 0.5."""
+    """The answer to one question.
+
+    state: None for a region, which is neither present nor absent, and for words that the model never learned
+    never_learned: those words; then there is no score, no sentence and no box
+    """
 
     question: FilmQuestion
     sentence: str
-    score: float
-    positive: bool
+    score: float | None
+    state: FindingState | None
     boxes: tuple[ScoredBox, ...]
+    never_learned: tuple[str, ...] = ()
+
+    @property
+    def positive(self) -> bool:
+        """Whether what was asked for is present."""
+        return self.state is FindingState.PRESENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +150,14 @@ def open_reader(
     engine: str,
     threads: int = 0,
     engines: Path | None = None,
+    trusted: Trusted = "real",
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
 ) -> Reader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
 
     engine: the setting `model.engine`
     engines: folder for the TensorRT engines built for a GPU
+    trusted: which thresholds may call a finding present
     on_written: called with the number of generated tokens and the seconds they took
     Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
     prompts and thresholds do not match.
@@ -154,7 +167,9 @@ def open_reader(
     from models.reading.reader import open_reader as open_model
 
     try:
-        network = open_model(directory, engine=engine, threads=threads, engines=engines, on_written=on_written)
+        network = open_model(
+            directory, engine=engine, threads=threads, engines=engines, trusted=trusted, on_written=on_written
+        )
         network.check(_to_network(prompts))
         manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         return _NetworkReader(network, manifest_sha256)
@@ -191,6 +206,7 @@ class _NetworkReader:
             weights_sha256=network.weights_sha256,
             engine=network.engine_name,
             manifest_sha256=manifest_sha256,
+            trusted=network.trusted,
         )
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
@@ -238,9 +254,10 @@ class _NetworkReader:
             FilmAnswer(
                 question=question,
                 sentence=answer.sentence,
-                score=float(answer.score),
-                positive=bool(answer.positive),
+                score=answer.score,
+                state=None if answer.state is None else FindingState(answer.state),
                 boxes=_to_image(answer.boxes, answer.box_scores, image.framing),
+                never_learned=answer.never_learned,
             )
             for question, answer in zip(questions, answers, strict=True)
         ]

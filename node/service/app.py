@@ -243,6 +243,7 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
             engine=settings.model.engine,
             threads=settings.model.threads,
             engines=settings.storage.directory / "engines",
+            trusted=settings.model.trusted,
             on_written=metrics.on_written,
         )
     )

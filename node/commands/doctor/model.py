@@ -29,6 +29,7 @@ def check_model(settings: Settings) -> Iterator[Check]:
         engine=model.engine,
         threads=model.threads,
         engines=NOWHERE,
+        trusted=model.trusted,
     )
     identity = reader.identity
     yield ok(

@@ -1,4 +1,4 @@
-"""The findings of a structured report: a TID 1410 group per reported box, codes if absent, text for sentences.
+"""The findings of a structured report: a TID 1410 group per reported box, codes if not reported, text for sentences.
 
 The structure avoids what OHIF 3.13.2 cannot load (interoperability §2): it needs at least one group, a region in each
 group, and a plain number either in every group or in no group. So the group of every finding has a number, numbers are
@@ -29,17 +29,19 @@ from node.outputs.patient import long_text, short_text
 from node.outputs.sr.items import code as code_answer
 from node.outputs.sr.items import concept, container, inferred_from, region, source_object, text
 
+PRIVATE_SCHEME = "99CHEX"
 STATES: Mapping[FindingState, Concept] = {
     FindingState.PRESENT: Concept("52101004", "SCT", "Present"),
     FindingState.INDETERMINATE: Concept("82334004", "SCT", "Indeterminate"),
-    FindingState.ABSENT: Concept("272519000", "SCT", "Absent"),
+    FindingState.UNCALIBRATED: Concept("NOTCALIBRATED", PRIVATE_SCHEME, "Review, not calibrated"),
+    FindingState.ABSENT: Concept("NOTREPORTED", PRIVATE_SCHEME, "Not reported, may have been missed"),
 }
+"""Codes of states. SNOMED's Absent (272519000) would deny what only stayed below its threshold."""
 SIDES: Mapping[Side, Concept] = {
     Side.RIGHT: Concept("24028007", "SCT", "Right"),
     Side.LEFT: Concept("7771000", "SCT", "Left"),
     Side.BILATERAL: Concept("51440002", "SCT", "Bilateral"),
 }
-PRIVATE_SCHEME = "99CHEX"
 NO_UNITS = Concept("1", "UCUM", "no units")
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 SELECTED_REGION = Concept("111099", "DCM", "Selected region")
@@ -109,7 +111,7 @@ def probability_name(finding: Finding) -> Concept:
     common name Probability (122157, DCM) findings could not be told apart. OHIF cuts labels at the edge of the
     viewport, so the finding's name comes first. A finding code of 16 characters makes a Long Code Value.
     """
-    is_review = finding.state is FindingState.INDETERMINATE
+    is_review = finding.state in wording.MARKS
     letter, end = ("R", ", review, AI probability") if is_review else ("P", ", AI probability")
     meaning = short_text(finding.code.meaning, 64 - len(end)) + end
     return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, meaning)

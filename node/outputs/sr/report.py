@@ -95,12 +95,12 @@ def _describe_document(dataset: Dataset, report: Report, sources: Mapping[str, D
 
 
 def _private_schemes(report: Report) -> list[Dataset]:
-    """Declare the private coding schemes of findings, sites and probabilities (PS3.3 C.12.1.1.1)."""
+    """Declare the private coding schemes of findings, sites, states and probabilities (PS3.3 C.12.1.1.1)."""
     codes = {
         code for film in report.read_films for finding in film.findings for code in (finding.code, finding.site) if code
     }
     schemes = {code.scheme for code in codes if code.scheme.startswith("99")}
-    if any(wording.reported(film) for film in report.read_films):
+    if any(film.findings for film in report.read_films):
         schemes.add(findings.PRIVATE_SCHEME)
     items = []
     for scheme in sorted(schemes):

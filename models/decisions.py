@@ -1,0 +1,60 @@
+"""The decision values of a manifest: thresholds, the films they were measured on, and the other cut-offs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from models.bounds import require_positive, require_unit
+
+PHANTOMS = "phantoms"
+"""The population of films that a program draws; every other population is of real films."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """The films on which a finding's threshold was measured: their population, and how many show the finding or not."""
+
+    measured_on: str
+    positives: int
+    negatives: int
+
+    def __post_init__(self) -> None:
+        if not self.measured_on.strip():
+            raise ValueError("measured_on must name the population of the films")
+        require_positive(self, "positives", "negatives")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """How scores become answers (design §5); `models.reading.decision` applies them.
+
+    temperature: divides the difference of cosines to the positive and the negative prompt (spec §8)
+    thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key
+    measurements: where thresholds come from, by prompt key; a threshold without a measurement was never measured
+    review_band: width of the band below the threshold in which a finding is indeterminate
+    box_threshold: score from which a box is reported
+    region_threshold: positiveness above which a region's sentence is kept (spec §9.1.4)
+    """
+
+    temperature: float
+    default_threshold: float
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    review_band: float
+    box_threshold: float
+    region_threshold: float
+
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
+        require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold")
+        for key, threshold in self.thresholds.items():
+            if not 0 <= threshold <= 1:
+                raise ValueError(f"thresholds.{key} ({threshold}) must lie in 0..1")
+        for key in self.measurements:
+            if key not in self.thresholds:
+                raise ValueError(f"measurements.{key} belongs to no threshold; add thresholds.{key} or remove it")
+
+    def threshold(self, key: str) -> float:
+        """Return the probability from which the finding of a prompt is present."""
+        return self.thresholds.get(key, self.default_threshold)

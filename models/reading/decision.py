@@ -1,0 +1,39 @@
+"""One decision for report, questions and everything that is made of them: what a probability says about a prompt.
+
+Nothing is present, and nothing near present, unless the finding's threshold was measured on films of the kind that is
+read. A site may trust every threshold all the same (`model.uncalibrated = "accept"`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from models.decisions import PHANTOMS, Decisions
+
+State = Literal["present", "indeterminate", "absent", "uncalibrated"]
+"""Absent is an internal name: below the threshold, which every output calls "not reported"."""
+
+Trusted = Literal["real", "phantoms", "any"]
+"""Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
+
+
+def decide(decisions: Decisions, key: str | None, probability: float, *, trusted: Trusted) -> State:
+    """Decide about a prompt.
+
+    key: of the prompt in the prompt set; None for a question of other words or about a box, for which no threshold can
+    have been measured: it takes the default threshold
+    probability: spec §8
+    """
+    threshold = decisions.default_threshold if key is None else decisions.threshold(key)
+    if probability < threshold - decisions.review_band:
+        return "absent"
+    if not _is_trusted(decisions, key, trusted):
+        return "uncalibrated"
+    return "present" if probability >= threshold else "indeterminate"
+
+
+def _is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
+    if trusted == "any":
+        return True
+    measurement = None if key is None else decisions.measurements.get(key)
+    return measurement is not None and (measurement.measured_on == PHANTOMS) == (trusted == "phantoms")

@@ -1,0 +1,68 @@
+"""What a probability says: by the finding's own threshold, and only as far as somebody measured it."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.decisions import Decisions, Measurement
+from models.reading.decision import State, Trusted, decide
+
+DECISIONS = Decisions(
+    temperature=1.0,
+    default_threshold=0.5,
+    thresholds={"edema": 0.7, "fracture": 0.7, "nodule": 0.7},
+    measurements={
+        "edema": Measurement(measured_on="hospital", positives=20, negatives=80),
+        "fracture": Measurement(measured_on="phantoms", positives=20, negatives=80),
+    },
+    review_band=0.1,
+    box_threshold=0.5,
+    region_threshold=0.5,
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "trusted", "above", "near"),
+    [
+        ("edema", "real", "present", "indeterminate"),
+        ("edema", "phantoms", "uncalibrated", "uncalibrated"),
+        ("edema", "any", "present", "indeterminate"),
+        ("fracture", "real", "uncalibrated", "uncalibrated"),
+        ("fracture", "phantoms", "present", "indeterminate"),
+        ("nodule", "real", "uncalibrated", "uncalibrated"),
+        ("nodule", "phantoms", "uncalibrated", "uncalibrated"),
+        ("nodule", "any", "present", "indeterminate"),
+    ],
+)
+def test_only_a_measured_threshold_calls_a_finding_present(
+    key: str, trusted: Trusted, above: State, near: State
+) -> None:
+    states = [decide(DECISIONS, key, probability, trusted=trusted) for probability in (0.7, 0.65, 0.6, 0.5999)]
+
+    assert states == [above, near, near, "absent"]
+
+
+@pytest.mark.parametrize("key", [None, "pneumonia"])
+def test_what_has_no_threshold_stays_to_be_reviewed(key: str | None) -> None:
+    for trusted in ("real", "phantoms"):
+        assert decide(DECISIONS, key, 0.9, trusted=trusted) == "uncalibrated"
+        assert decide(DECISIONS, key, 0.39, trusted=trusted) == "absent"
+    assert decide(DECISIONS, key, 0.5, trusted="any") == "present"
+
+
+def test_a_measurement_without_a_threshold_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"measurements\.edema belongs to no threshold"):
+        Decisions(
+            temperature=1.0,
+            default_threshold=0.5,
+            measurements={"edema": Measurement(measured_on="hospital", positives=20, negatives=80)},
+            review_band=0.1,
+            box_threshold=0.5,
+            region_threshold=0.5,
+        )
+
+
+@pytest.mark.parametrize("wrong", [{"measured_on": " "}, {"positives": 0}, {"negatives": 0}])
+def test_a_measurement_names_its_population_and_films(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=str(next(iter(wrong)))):
+        Measurement(**({"measured_on": "hospital", "positives": 20, "negatives": 80} | wrong))  # type: ignore[arg-type]
