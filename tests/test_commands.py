@@ -29,10 +29,33 @@ def test_read_writes_the_study_and_prints_one_json_document(
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)["studies"]
     states = [finding["state"] for finding in report["films"][0]["findings"]]
-    assert {"present", "absent"} <= set(states)
+    assert set(states) == {"uncalibrated", "absent"}  # its thresholds were measured on phantoms alone
     assert len(states) == 13
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()
+
+
+@pytest.mark.parametrize("option", [("--population", "phantoms"), ("--uncalibrated", "accept")])
+def test_read_calls_findings_present_where_the_caller_says_so(
+    option: tuple[str, str], tmp_path: Path, phantom_model: Path, chest_film: Path
+) -> None:
+    done = run_command("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json", *option)
+
+    (report,) = json.loads(done.stdout)["studies"]
+    assert "present" in {finding["state"] for finding in report["films"][0]["findings"]}
+    said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
+    assert ("phantoms; they mean nothing on films of people" in said) == (option[1] == "phantoms")
+    assert ("are accepted by this site" in said) == (option[1] == "accept")
+
+
+def test_ask_names_words_that_the_model_never_learned(phantom_model: Path, chest_film: Path) -> None:
+    done = run_command("ask", chest_film, "--model", phantom_model, "--prompt", "banana or tuberculosis")
+
+    assert done.returncode == 0, done.stderr
+    (question,) = json.loads(done.stdout)["questions"]
+    assert (question["state"], question["positive"], question["boxes"]) == (None, False, [])
+    assert (question["error"], question["words"]) == ("never_learned", ["banana", "tuberculosis"])
+    assert question["message"] == "this model never learned: banana, tuberculosis"
 
 
 def test_ask_answers_each_question_and_a_prompt_with_a_box(phantom_model: Path, chest_film: Path) -> None:
@@ -51,8 +74,8 @@ def test_ask_answers_each_question_and_a_prompt_with_a_box(phantom_model: Path, 
     (combined,) = json.loads(together.stdout)["questions"]
     assert (combined["prompt"], combined["box"]) == ("Edema", [100, 200, 700, 900])
     for question in (*questions, combined):
-        assert set(question) == {"prompt", "box", "sentence", "score", "positive", "boxes"}
-        assert question["positive"] == (question["score"] > 0.5)
+        assert set(question) == {"prompt", "box", "sentence", "score", "state", "positive", "boxes"}
+        assert question["positive"] == (question["state"] == "present")
     assert (too_much.returncode, too_much.stdout) == (2, "")
 
 
