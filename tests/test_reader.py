@@ -20,7 +20,8 @@ from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
 from models.reading.answers import FilmReading, FloatArray, Question, ReaderPrompt
 from models.reading.decision import Trusted
 from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
-from models.reading.reader import ChexReader, printable
+from models.reading.reader import ChexReader
+from models.reading.speech import printable
 from models.reading.tokenizers import (
     PROMPT_VOCABULARY,
     SENTENCE_END,

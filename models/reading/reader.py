@@ -6,14 +6,12 @@ generated for. Removing a sentence as a duplicate never removes its prompt's res
 
 from __future__ import annotations
 
-import time
-import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from models.engines import Engine, IntArray, Regions
+from models.engines import Engine, Regions
 from models.engines.fallback import EngineFallback, open_first
 from models.engines.profiles import RANGES
 from models.errors import ModelError
@@ -29,28 +27,17 @@ from models.reading.answers import (
     Sentence,
 )
 from models.reading.decision import State, Trusted, decide
-from models.reading.deduplicate import deduplicate, similarity_of
-from models.reading.phrasebook import Phrasebook, PromptVectors, contrast, emphasize
+from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
 from models.reading.preprocess import Square, prepare, square
+from models.reading.speech import OnWritten, Speech
 from models.reading.tokenizers import (
     PROMPT_VOCABULARY,
-    SENTENCE_END,
     SENTENCE_MERGES,
     SENTENCE_VOCABULARY,
     PromptTokenizer,
     SentenceTokenizer,
     words_of,
 )
-
-# Where the sentence of a finding is moved to; see `ReportRule.emphasis`.
-_DIRECTIONS: Mapping[State, int] = {"present": 1, "indeterminate": 0, "uncalibrated": 1, "absent": -1}
-
-# Sentences generated at once, as published (spec §7.3): 25 MB of keys and values each at full size.
-_BATCH = 32
-
-
-# Called with the number of generated tokens and the seconds that took.
-OnWritten = Callable[[int, float], None]
 
 
 def open_reader(
@@ -99,8 +86,7 @@ class ChexReader:
         self._vocabulary = frozenset(manifest.vocabulary)
         self._engine = engine
         self._phrasebook = Phrasebook(engine, phrases)
-        self._sentences = sentences
-        self._on_written = on_written
+        self._speech = Speech(engine, sentences, self._phrasebook, manifest.report, on_written=on_written)
 
     @property
     def engine_name(self) -> str:
@@ -158,9 +144,9 @@ class ChexReader:
         told = self._told(prompts, vectors, regions.features[0])
         probabilities = self._probabilities(vectors, regions.features[0])
         states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
-        texts = self._generate(self._emphasized(regions.features[0], vectors, states)[told])
+        texts = self._speech.generate(self._speech.emphasized(regions.features[0], vectors, states)[told])
         spoken = [(index, text) for index, text in zip(told, texts, strict=True) if text]
-        kept, standing = self._without_duplicates(spoken, regions.aggregated_scores[0], states)
+        kept, standing = self._speech.without_duplicates(spoken, regions.aggregated_scores[0], states)
         return FilmReading(
             sentences=tuple(self._sentence(prompts[index], text, regions, index) for index, text in kept),
             prompts=tuple(
@@ -212,48 +198,6 @@ class ChexReader:
         )
         threshold = self.manifest.decisions.region_threshold
         return [i for i, prompt in enumerate(prompts) if prompt.kind != "region" or positiveness[i] > threshold]
-
-    def _emphasized(self, features: FloatArray, vectors: PromptVectors, states: Mapping[int, State]) -> FloatArray:
-        """Move features [prompt, dim] toward the decision; an indeterminate one is unchanged."""
-        share = self.manifest.report.emphasis
-        if not share:
-            return features
-        steps = np.array([share * _DIRECTIONS[states[index]] for index in vectors.judged], dtype=np.float32)
-        judged = list(vectors.judged)
-        moved = features.copy()
-        moved[judged] = emphasize(features[judged], positive=vectors.positive, negative=vectors.negative, steps=steps)
-        return moved
-
-    def _generate(self, features: FloatArray) -> list[str]:
-        """Generate the sentences of features [sentence, dim]."""
-        batches = [features[start : start + _BATCH] for start in range(0, len(features), _BATCH)]
-        return [printable(self._sentences.decode(ids)) for batch in batches for ids in self._write(batch)]
-
-    def _write(self, features: FloatArray) -> IntArray:
-        """Generate the token ids of one batch, and report their number, without end tokens, and the time."""
-        began = time.monotonic()
-        ids = self._engine.write(features)
-        self._on_written(int(np.count_nonzero(ids != SENTENCE_END)), time.monotonic() - began)
-        return ids
-
-    def _without_duplicates(
-        self, spoken: Sequence[tuple[int, str]], preference: FloatArray, states: Mapping[int, State]
-    ) -> tuple[list[tuple[int, str]], dict[int, int]]:
-        """Remove duplicate sentences (spec §9.1.6); spoken: (prompt, text), preference: [prompt].
-
-        With emphasis, a sentence never replaces a sentence with another decision, however similar they are.
-        Returns the sentences that stay, and for each prompt with a sentence the index of the one that stands for it.
-        """
-        if not spoken:
-            return [], {}
-        similarity = similarity_of(self._phrasebook.embed([text for _, text in spoken]))
-        if self.manifest.report.emphasis:
-            decided = np.array([_DIRECTIONS[states[index]] if index in states else np.nan for index, _ in spoken])
-            similarity[np.subtract.outer(decided, decided) ** 2 > 0] = 0.0
-        kept, survivors = deduplicate(similarity, [preference[index] for index, _ in spoken], self.manifest.report)
-        place = {sentence: number for number, sentence in enumerate(kept)}
-        standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}
-        return [spoken[sentence] for sentence in kept], standing
 
     def _probabilities(self, vectors: PromptVectors, features: FloatArray) -> dict[int, float]:
         """Return the probability of every prompt that has negatives (spec §8), by index of the prompt."""
@@ -308,7 +252,7 @@ class ChexReader:
         features = regions.features[0]
         probabilities = self._probabilities(vectors, features)
         states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
-        texts = self._generate(self._emphasized(features, vectors, states)[list(places)])
+        texts = self._speech.generate(self._speech.emphasized(features, vectors, states)[list(places)])
         answers = []
         for place, text in zip(places, texts, strict=True):
             boxes, scores = self._visible(regions.boxes[0, place], regions.scores[0, place])
@@ -328,7 +272,9 @@ class ChexReader:
         boxes = [self._visible(*found) for found in zip(regions.boxes[:, 0], regions.scores[:, 0], strict=True)]
         return [
             self._answer(text, score, found, is_region=prompt_of(question, reference) is not None)
-            for question, text, score, found in zip(questions, self._generate(features), scores, boxes, strict=True)
+            for question, text, score, found in zip(
+                questions, self._speech.generate(features), scores, boxes, strict=True
+            )
         ]
 
     def _describe(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
@@ -346,7 +292,7 @@ class ChexReader:
         )[:, 0]
         scores = self._judge(features, positive, negative)
         asked = [(box[np.newaxis], score[np.newaxis]) for box, score in zip(boxes, scores, strict=True)]
-        return [self._answer(*parts) for parts in zip(self._generate(features), scores, asked, strict=True)]
+        return [self._answer(*parts) for parts in zip(self._speech.generate(features), scores, asked, strict=True)]
 
     def _answer(
         self, sentence: str, score: np.float32, boxes: tuple[FloatArray, FloatArray], *, is_region: bool = False
@@ -375,12 +321,3 @@ def _unanswered(words: tuple[str, ...]) -> Answer:
         box_scores=np.zeros(0, dtype=np.float32),
         never_learned=words,
     )
-
-
-def printable(text: str) -> str:
-    """Remove surrounding blanks and all control characters, which neither DICOM nor HL7 text may contain.
-
-    A line break or tab separates words, so it becomes a blank.
-    """
-    spaced = "".join(" " if character.isspace() else character for character in text)
-    return "".join(character for character in spaced if not unicodedata.category(character).startswith("C")).strip()

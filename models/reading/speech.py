@@ -1,0 +1,97 @@
+"""Puts features into words: moves them toward what was decided, generates sentences, removes duplicates. Numpy only."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from models.engines import Engine, IntArray
+from models.manifest import ReportRule
+from models.reading.answers import FloatArray
+from models.reading.decision import State
+from models.reading.deduplicate import deduplicate, similarity_of
+from models.reading.phrasebook import Phrasebook, PromptVectors, emphasize
+from models.reading.tokenizers import SENTENCE_END, SentenceTokenizer
+
+DIRECTIONS: Final[Mapping[State, int]] = {"present": 1, "indeterminate": 0, "uncalibrated": 1, "absent": -1}
+"""Where the sentence of a finding is moved to; see `ReportRule.emphasis`."""
+
+_BATCH: Final = 32
+"""Sentences generated at once, as published (spec §7.3): 25 MB of keys and values each at full size."""
+
+OnWritten = Callable[[int, float], None]
+"""Called with the number of generated tokens and the seconds that took."""
+
+
+class Speech:
+    """Generates sentences with one engine, by one manifest's rule."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sentences: SentenceTokenizer,
+        phrasebook: Phrasebook,
+        rule: ReportRule,
+        *,
+        on_written: OnWritten,
+    ) -> None:
+        self._engine = engine
+        self._sentences = sentences
+        self._phrasebook = phrasebook
+        self._rule = rule
+        self._on_written = on_written
+
+    def emphasized(self, features: FloatArray, vectors: PromptVectors, states: Mapping[int, State]) -> FloatArray:
+        """Move features [prompt, dim] toward the decision; an indeterminate one is unchanged."""
+        share = self._rule.emphasis
+        if not share:
+            return features
+        steps = np.array([share * DIRECTIONS[states[index]] for index in vectors.judged], dtype=np.float32)
+        judged = list(vectors.judged)
+        moved = features.copy()
+        moved[judged] = emphasize(features[judged], positive=vectors.positive, negative=vectors.negative, steps=steps)
+        return moved
+
+    def generate(self, features: FloatArray) -> list[str]:
+        """Generate the sentences of features [sentence, dim]."""
+        batches = [features[start : start + _BATCH] for start in range(0, len(features), _BATCH)]
+        return [printable(self._sentences.decode(ids)) for batch in batches for ids in self._write(batch)]
+
+    def _write(self, features: FloatArray) -> IntArray:
+        """Generate the token ids of one batch, and report their number, without end tokens, and the time."""
+        began = time.monotonic()
+        ids = self._engine.write(features)
+        self._on_written(int(np.count_nonzero(ids != SENTENCE_END)), time.monotonic() - began)
+        return ids
+
+    def without_duplicates(
+        self, spoken: Sequence[tuple[int, str]], preference: FloatArray, states: Mapping[int, State]
+    ) -> tuple[list[tuple[int, str]], dict[int, int]]:
+        """Remove duplicate sentences (spec §9.1.6); spoken: (prompt, text), preference: [prompt].
+
+        With emphasis, a sentence never replaces a sentence with another decision, however similar they are.
+        Returns the sentences that stay, and for each prompt with a sentence the index of the one that stands for it.
+        """
+        if not spoken:
+            return [], {}
+        similarity = similarity_of(self._phrasebook.embed([text for _, text in spoken]))
+        if self._rule.emphasis:
+            decided = np.array([DIRECTIONS[states[index]] if index in states else np.nan for index, _ in spoken])
+            similarity[np.subtract.outer(decided, decided) ** 2 > 0] = 0.0
+        kept, survivors = deduplicate(similarity, [preference[index] for index, _ in spoken], self._rule)
+        place = {sentence: number for number, sentence in enumerate(kept)}
+        standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}
+        return [spoken[sentence] for sentence in kept], standing
+
+
+def printable(text: str) -> str:
+    """Remove surrounding blanks and all control characters, which neither DICOM nor HL7 text may contain.
+
+    A line break or tab separates words, so it becomes a blank.
+    """
+    spaced = "".join(" " if character.isspace() else character for character in text)
+    return "".join(character for character in spaced if not unicodedata.category(character).startswith("C")).strip()
