@@ -37,12 +37,12 @@ RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --constr
 FROM environment-cpu AS program-cpu
 COPY . .
 RUN /opt/venv/bin/python -m export.build --model models/weights/phantom \
-    && /opt/venv/bin/python -m compileall -q node models export deploy
+    && /opt/venv/bin/python -m compileall -q node models export language deploy
 
 FROM environment-gpu AS program-gpu
 COPY . .
 RUN /opt/venv/bin/python -m export.build --model models/weights/phantom --target onnx,tensorrt \
-    && /opt/venv/bin/python -m compileall -q node models export deploy
+    && /opt/venv/bin/python -m compileall -q node models export language deploy
 
 
 # What runs: the base image, the environment and the program, all owned by root. Only storage.directory and /tmp are

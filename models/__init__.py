@@ -1,8 +1,8 @@
 """The ChEX network: answers phrases and boxes about one chest film with boxes, scores and sentences.
 
-Imports the program's version from `node`, and nothing else of `node` or `export`. Modules that need no torch (manifest,
-tokenizers, preprocess, boxes) do not import it. `spec §4.5` in a docstring is section 4.5 of
-docs/develop/chex-specification.md; docs/develop/README.md explains the other citations.
+Imports the program's version from `node`, the rules that read sentences from `language`, and nothing else of ours.
+Modules that need no torch (manifest, tokenizers, preprocess, boxes) do not import it. `spec §4.5` in a docstring is
+section 4.5 of docs/develop/chex-specification.md; docs/develop/README.md explains the other citations.
 
 Telemetry of libraries is switched off here, before any file of this folder imports a library: ONNX Runtime 1.29 and
 later sends device and host data to its vendor, and `tokenizers` brings huggingface_hub.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from language.labels import NO_FINDING
 from models.phantoms.truth import FINDINGS
 
-NO_FINDING: Final = "no_finding"
-DEVICES: Final = "support_devices"
 NEVER_SHOWN: Final = ("enlarged_cardiomediastinum", "pleural_other", "pneumonia")
 """Classes that phantoms never show."""
 CHEXPERT: Final = (*FINDINGS, *NEVER_SHOWN, NO_FINDING)

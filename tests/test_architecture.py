@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-PRODUCT = ("node", "models", "export")
+PRODUCT = ("node", "models", "export", "language")
 
 # From what starts everything down to what everything uses: files at the top of `node/`, and folders with all in them.
 # A file imports only what stands in a line below its own; the files of one folder may import each other.
@@ -42,9 +42,11 @@ LAYERS = (
 
 # Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
-    "node": {"models": ("node/read/model.py", "node/__main__.py")},  # the latter shows progress as they do
-    "models": {},
-    "export": {"models": ("export/",)},
+    # node/__main__.py shows progress as models do.
+    "node": {"models": ("node/read/model.py", "node/__main__.py"), "language": ("node/",)},
+    "models": {"language": ("models/",)},
+    "export": {"models": ("export/",), "language": ("export/",)},
+    "language": {},
 }
 
 # The one home of each outside library: a file, or a folder with its slash.
@@ -231,6 +233,7 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
 
 
 def test_each_outside_library_has_one_home() -> None:
+    of_language = {found.module.split(".")[0] for path in python_files("language") for found in imports(path)}
     wrong = [
         f"{name_of(path)} imports {found.module}"
         for path in python_files(*PRODUCT)
@@ -239,6 +242,7 @@ def test_each_outside_library_has_one_home() -> None:
     ]
 
     assert wrong == []
+    assert of_language - {"language"} <= sys.stdlib_module_names
 
 
 def test_no_import_goes_in_a_circle() -> None:
@@ -377,7 +381,7 @@ def test_every_path_that_a_tool_is_given_exists() -> None:
 
 def test_every_command_of_the_makefile_exists() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    modules = set(re.findall(r"python -m ((?:node|models|export)[\w.]*)", makefile))
+    modules = set(re.findall(r"python -m ((?:node|models|export|language)[\w.]*)", makefile))
     targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
 
     assert modules >= {"node", "export.build"}

@@ -93,6 +93,7 @@ def test_everything_that_the_image_copies_is_let_through() -> None:
         "constraints.txt",
         "pyproject.toml",
         "export",
+        "language",
         "models",
         "node",
         "deploy/backup.py",

@@ -80,7 +80,8 @@ def messages() -> set[str]:
 def texts_in_code() -> list[str]:
     """Every text that the program holds, with a NUL for each value that is put in."""
     found = []
-    for path in (path for folder in ("node", "models", "export") for path in (REPOSITORY / folder).rglob("*.py")):
+    folders = ("node", "models", "export", "language")
+    for path in (path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 parts = (str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values)
@@ -204,7 +205,7 @@ def test_every_file_that_a_document_names_exists() -> None:
         named = {
             span
             for span in code_spans(text)
-            if re.fullmatch(r"(node|models|export|deploy|tests|helm|docs)/[\w./]*", span)
+            if re.fullmatch(r"(node|models|export|language|deploy|tests|helm|docs)/[\w./]*", span)
         }
         missing += [f"{path.name}: {link}" for link in linked if not (path.parent / link).exists()]
         missing += [f"{path.name}: {name}" for name in named if not (REPOSITORY / name).exists()]

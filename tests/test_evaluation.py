@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from language.labels import RuleLabeler
 from models.evaluation import anatomy, detection, hints, references, regions, reports
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import SideQuestion, Truth
 from models.evaluation.detection import Detections, Precision
-from models.evaluation.labeler import RuleLabeler
 from models.phantoms import FINDINGS
 from models.reading.answers import FloatArray
 

@@ -26,7 +26,7 @@ from tests.peers import LOOPBACK, free_port, require, wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 SECTION = "## Five minutes to a real PACS"
-LINKED = ("LICENSE", "Makefile", "constraints.txt", "export", "models", "node", "pyproject.toml")
+LINKED = ("LICENSE", "Makefile", "constraints.txt", "export", "language", "models", "node", "pyproject.toml")
 PORTS = (8042, 4242, 11112, 8080)
 
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from language.labels import RuleLabeler, says
 from models.evaluation.cases import truth_of_phantom
-from models.evaluation.labeler import RuleLabeler, says
 from models.phantoms import phantom
 
 LABELER = RuleLabeler()

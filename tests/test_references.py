@@ -38,7 +38,7 @@ _HEADING = re.compile(r"^(#+) +(.+?) *#*$")
 _NUMBER = r"\d+(?:\.\d+)*"
 _CITATION = re.compile(rf"(\S+)\s+§({_NUMBER}(?:(?:, | and | to )§?{_NUMBER}(?![\w%]))*)")
 _LABEL = re.compile(r"\b(?:DEP|BUG)-\d+\b")
-_CODE_FILE = re.compile(r"(?<![\w./-])(?:node|models|export|deploy|tests|docs|helm)/[\w./-]*")
+_CODE_FILE = re.compile(r"(?<![\w./-])(?:node|models|export|language|deploy|tests|docs|helm)/[\w./-]*")
 _SUFFIXES = (".py", ".toml", ".md", ".yml", ".yaml", ".lua", ".json", ".service", ".c", "/")
 _LEFT_BY_OLD_NAMES = "CHANGELOG.md"  # says what was true of each version, under the names of that time
 

@@ -17,7 +17,7 @@ from node import __version__
 from tests.service import run_command
 
 REPOSITORY = Path(__file__).parents[1]
-FOLDERS = ("node", "models", "export")
+FOLDERS = ("node", "models", "export", "language")
 
 # Each of these takes from a fifth of a second to two seconds.
 LARGE = {"dbos", "highdicom", "onnx", "onnxruntime", "pydicom", "pynetdicom", "scipy", "sklearn", "sqlalchemy", "torch"}

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from language.labels import RuleLabeler
 from models.evaluation.cases import Truth, truth_of_phantom
-from models.evaluation.labeler import RuleLabeler
 from models.evaluation.wording import best_wording, contradicted, wrongly_removed
 from models.manifest import ReportRule
 from models.phantoms import phantom

@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.chexpert import DEVICES, NEVER_SHOWN, NO_FINDING
+from language.labels import DEVICES, NO_FINDING
+from models.chexpert import NEVER_SHOWN
 from models.evaluation.request import TASKS, Task
 from models.manifest import Manifest
 from models.phantoms import FINDINGS, Phantom, PhantomSet, hints_of, phantom

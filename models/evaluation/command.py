@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from language.labels import RuleLabeler
 from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.evaluation import references, run
@@ -17,7 +18,6 @@ from models.evaluation.boxes_file import read_films
 from models.evaluation.cases import CaseSource, Phantoms, Truth
 from models.evaluation.document import markdown, rounded
 from models.evaluation.evaluated_model import EvaluatedModel, open_model
-from models.evaluation.labeler import RuleLabeler
 from models.evaluation.pictures import write_sheets
 from models.evaluation.prompt_set import read_questions
 from models.evaluation.request import TASKS, Request, Task

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from language.labels import Labeler
 from models import boxes as unit_boxes
 from models.evaluation import anatomy, regions, reports
 from models.evaluation.bootstrap import Bootstrap, Figures
 from models.evaluation.cases import Truth, truth_of_phantom
 from models.evaluation.detection import Detections, Precision
-from models.evaluation.labeler import Labeler
 from models.phantoms import FINDINGS, PhantomSet, phantom
 from models.reading.answers import FloatArray
 

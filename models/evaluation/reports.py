@@ -16,10 +16,10 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sklearn.metrics import f1_score, precision_score, recall_score
 
+from language.labels import Labeler, says
 from models.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.evaluation.cases import Truth
 from models.evaluation.detection import SUBSETS
-from models.evaluation.labeler import Labeler, says
 from models.phantoms import FINDINGS
 
 BoolArray = NDArray[np.bool_]

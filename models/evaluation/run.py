@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from language.labels import Labeler
 from models.evaluation import anatomy, detection, hints, references, regions, reports
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import CaseSource, Truth
 from models.evaluation.evaluated_model import EvaluatedModel, Observation, Weighed, as_read
-from models.evaluation.labeler import Labeler
 from models.evaluation.references import Habits
 from models.evaluation.request import Task
 from models.progress import ProgressReport

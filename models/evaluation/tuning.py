@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import log_loss
 
-from models.chexpert import NO_FINDING
+from language.labels import NO_FINDING
 from models.decisions import Decisions, Measurement
 from models.errors import ModelError
 from models.evaluation.bootstrap import mean

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from models.chexpert import NO_FINDING
+from language.labels import NO_FINDING, Labeler, Mark
 from models.evaluation import reports
 from models.evaluation.cases import Truth
-from models.evaluation.labeler import Labeler, Mark
 from models.manifest import ReportRule
 from models.reading.answers import FilmReading
 

@@ -45,7 +45,7 @@ def models() -> None:
 
 
 def _program() -> Path:
-    """Find the folder that holds `node`, `models` and `export`.
+    """Find the folder that holds `node`, `models`, `export` and `language`.
 
     In an editable install this is the root of the repository, so the commands always run its present code.
     """

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NotRequired, Protocol, TypedDict, cast
-
-from models.chexpert import DEVICES, NO_FINDING
+from typing import Final, Literal, NotRequired, Protocol, TypedDict, cast
 
 Mark = Literal["positive", "uncertain", "negative"]
+
+NO_FINDING: Final = "no_finding"
+DEVICES: Final = "support_devices"
 
 _FILE = Path(__file__).with_name("labels.toml")
 _ORDER: tuple[Mark, ...] = ("positive", "uncertain", "negative")
@@ -49,9 +50,8 @@ class RuleLabeler:
 
     def __init__(self) -> None:
         """Read the rules."""
-        file = cast("_LabelerFile", tomllib.loads(_FILE.read_text(encoding="utf-8")))
-        self._cues = {kind: _any(words) for kind, words in file["cues"].items()}
-        self._rules = {key: _rule(words) for key, words in file["classes"].items()}
+        self._cues = {kind: any_of(words) for kind, words in _read()["cues"].items()}
+        self._rules = class_rules()
         self.classes = (*sorted(self._rules), NO_FINDING)
 
     def label(self, report: str) -> Mapping[str, Mark]:
@@ -66,16 +66,13 @@ class RuleLabeler:
             marks[NO_FINDING] = "positive"
         return marks
 
-    def _marks(self, sentence: str, rule: _ClassRule) -> Iterator[Mark]:
+    def _marks(self, sentence: str, rule: ClassRule) -> Iterator[Mark]:
         """Mark every mention of a class in a sentence."""
         if rule.normal is not None and rule.normal.search(sentence):
             yield "negative"
             return
-        for mention in rule.mentions.finditer(sentence):
-            if rule.unless is None or not all(
-                pattern.search(text) for pattern, text in zip(rule.unless, (mention[0], sentence), strict=True)
-            ):
-                yield self._mark(sentence, mention)
+        for mention in rule.mentions_in(sentence):
+            yield self._mark(sentence, mention)
 
     def _mark(self, sentence: str, mention: re.Match[str]) -> Mark:
         breaks = self._cues["breaks"]
@@ -94,10 +91,30 @@ class RuleLabeler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ClassRule:
+class ClassRule:
+    """How a class is spoken of, in lower case (see `labels.toml`)."""
+
     mentions: re.Pattern[str]
-    normal: re.Pattern[str] | None
-    unless: tuple[re.Pattern[str], re.Pattern[str]] | None
+    normal: re.Pattern[str] | None = None
+    unless: tuple[re.Pattern[str], re.Pattern[str]] | None = None
+
+    def mentions_in(self, sentence: str) -> Iterator[re.Match[str]]:
+        """Find the mentions of the class, present or not."""
+        for mention in self.mentions.finditer(sentence):
+            if self.unless is None or not all(
+                pattern.search(text) for pattern, text in zip(self.unless, (mention[0], sentence), strict=True)
+            ):
+                yield mention
+
+
+def class_rules() -> Mapping[str, ClassRule]:
+    """Read the rules of the 13 classes that a report can name, by CheXpert's keys."""
+    return {key: _rule(words) for key, words in _read()["classes"].items()}
+
+
+def any_of(words: Iterable[str]) -> re.Pattern[str]:
+    """Match any of these words or patterns, as whole words."""
+    return re.compile("|".join(rf"(?<!\w)(?:{word})(?!\w)" for word in words))
 
 
 class _Class(TypedDict):
@@ -111,15 +128,14 @@ class _LabelerFile(TypedDict):
     classes: dict[str, _Class]
 
 
-def _rule(words: _Class) -> _ClassRule:
+def _read() -> _LabelerFile:
+    return cast("_LabelerFile", tomllib.loads(_FILE.read_text(encoding="utf-8")))
+
+
+def _rule(words: _Class) -> ClassRule:
     unless = [re.compile(pattern) for pattern in words.get("unless", [])]
-    return _ClassRule(
+    return ClassRule(
         mentions=re.compile("|".join(f"(?:{pattern})" for pattern in words["mentions"])),
         normal=re.compile("|".join(words["normal"])) if "normal" in words else None,
         unless=(unless[0], unless[1]) if unless else None,
     )
-
-
-def _any(words: list[str]) -> re.Pattern[str]:
-    """Match any of these words or patterns, as whole words."""
-    return re.compile("|".join(rf"(?<!\w)(?:{word})(?!\w)" for word in words))

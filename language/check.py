@@ -1,0 +1,237 @@
+"""Whether a generated sentence may stand for what was decided: its faults, and the decisions that it contradicts.
+
+Where a sentence can be read in two ways, it has the fault: another sentence can be made by rule (`sentences.by_rule`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Final, Literal
+
+from language.cues import cues
+from language.labels import DEVICES, NO_FINDING, ClassRule, class_rules
+from language.legible import is_legible, speaks_of_an_earlier_film
+from language.normal import Normality, names_in, normal_statements
+from language.statements import Side, Stance, Statement, sides_in, statements_of
+
+State = Literal["present", "indeterminate", "absent", "uncalibrated"]
+
+_REPORTED: Final = ("present", "indeterminate", "uncalibrated")
+_ASSERTED: Final = (Stance.AFFIRMED, Stance.UNCLEAR)
+_DENIED: Final = (Stance.DENIED, Stance.UNCLEAR)
+_STATES_NOTHING: Final = re.compile(
+    r"\b(the|a|an|is|are|seen|noted|shown|visible|present|evident|there|imaged|displayed|demonstrated|identified|area|region|zone|"
+    r"structures?|side|left|right|upper|mid|middle|lower|lungs?|of|in|and|at)\b|\W"
+)
+
+
+class Fault(Enum):
+    """Why a sentence may not stand for a decision. The values are a label of a metric, and stand in report.json."""
+
+    NOT_NAMED = "not_named"
+    """The sentence of a finding does not name it."""
+    DENIED = "denied"
+    """The finding is reported, and the sentence denies it."""
+    ASSERTED = "asserted"
+    """The finding was not seen, or no finding lies in the region, and the sentence asserts one. What else a sentence
+    asserts is for `contradictions` to compare; the caller gives it this fault."""
+    WRONG_SIDE = "wrong_side"
+    """The sentence names another side, or both for one, or one for both."""
+    EARLIER_FILM = "earlier_film"
+    """The sentence speaks of an earlier film, which the network never saw."""
+    NORMAL_WITH_FINDING = "normal_with_finding"
+    """The sentence calls a region normal in which a finding lies."""
+    SAYS_NOTHING = "says_nothing"
+    """The sentence names no finding and no state of a region."""
+    UNREADABLE = "unreadable"
+    """The sentence repeats itself, breaks off, or is no text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What was decided about that which a sentence stands for.
+
+    finding: a key of the prompt set, None for a sentence about a region; state: of the finding
+    side: of the patient, None if it is not known or there is none
+    region: the phrase of a region's prompt, such as "left lower lung zone"
+    region_has_finding: whether a finding is reported there
+    names: words that name the finding, beside those that are known for the classes of CheXpert
+    """
+
+    finding: str | None
+    state: State
+    side: Literal["left", "right", "both"] | None
+    region: str | None
+    region_has_finding: bool
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A sentence as it was read. own: the statements about the claim's finding."""
+
+    text: str
+    own: tuple[Statement, ...]
+    statements: tuple[Statement, ...]
+    normal: tuple[Normality, ...]
+
+
+def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
+    """Return what is wrong with a sentence for a claim, each fault once, in the order of `Fault`."""
+    rules = _rules() | _rule_of(claim)
+    statements = statements_of(sentence, rules)
+    read = _Read(
+        text=" ".join(sentence.lower().split()),
+        own=tuple(statement for statement in statements if statement.key == claim.finding),
+        statements=statements,
+        normal=normal_statements(sentence),
+    )
+    return tuple(fault for fault in Fault if _CHECKS[fault](read, claim))
+
+
+def contradictions(sentence: str, decided: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the classes of CheXpert that a sentence asserts though they are absent, or denies though they are present.
+
+    decided: the state of each class; a class that is missing or in another state is not contradicted. Decisions have
+    no side, so a denial for one side counts, unless the sentence itself reports the finding for the other.
+    """
+    statements = statements_of(sentence, _rules())
+    normal = normal_statements(sentence)
+    by_normal = frozenset(key for statement in normal for key in statement.denied())
+    is_normal = any(not statement.organs and statement.is_of_all for statement in normal)
+    found = []
+    for key in (*_rules(), NO_FINDING):
+        own = tuple(statement for statement in statements if statement.key == key)
+        if key == NO_FINDING:
+            asserted = is_normal and not _asserts_any(statements)
+            denied = _asserts_any(statements)
+        else:
+            asserted = any(statement.stance in _ASSERTED for statement in own)
+            denied = _denies(own) or (key in by_normal and not own)
+        if (asserted and decided.get(key) == "absent") or (denied and decided.get(key) == "present"):
+            found.append(key)
+    return tuple(found)
+
+
+def _is_not_named(read: _Read, claim: Claim) -> bool:
+    if claim.finding == NO_FINDING:
+        return not read.normal and not any(statement.stance is Stance.DENIED for statement in read.statements)
+    return claim.finding is not None and not read.own
+
+
+def _is_denied(read: _Read, claim: Claim) -> bool:
+    if claim.state not in _REPORTED:
+        return False
+    if claim.finding == NO_FINDING:
+        return bool(re.search(r"\babnormal\b|\bnot normal\b", read.text))
+    return _denies(read.own)
+
+
+def _is_asserted(read: _Read, claim: Claim) -> bool:
+    if claim.finding == NO_FINDING:
+        if claim.state == "absent":
+            return any(statement.is_of_all for statement in read.normal)
+        return _asserts_any(read.statements)
+    if claim.finding is not None:
+        return claim.state == "absent" and any(statement.stance is not Stance.DENIED for statement in read.own)
+    return not claim.region_has_finding and any(statement.stance in _ASSERTED for statement in read.statements)
+
+
+def _names_wrong_side(read: _Read, claim: Claim) -> bool:
+    if claim.side is None:
+        return False
+    asked = _SIDES[claim.side]
+    if claim.finding is None:
+        reported = frozenset[Side]().union(
+            *(each.sides for each in read.statements if each.stance is not Stance.DENIED)
+        )
+        named = sides_in(read.text)
+        return bool(reported and reported != asked) or bool(named and not named & asked)
+    stated = [
+        statement.sides for statement in read.own if claim.state == "absent" or statement.stance is not Stance.DENIED
+    ]
+    named = frozenset[Side]().union(*stated)
+    return bool(named) and named != asked
+
+
+def _calls_finding_normal(read: _Read, claim: Claim) -> bool:
+    return claim.region_has_finding and any(statement.is_about(claim.region or "") for statement in read.normal)
+
+
+def _says_nothing(read: _Read, _claim: Claim) -> bool:
+    if read.statements or read.normal or cues().descriptions.search(read.text):
+        return False
+    return not names_in(read.text, "organs") or not _STATES_NOTHING.sub("", _without_organs(read.text))
+
+
+_CHECKS: Final[Mapping[Fault, Callable[[_Read, Claim], bool]]] = {
+    Fault.NOT_NAMED: _is_not_named,
+    Fault.DENIED: _is_denied,
+    Fault.ASSERTED: _is_asserted,
+    Fault.WRONG_SIDE: _names_wrong_side,
+    Fault.EARLIER_FILM: lambda read, _claim: speaks_of_an_earlier_film(read.text),
+    Fault.NORMAL_WITH_FINDING: _calls_finding_normal,
+    Fault.SAYS_NOTHING: _says_nothing,
+    Fault.UNREADABLE: lambda read, _claim: not is_legible(read.text),
+}
+_SIDES: Final[Mapping[str, frozenset[Side]]] = {
+    "left": frozenset(("left",)),
+    "right": frozenset(("right",)),
+    "both": frozenset(("left", "right")),
+}
+
+
+def _denies(own: tuple[Statement, ...]) -> bool:
+    """Say whether a finding is denied; not where it is denied for one side and reported for the other."""
+    reported = frozenset[Side]().union(
+        *(statement.sides for statement in own if statement.stance in (Stance.AFFIRMED, Stance.POSSIBLE))
+    )
+    return any(
+        statement.stance in _DENIED
+        and not (statement.stance is Stance.DENIED and statement.sides and reported and not statement.sides & reported)
+        for statement in own
+    )
+
+
+def _asserts_any(statements: tuple[Statement, ...]) -> bool:
+    return any(statement.stance in _ASSERTED and statement.key != DEVICES for statement in statements)
+
+
+def _without_organs(text: str) -> str:
+    for organ in cues().organs.values():
+        text = re.sub(rf"\w*(?:{organ.pattern})\w*", " ", text)
+    return text
+
+
+@cache
+def _rules() -> dict[str, ClassRule]:
+    return dict(class_rules())
+
+
+def _rule_of(claim: Claim) -> dict[str, ClassRule]:
+    """Make the rule for a claim's own names; a finding that is no class and has no names is called by its key."""
+    if claim.finding in (None, NO_FINDING):
+        return {}
+    known = _rules().get(claim.finding)
+    if known is not None and not claim.names:
+        return {}
+    words = claim.names or (claim.finding.replace("_", " "),)
+    own = "|".join(rf"\b{_any_spelling(name)}\b" for name in words)
+    if known is None:
+        return {claim.finding: ClassRule(mentions=re.compile(own))}
+    mentions = re.compile(f"{known.mentions.pattern}|{own}")
+    return {claim.finding: ClassRule(mentions=mentions, normal=known.normal, unless=known.unless)}
+
+
+def _any_spelling(name: str) -> str:
+    """Match a name, of one or of several, with spaces or hyphens, and without the "other" of a class for the rest."""
+    words = name.lower().removeprefix("other ").split()
+    return r"[\s-]+".join(f"{re.escape(_stem(word))}(?:y|ies|x|ces|e?s)?" for word in words)
+
+
+def _stem(word: str) -> str:
+    return re.sub(r"(y|x)$", "", word)

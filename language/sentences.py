@@ -1,0 +1,99 @@
+"""A sentence made by rule, for a finding whose generated sentence has a fault."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from language.check import State
+
+_COUNTED: Final = ("hernia", "lesion", "effusion", "pneumothorax")
+_MASS: Final = re.compile(r"(tion|ema|aly|sis|nia|ology|disease|ment|ing|pathy|itis|loss|air|fluid)$")
+"""Endings of words without an article, such as "edema", "cardiomegaly" and "consolidation"."""
+_PLURAL: Final = re.compile(r"(?<![siu])s$")  # "devices", and neither "mass" nor "atelectasis"
+_ZONE: Final = re.compile(r"\bzones?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noun:
+    """A finding's name as the subject of a sentence, with its article."""
+
+    words: str
+    is_plural: bool
+
+
+def by_rule(*, name: str, state: State, side: str | None, zone: str | None) -> str:
+    """Say in one plain sentence what was decided about a finding.
+
+    name: of the finding, such as "Pleural effusion"; side: "left", "right", "both" or None
+    zone: of the lung, such as "lower" or "lower zone"
+    Raises ValueError for an absent finding, because nobody may say that there is none, and for a name or side that
+    is none.
+    """
+    if state == "absent":
+        raise ValueError("no sentence says that a finding is absent: it may have been missed")
+    if not name.strip() or side not in ("left", "right", "both", None):
+        raise ValueError(f"a sentence needs a name, and a side that is left, right, both or None, not {side!r}")
+    noun = _noun(_in_a_sentence(name.strip()), side, _place(zone, side))
+    be = "are" if noun.is_plural else "is"
+    if state == "present":
+        return f"There {be} {noun.words}."
+    if state == "indeterminate":
+        return f"{noun.words[0].upper()}{noun.words[1:]} {be} possible; please review."
+    return f"The model points to {noun.words}; its threshold was not measured on real films, please review."
+
+
+def _in_a_sentence(name: str) -> str:
+    """Begin a name in lower case, except for an abbreviation."""
+    return name if name[1:2].isupper() else name[0].lower() + name[1:]
+
+
+def _place(zone: str | None, side: str | None) -> str:
+    if zone is None or not zone.strip():
+        return ""
+    words = zone.strip().lower()
+    words = words if _ZONE.search(words) else f"{words} zone"
+    return f" in the {words}s" if side == "both" and words.endswith("zone") else f" in the {words}"
+
+
+def _noun(name: str, side: str | None, place: str) -> _Noun:
+    another = name.startswith("other ")
+    name = name.removeprefix("other ")
+    head = name.partition(" of ")[0]  # "fracture of bone"
+    last = head.split()[-1]
+    is_plural = bool(_PLURAL.search(last))
+    is_counted = not is_plural and not _is_mass(last)
+    if side == "both" and is_counted and not _has_plural(name):
+        return _Noun(words=f"{_article(name, another=another)} {name} on both sides{place}", is_plural=False)
+    if side == "both" and is_counted:
+        name = head.removesuffix(last) + _plural(last) + name.removeprefix(head)
+        is_plural, is_counted = True, False
+    if side is not None:
+        name = f"{'bilateral' if side == 'both' else side} {name}"
+    article = f"{_article(name, another=another)} " if is_counted else "other " if another else ""
+    return _Noun(words=article + name + place, is_plural=is_plural)
+
+
+def _is_mass(last: str) -> bool:
+    """Say whether a word takes no article, as "edema" does; an abbreviation such as COPD takes none either."""
+    return last.isupper() or (_MASS.search(last) is not None and last not in _COUNTED)
+
+
+def _has_plural(name: str) -> bool:
+    """Say whether adding an ending to the last word makes the plural; not for "mass or nodule" and "artery (PA)"."""
+    return re.fullmatch(r"[A-Za-z -]+", name) is not None and " or " not in name and not name.endswith("um")
+
+
+def _plural(word: str) -> str:
+    if word.endswith("thorax"):
+        return word.removesuffix("x") + "ces"
+    if re.search(r"[^aeiou]y$", word):
+        return word.removesuffix("y") + "ies"
+    return word + ("es" if re.search(r"(s|x|z|ch|sh)$", word) else "s")
+
+
+def _article(name: str, *, another: bool) -> str:
+    if another:
+        return "another"
+    return "an" if name[0].lower() in "aeiou" else "a"
