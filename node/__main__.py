@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from node import VERSION_LINE, command_for, config, log
-from node.config import ENGINES, ModelSettings
+from node.config import ENGINES, ModelSettings, ReportSettings
 from node.domain import Box
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
@@ -133,6 +133,7 @@ def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> Reader:
         engine=options.engine,
         threads=options.threads,
         trusted="any" if options.uncalibrated == "accept" else options.population,
+        checked=options.sentences == "checked",
     )
 
 
@@ -305,6 +306,12 @@ def _add_trust(parser: argparse.ArgumentParser) -> None:
         choices=("review", "accept"),
         default=ModelSettings().uncalibrated,
         help="findings whose threshold was not measured on them: review them, or accept the threshold",
+    )
+    parser.add_argument(
+        "--sentences",
+        choices=("checked", "raw"),
+        default=ReportSettings().sentences,
+        help="only sentences that say what was decided, or all as generated",
     )
 
 

@@ -133,6 +133,13 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSettings:
+    """Which sentences leave: those that say what was decided (`checked`), or all as generated (`raw`), for research."""
+
+    sentences: str = setting(one_of("checked", "raw"), default="checked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     """Metrics and probes. Port 0 takes any free port."""
 
@@ -220,6 +227,7 @@ class Settings:
     study: StudySettings = field(default_factory=StudySettings)
     site: SiteSettings = field(default_factory=SiteSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
+    report: ReportSettings = field(default_factory=ReportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     orders: OrdersSettings | None = None
     destinations: tuple[DestinationSettings, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -69,8 +69,7 @@ class Side(StrEnum):
 class FindingState(StrEnum):
     """The answer to one prompted finding; indeterminate and uncalibrated mean that a person should look.
 
-    Uncalibrated: near its threshold or above, but the threshold was not measured on such films. Absent is an internal
-    name: the finding is below its threshold, which outputs call "not reported".
+    Uncalibrated: not below a threshold that nobody measured on such films. Absent: below it, "not reported" in outputs.
     """
 
     PRESENT = "present"
@@ -214,16 +213,26 @@ class FindingBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroundedSentence:
-    """A generated sentence and the boxes it describes."""
+    """A sentence and the boxes it describes; by: "network", or "rule" if what was generated had a fault."""
 
     text: str
     prompt: str
     score: float
     boxes: tuple[ScoredBox, ...]
+    by: str = "network"
 
     def __post_init__(self) -> None:
         if not self.text.strip():
             raise ValueError("a sentence must not be blank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithheldSentence:
+    """A generated sentence that no output says, and a short name of its fault."""
+
+    text: str
+    prompt: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,9 +255,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """The network that answered; part of every output. The manifest contains its thresholds.
+    """The network that answered; part of every output.
 
-    trusted: which of them may call a finding present: those measured on `real` films, on `phantoms`, or `any`
+    trusted: which thresholds may call a finding present: those measured on `real` films, on `phantoms`, or `any`
+    sentences: `checked`: each says what was decided; or `raw`: as generated
     """
 
     name: str
@@ -257,6 +267,12 @@ class ModelIdentity:
     engine: str
     manifest_sha256: str = ""
     trusted: str = "real"
+    sentences: str = "checked"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Everything about the network that an answer depends on."""
+        return tuple(str(getattr(self, item.name)) for item in fields(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +291,7 @@ class Film:
     analyzed: Box | None = None
     sentences: tuple[GroundedSentence, ...] = ()
     findings: tuple[Finding, ...] = ()
+    withheld: tuple[WithheldSentence, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_read and (self.analyzed is None or self.columns is None or self.rows is None):

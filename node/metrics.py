@@ -128,6 +128,9 @@ class Metrics:
     def _model(self) -> None:
         self.tokens = self._counter("cxr_tokens_generated", "Tokens that the sentence generator wrote.")
         self.generation_seconds = self._counter("cxr_generation_seconds", "Time that the sentence generator took.")
+        self.withheld = self._counter(
+            "cxr_sentences_withheld", "Generated sentences that did not say what was decided.", "reason"
+        )
         self.findings = self._counter(
             "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
         )

@@ -295,9 +295,7 @@ class Pipeline:
 
     def _key(self, file: str) -> str:
         """Return the key of the reading of a file by this program version, model and prompt set."""
-        model = self.reader.identity
-        weights = (model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine, model.trusted)
-        return derive_uid("reading", file, VERSION, *weights, self.prompts.sha256)
+        return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256)
 
     def _origin(self, file: str) -> JsonObject:
         """Describe a reading for people who look it up: its file, model, runtime, prompt set and program version."""

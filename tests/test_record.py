@@ -137,14 +137,15 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
     assert (left["source"], left["reason"]) == (samples.film_uid(2), "own_object")
     for film_ in (read, left):
         assert film_.keys() == {
-            *("source", "status", "reason", "notes", "columns", "rows", "analyzed", "sentences", "findings")
+            *("source", "status", "reason", "notes", "columns", "rows", "analyzed"),
+            *("sentences", "findings", "withheld"),
         }
     assert read["findings"]
     for found in read["findings"]:
         assert found.keys() == {"prompt", "code", "laterality", "probability", "state", "sentence", "boxes"}
         assert all(box.keys() == {"box", "score", "tracking_uid"} for box in found["boxes"])
     for sentence in read["sentences"]:
-        assert sentence.keys() == {"text", "prompt", "score", "boxes"}
+        assert sentence.keys() == {"text", "prompt", "by", "score", "boxes"}
         assert all(box.keys() == {"box", "score"} for box in sentence["boxes"])
 
 

@@ -18,6 +18,7 @@ from models.reading.decision import State
 
 FloatArray = NDArray[np.float32]
 Kind = Literal["pathology", "no_finding", "region"]
+By = Literal["network", "rule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class Sentence:
     """A generated sentence, never blank, and the boxes it is about.
 
     key: the prompt it was generated for
+    by: "rule" for a sentence made by rule, because what was generated did not say what was decided
     score: aggregated score of that prompt (spec §4.5)
     boxes, box_scores: [box, 4] and [box]; those above the manifest's box threshold, otherwise the best one
     """
@@ -61,6 +63,16 @@ class Sentence:
     score: float
     boxes: FloatArray
     box_scores: FloatArray
+    by: By = "network"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld:
+    """A generated sentence that does not leave. key: of its prompt; reason: the same in report and metric."""
+
+    text: str
+    key: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,10 +95,11 @@ class PromptReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmReading:
-    """The reading of a film: sentences in prompt order, and one result per prompt."""
+    """The reading of a film: sentences in prompt order, one result per prompt, and sentences that do not leave."""
 
     sentences: tuple[Sentence, ...]
     prompts: tuple[PromptReading, ...]
+    withheld: tuple[Withheld, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +134,7 @@ class Answer:
     score: spec §8 of the prompt's own pair; for a box alone, how different its content is from the negative prompts
     state: None for a region, which is neither present nor absent
     boxes, box_scores: where the network locates the prompt; the given box itself, with the score, if there was one
+    by: as of a `Sentence`
     never_learned: words of the prompt that the model never learned; then nothing was asked, and there is no answer
     """
 
@@ -129,6 +143,7 @@ class Answer:
     state: State | None
     boxes: FloatArray
     box_scores: FloatArray
+    by: By = "network"
     never_learned: tuple[str, ...] = ()
 
     @property

@@ -27,12 +27,13 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
     threshold = decisions.default_threshold if key is None else decisions.threshold(key)
     if probability < threshold - decisions.review_band:
         return "absent"
-    if not _is_trusted(decisions, key, trusted):
+    if not is_trusted(decisions, key, trusted):
         return "uncalibrated"
     return "present" if probability >= threshold else "indeterminate"
 
 
-def _is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
+def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
+    """Say whether a threshold may call a finding present, and its absence be said."""
     if trusted == "any":
         return True
     measurement = None if key is None else decisions.measurements.get(key)

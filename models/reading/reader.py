@@ -6,7 +6,8 @@ generated for. Removing a sentence as a duplicate never removes its prompt's res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from models.reading.answers import (
     Answer,
+    By,
     FilmReading,
     FloatArray,
     Look,
@@ -26,7 +28,8 @@ from models.reading.answers import (
     ReaderPrompt,
     Sentence,
 )
-from models.reading.decision import State, Trusted, decide
+from models.reading.checking import Decided, Settled, SideOf, answer_in_words
+from models.reading.decision import State, Trusted, decide, is_trusted
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
@@ -47,6 +50,7 @@ def open_reader(
     threads: int = 0,
     engines: Path | None = None,
     trusted: Trusted = "real",
+    checked: bool = False,
     on_written: OnWritten = lambda _tokens, _seconds: None,
 ) -> ChexReader:
     """Open a model directory; engine, threads, engines and ModelError as in `fallback.open_first`."""
@@ -59,6 +63,7 @@ def open_reader(
         SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
         fallbacks=opened.fallbacks,
         trusted=trusted,
+        checked=checked,
         on_written=on_written,
     )
 
@@ -67,6 +72,7 @@ class ChexReader:
     """An opened model. May be called from several threads if its engine may.
 
     trusted: which thresholds may call a finding present
+    checked: whether only sentences that say what was decided leave; else every sentence does, as published
     """
 
     def __init__(
@@ -78,11 +84,13 @@ class ChexReader:
         *,
         fallbacks: tuple[EngineFallback, ...] = (),
         trusted: Trusted = "real",
+        checked: bool = False,
         on_written: OnWritten = lambda _tokens, _seconds: None,
     ) -> None:
         self.manifest = manifest
         self.fallbacks = fallbacks
         self.trusted = trusted
+        self.checked = checked
         self._vocabulary = frozenset(manifest.vocabulary)
         self._engine = engine
         self._phrasebook = Phrasebook(engine, phrases)
@@ -134,28 +142,37 @@ class ChexReader:
             return ()
         return tuple(word for word in dict.fromkeys(words_of(text)) if word not in self._vocabulary)
 
-    def report(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
-        """Read a film: locate every prompt, decide, generate sentences, and remove duplicates (spec §9.1)."""
+    def report(self, look: Look, prompts: Sequence[ReaderPrompt], *, side_of: SideOf | None = None) -> FilmReading:
+        """Read a film: locate every prompt, decide, generate sentences, check them, remove duplicates (spec §9.1).
+
+        side_of: None if the film does not say which side is which
+        """
         prompts = tuple(prompts)
         if not prompts:
             return FilmReading(sentences=(), prompts=())
-        vectors = self._phrasebook.vectors(prompts)
-        regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
-        told = self._told(prompts, vectors, regions.features[0])
-        probabilities = self._probabilities(vectors, regions.features[0])
-        states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
-        texts = self._speech.generate(self._speech.emphasized(regions.features[0], vectors, states)[told])
-        spoken = [(index, text) for index, text in zip(told, texts, strict=True) if text]
-        kept, standing = self._speech.without_duplicates(spoken, regions.aggregated_scores[0], states)
+        film = self._find(look, prompts, side_of)
+        told = self._told(prompts, film.vectors, film.features)
+        said = self._say(film, told)
+        kept, standing = self._speech.without_duplicates(
+            said.texts, film.regions.aggregated_scores[0], film.states, checked=self.checked
+        )
         return FilmReading(
-            sentences=tuple(self._sentence(prompts[index], text, regions, index) for index, text in kept),
-            prompts=tuple(
-                self._reading(prompt, regions, index, probabilities.get(index), states.get(index), standing.get(index))
-                for index, prompt in enumerate(prompts)
+            sentences=tuple(
+                self._sentence(prompts[i], text, film.regions, i, by="rule" if i in said.by_rule else "network")
+                for i, text in kept
             ),
+            prompts=tuple(self._reading(prompt, film, i, standing.get(i)) for i, prompt in enumerate(prompts)),
+            withheld=said.withheld,
         )
 
-    def ask(self, look: Look, questions: Sequence[Question], *, reference: Sequence[ReaderPrompt] = ()) -> list[Answer]:
+    def ask(
+        self,
+        look: Look,
+        questions: Sequence[Question],
+        *,
+        reference: Sequence[ReaderPrompt] = (),
+        side_of: SideOf | None = None,
+    ) -> list[Answer]:
         """Answer each question independently of the others.
 
         A question in the words of a judged prompt of the reference is answered as the report answers that prompt. One
@@ -181,7 +198,7 @@ class ChexReader:
         for indices, answer in (
             (boxed, self._describe(look, [questions[index] for index in boxed], reference)),
             (located, self._locate(look, [questions[index] for index in located], reference)),
-            (list(of_set), self._answer_of_set(look, list(of_set.values()), reference)),
+            (list(of_set), self._answer_of_set(look, list(of_set.values()), reference, side_of)),
         ):
             answers.update(zip(indices, answer, strict=True))
         return [answers[index] for index in range(len(questions))]
@@ -208,30 +225,22 @@ class ChexReader:
         temperature = self.manifest.decisions.temperature
         return contrast(features, positive=positive, negative=negative, temperature=temperature)
 
-    def _reading(
-        self,
-        prompt: ReaderPrompt,
-        regions: Regions,
-        index: int,
-        probability: float | None,
-        state: State | None,
-        sentence: int | None,
-    ) -> PromptReading:
-        boxes, scores = self._visible(regions.boxes[0, index], regions.scores[0, index])
+    def _reading(self, prompt: ReaderPrompt, film: _Found, index: int, sentence: int | None) -> PromptReading:
+        boxes, scores = self._visible(film.regions.boxes[0, index], film.regions.scores[0, index])
         return PromptReading(
             key=prompt.key,
             kind=prompt.kind,
-            probability=probability,
-            state=state,
+            probability=film.probabilities.get(index),
+            state=film.states.get(index),
             boxes=boxes,
             box_scores=scores,
             sentence=sentence,
         )
 
-    def _sentence(self, prompt: ReaderPrompt, text: str, regions: Regions, index: int) -> Sentence:
+    def _sentence(self, prompt: ReaderPrompt, text: str, regions: Regions, index: int, *, by: By) -> Sentence:
         boxes, scores = self._visible(regions.boxes[0, index], regions.scores[0, index])
         score = float(regions.aggregated_scores[0, index])
-        return Sentence(text=text, key=prompt.key, score=score, boxes=boxes, box_scores=scores)
+        return Sentence(text=text, key=prompt.key, score=score, boxes=boxes, box_scores=scores, by=by)
 
     def _state(self, key: str | None, probability: float) -> State:
         return decide(self.manifest.decisions, key, probability, trusted=self.trusted)
@@ -243,23 +252,51 @@ class ChexReader:
             chosen = np.argmax(scores, keepdims=True)
         return boxes[chosen], scores[chosen]
 
-    def _answer_of_set(self, look: Look, places: Sequence[int], prompts: tuple[ReaderPrompt, ...]) -> list[Answer]:
+    def _answer_of_set(
+        self, look: Look, places: Sequence[int], prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None
+    ) -> list[Answer]:
         """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set."""
         if not places:
             return []
-        vectors = self._phrasebook.vectors(prompts)
-        regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
-        features = regions.features[0]
-        probabilities = self._probabilities(vectors, features)
-        states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
-        texts = self._speech.generate(self._speech.emphasized(features, vectors, states)[list(places)])
+        film = self._find(look, prompts, side_of)
+        said = self._say(film, places)
         answers = []
-        for place, text in zip(places, texts, strict=True):
-            boxes, scores = self._visible(regions.boxes[0, place], regions.scores[0, place])
+        for place in places:
+            boxes, scores = self._visible(film.regions.boxes[0, place], film.regions.scores[0, place])
             answers.append(
-                Answer(sentence=text, score=probabilities[place], state=states[place], boxes=boxes, box_scores=scores)
+                Answer(
+                    sentence=said.texts.get(place, ""),
+                    score=film.probabilities[place],
+                    state=film.states[place],
+                    boxes=boxes,
+                    box_scores=scores,
+                    by="rule" if place in said.by_rule else "network",
+                )
             )
         return answers
+
+    def _find(self, look: Look, prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None) -> _Found:
+        """Locate all prompts of a set, and decide about each that can be judged."""
+        vectors = self._phrasebook.vectors(prompts)
+        regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
+        probabilities = self._probabilities(vectors, regions.features[0])
+        states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
+        return _Found(prompts, vectors, regions, probabilities, states, side_of)
+
+    def _say(self, film: _Found, told: Sequence[int]) -> Settled:
+        """Generate the sentences of some prompts, and check them if they are to be checked."""
+        decided = Decided(
+            prompts=film.prompts,
+            states=film.states,
+            measured={i: is_trusted(self.manifest.decisions, film.prompts[i].key, self.trusted) for i in film.states},
+            boxes=[
+                self._visible(*found)[0] for found in zip(film.regions.boxes[0], film.regions.scores[0], strict=True)
+            ],
+            side_of=film.side_of,
+        )
+        return self._speech.sentences(
+            film.features, film.vectors, film.states, told, decided=decided if self.checked else None
+        )
 
     def _locate(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer prompts without boxes: each is the only prompt of its own copy of the film (spec §6, BUG-5)."""
@@ -271,7 +308,7 @@ class ChexReader:
         scores = self._judge(features, positive, negative)
         boxes = [self._visible(*found) for found in zip(regions.boxes[:, 0], regions.scores[:, 0], strict=True)]
         return [
-            self._answer(text, score, found, is_region=prompt_of(question, reference) is not None)
+            self._answer(question, text, score, found, is_region=prompt_of(question, reference) is not None)
             for question, text, score, found in zip(
                 questions, self._speech.generate(features), scores, boxes, strict=True
             )
@@ -292,14 +329,42 @@ class ChexReader:
         )[:, 0]
         scores = self._judge(features, positive, negative)
         asked = [(box[np.newaxis], score[np.newaxis]) for box, score in zip(boxes, scores, strict=True)]
-        return [self._answer(*parts) for parts in zip(self._speech.generate(features), scores, asked, strict=True)]
+        texts = self._speech.generate(features)
+        return [self._answer(*parts) for parts in zip(questions, texts, scores, asked, strict=True)]
 
     def _answer(
-        self, sentence: str, score: np.float32, boxes: tuple[FloatArray, FloatArray], *, is_region: bool = False
+        self,
+        question: Question,
+        text: str,
+        score: np.float32,
+        boxes: tuple[FloatArray, FloatArray],
+        *,
+        is_region: bool = False,
     ) -> Answer:
         """Make the answer to a question that is no judged prompt of a set: no threshold was measured for it."""
         state = None if is_region else self._state(None, float(score))
-        return Answer(sentence=sentence, score=float(score), state=state, boxes=boxes[0], box_scores=boxes[1])
+        by: By = "network"
+        if self.checked:
+            text, by = answer_in_words(text, prompt=question.prompt, state=state, measured=self.trusted == "any")
+        return Answer(sentence=text, score=float(score), state=state, boxes=boxes[0], box_scores=boxes[1], by=by)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What the network finds on one film for the prompts of a set; probabilities and states: by index of the prompt."""
+
+    prompts: tuple[ReaderPrompt, ...]
+    vectors: PromptVectors
+    regions: Regions
+    probabilities: Mapping[int, float]
+    states: Mapping[int, State]
+    side_of: SideOf | None
+
+    @property
+    def features(self) -> FloatArray:
+        """[prompt, dim]."""
+        features: FloatArray = self.regions.features[0]
+        return features
 
 
 def prompt_of(question: Question, prompts: Sequence[ReaderPrompt]) -> int | None:

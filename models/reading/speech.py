@@ -12,6 +12,7 @@ import numpy as np
 from models.engines import Engine, IntArray
 from models.manifest import ReportRule
 from models.reading.answers import FloatArray
+from models.reading.checking import Decided, Settled, settle
 from models.reading.decision import State
 from models.reading.deduplicate import deduplicate, similarity_of
 from models.reading.phrasebook import Phrasebook, PromptVectors, emphasize
@@ -19,6 +20,9 @@ from models.reading.tokenizers import SENTENCE_END, SentenceTokenizer
 
 DIRECTIONS: Final[Mapping[State, int]] = {"present": 1, "indeterminate": 0, "uncalibrated": 1, "absent": -1}
 """Where the sentence of a finding is moved to; see `ReportRule.emphasis`."""
+
+_FIRM: Final = 0.5
+"""The least emphasis of a second try, after a sentence did not say what was decided."""
 
 _BATCH: Final = 32
 """Sentences generated at once, as published (spec §7.3): 25 MB of keys and values each at full size."""
@@ -45,9 +49,33 @@ class Speech:
         self._rule = rule
         self._on_written = on_written
 
-    def emphasized(self, features: FloatArray, vectors: PromptVectors, states: Mapping[int, State]) -> FloatArray:
+    def sentences(
+        self,
+        features: FloatArray,
+        vectors: PromptVectors,
+        states: Mapping[int, State],
+        told: Sequence[int],
+        *,
+        decided: Decided | None,
+    ) -> Settled:
+        """Generate the sentences of some prompts; decided: what they must say, None to let every sentence pass.
+
+        features: [prompt, dim]; told: indices of the prompts
+        """
+
+        def generated(indices: Sequence[int], share: float) -> list[str]:
+            return self.generate(self._emphasized(features, vectors, states, share=share)[list(indices)])
+
+        emphasis = self._rule.emphasis
+        texts = dict(zip(told, generated(told, emphasis), strict=True))
+        if decided is None:
+            return Settled(texts={index: text for index, text in texts.items() if text})
+        return settle(decided, texts, lambda indices: generated(indices, max(2 * emphasis, _FIRM)))
+
+    def _emphasized(
+        self, features: FloatArray, vectors: PromptVectors, states: Mapping[int, State], *, share: float
+    ) -> FloatArray:
         """Move features [prompt, dim] toward the decision; an indeterminate one is unchanged."""
-        share = self._rule.emphasis
         if not share:
             return features
         steps = np.array([share * DIRECTIONS[states[index]] for index in vectors.judged], dtype=np.float32)
@@ -69,19 +97,25 @@ class Speech:
         return ids
 
     def without_duplicates(
-        self, spoken: Sequence[tuple[int, str]], preference: FloatArray, states: Mapping[int, State]
+        self, texts: Mapping[int, str], preference: FloatArray, states: Mapping[int, State], *, checked: bool
     ) -> tuple[list[tuple[int, str]], dict[int, int]]:
-        """Remove duplicate sentences (spec §9.1.6); spoken: (prompt, text), preference: [prompt].
+        """Remove duplicate sentences (spec §9.1.6); texts: by index of the prompt; preference: [prompt].
 
-        With emphasis, a sentence never replaces a sentence with another decision, however similar they are.
+        With emphasis, a sentence never replaces a sentence with another decision, however similar they are. A checked
+        sentence of a finding was checked for that finding alone, so it replaces none of another text.
         Returns the sentences that stay, and for each prompt with a sentence the index of the one that stands for it.
         """
+        spoken = list(texts.items())
         if not spoken:
             return [], {}
         similarity = similarity_of(self._phrasebook.embed([text for _, text in spoken]))
         if self._rule.emphasis:
             decided = np.array([DIRECTIONS[states[index]] if index in states else np.nan for index, _ in spoken])
             similarity[np.subtract.outer(decided, decided) ** 2 > 0] = 0.0
+        if checked:
+            own = np.array([index in states for index, _ in spoken])
+            same = np.array([[first == second for _, second in spoken] for _, first in spoken])
+            similarity[np.logical_or.outer(own, own) & ~same] = 0.0
         kept, survivors = deduplicate(similarity, [preference[index] for index, _ in spoken], self._rule)
         place = {sentence: number for number, sentence in enumerate(kept)}
         standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}

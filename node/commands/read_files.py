@@ -214,12 +214,11 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
 
 def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: ZoneInfo) -> str:
     """Return a hash of everything that the results depend on. Raises InputError when a file cannot be read."""
-    model = reader.identity
     try:
         files = sorted(hash_of(path) for path in study.paths)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    how = (VERSION, model.name, model.version, model.weights_sha256, model.manifest_sha256, model.engine, model.trusted)
+    how = (VERSION, *reader.identity.parts)
     return hashlib.sha256("\0".join((*how, prompts.sha256, str(zone), *files)).encode()).hexdigest()
 
 

@@ -24,6 +24,7 @@ from node.domain import (
     Report,
     ScoredBox,
     Side,
+    WithheldSentence,
 )
 
 VERSION = 1
@@ -68,6 +69,12 @@ def film_from_json(document: Mapping[str, Json]) -> Film:
         rows=_optional_int(document["rows"]),
         analyzed=None if analyzed is None else _box_from_json(analyzed),
         sentences=tuple(_sentence_from_json(sentence) for sentence in _objects(document["sentences"])),
+        withheld=tuple(
+            WithheldSentence(
+                text=_text(withheld["text"]), prompt=_text(withheld["prompt"]), reason=_text(withheld["reason"])
+            )
+            for withheld in _objects(document["withheld"])
+        ),
         findings=tuple(_finding_from_json(finding) for finding in _objects(document["findings"])),
     )
 
@@ -82,6 +89,9 @@ def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) 
         "rows": film.rows,
         "analyzed": None if film.analyzed is None else list(film.analyzed.edges),
         "sentences": [_sentence_to_json(sentence) for sentence in film.sentences],
+        "withheld": [
+            {"text": withheld.text, "prompt": withheld.prompt, "reason": withheld.reason} for withheld in film.withheld
+        ],
         "findings": [finding_to_json(finding) for finding in film.findings],
     }
 
@@ -90,6 +100,7 @@ def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
     return {
         "text": sentence.text,
         "prompt": sentence.prompt,
+        "by": sentence.by,
         "score": sentence.score,
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in sentence.boxes],
     }
@@ -99,6 +110,7 @@ def _sentence_from_json(document: Mapping[str, Json]) -> GroundedSentence:
     return GroundedSentence(
         text=_text(document["text"]),
         prompt=_text(document["prompt"]),
+        by=_text(document["by"]),
         score=_number(document["score"]),
         boxes=tuple(
             ScoredBox(box=_box_from_json(scored["box"]), score=_number(scored["score"]))

@@ -68,11 +68,13 @@ class Radiograph:
     gray: [row, column] of the *upright* film, 0..1; the input of the network's preprocessing
     picture: [row, column] of the *stored* film, as displayed, 0..255
     framing: where the analyzed square lies, and how boxes are mapped to the stored film
+    sides_known: whether the film says which side is which
     """
 
     gray: GrayPicture
     picture: BytePicture
     framing: Framing
+    sides_known: bool = False
 
 
 def read_header(path: Path) -> Dataset:
@@ -144,6 +146,7 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
         gray=upright,
         picture=np.rint(shown * 255).astype(np.uint8)[indices],
         framing=Framing(columns=columns, rows=rows, square=analyzed, turn=turn),
+        sides_known=sides_known(film_header),
     )
 
 
@@ -165,6 +168,11 @@ def side_of(box: Box, framing: Framing) -> Side | None:
     otherwise None. The patient's right is on the left of an upright film.
     """
     x, _, width, _ = framing.to_unit(box)
+    return side_of_square(x, width)
+
+
+def side_of_square(x: float, width: float) -> Side | None:
+    """Return the side of a box in the upright square, from its center and width, 0..1; see `side_of`."""
     is_right = x + width / 2 <= 0.5 + _SIDE_TOLERANCE
     is_left = x - width / 2 >= 0.5 - _SIDE_TOLERANCE
     if is_right == is_left:

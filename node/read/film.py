@@ -70,13 +70,14 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         rows=image.framing.rows,
         analyzed=image.framing.analyzed,
         sentences=reading.sentences,
+        withheld=reading.withheld,
         findings=findings.find(
             reading,
             prompts,
             source=source,
             framing=image.framing,
             model=reader.identity,
-            sides_known=decoding.sides_known(header),
+            sides_known=image.sides_known,
         ),
     )
     return Answered(dataset=dataset, film=film, reason=None, picture=image.picture)

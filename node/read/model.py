@@ -11,11 +11,21 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
+from node.domain import (
+    Box,
+    FindingState,
+    GroundedSentence,
+    ModelIdentity,
+    PromptKind,
+    PromptSet,
+    ScoredBox,
+    Side,
+    WithheldSentence,
+)
 from node.errors import InputError
-from node.read.decoding import Radiograph
+from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
@@ -41,6 +51,7 @@ class Reading:
 
     sentences: tuple[GroundedSentence, ...]
     pathologies: tuple[PathologyAnswer, ...]
+    withheld: tuple[WithheldSentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +75,7 @@ class FilmAnswer:
     score: float | None
     state: FindingState | None
     boxes: tuple[ScoredBox, ...]
+    by: str = "network"
     never_learned: tuple[str, ...] = ()
 
     @property
@@ -151,6 +163,7 @@ def open_reader(
     threads: int = 0,
     engines: Path | None = None,
     trusted: Trusted = "real",
+    checked: bool = True,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
 ) -> Reader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
@@ -158,6 +171,7 @@ def open_reader(
     engine: the setting `model.engine`
     engines: folder for the TensorRT engines built for a GPU
     trusted: which thresholds may call a finding present
+    checked: whether only sentences that say what was decided leave
     on_written: called with the number of generated tokens and the seconds they took
     Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
     prompts and thresholds do not match.
@@ -168,7 +182,13 @@ def open_reader(
 
     try:
         network = open_model(
-            directory, engine=engine, threads=threads, engines=engines, trusted=trusted, on_written=on_written
+            directory,
+            engine=engine,
+            threads=threads,
+            engines=engines,
+            trusted=trusted,
+            checked=checked,
+            on_written=on_written,
         )
         network.check(_to_network(prompts))
         manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
@@ -207,13 +227,16 @@ class _NetworkReader:
             engine=network.engine_name,
             manifest_sha256=manifest_sha256,
             trusted=network.trusted,
+            sentences="checked" if network.checked else "raw",
         )
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        said = self._network.report(self._network.look(image.gray), _to_network(prompts))
+        said = self._network.report(
+            self._network.look(image.gray), _to_network(prompts), side_of=_side_of if image.sides_known else None
+        )
         return Reading(
             sentences=tuple(
                 GroundedSentence(
@@ -221,8 +244,13 @@ class _NetworkReader:
                     prompt=sentence.key,
                     score=float(sentence.score),
                     boxes=_to_image(sentence.boxes, sentence.box_scores, image.framing),
+                    by=sentence.by,
                 )
                 for sentence in said.sentences
+            ),
+            withheld=tuple(
+                WithheldSentence(text=withheld.text, prompt=withheld.key, reason=withheld.reason)
+                for withheld in said.withheld
             ),
             pathologies=tuple(
                 PathologyAnswer(
@@ -249,7 +277,12 @@ class _NetworkReader:
             )
             for question in questions
         ]
-        answers = self._network.ask(self._network.look(image.gray), asked, reference=_to_network(prompts))
+        answers = self._network.ask(
+            self._network.look(image.gray),
+            asked,
+            reference=_to_network(prompts),
+            side_of=_side_of if image.sides_known else None,
+        )
         return [
             FilmAnswer(
                 question=question,
@@ -257,10 +290,17 @@ class _NetworkReader:
                 score=answer.score,
                 state=None if answer.state is None else FindingState(answer.state),
                 boxes=_to_image(answer.boxes, answer.box_scores, image.framing),
+                by=answer.by,
                 never_learned=answer.never_learned,
             )
             for question, answer in zip(questions, answers, strict=True)
         ]
+
+
+def _side_of(x: float, width: float) -> Literal["left", "right"] | None:
+    """Return the side of a box of the upright square (`decoding.side_of_square`)."""
+    side = side_of_square(x, width)
+    return None if side is None else "right" if side is Side.RIGHT else "left"
 
 
 def _to_network(prompts: PromptSet) -> tuple[ReaderPrompt, ...]:

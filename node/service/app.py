@@ -244,6 +244,7 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
             threads=settings.model.threads,
             engines=settings.storage.directory / "engines",
             trusted=settings.model.trusted,
+            checked=settings.report.sentences == "checked",
             on_written=metrics.on_written,
         )
     )

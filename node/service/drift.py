@@ -211,6 +211,8 @@ class Watch:
             for finding in film.findings:
                 self._metrics.findings.labels(finding.prompt, finding.state, scanner).inc()
                 self._metrics.probability.labels(finding.prompt, scanner).observe(finding.probability)
+            for withheld in film.withheld:
+                self._metrics.withheld.labels(withheld.reason).inc()
             probabilities = {finding.prompt: finding.probability for finding in film.findings}
             for name in {_ALL, scanner} & {_ALL, *scanners.models}:
                 window = self._window(name).with_film(probabilities)

@@ -1,0 +1,225 @@
+"""Decides which sentences may leave: those that say what was decided, as a reader of sentences by rule finds.
+
+A sentence with a fault is generated once more, moved further toward the decision. If that fails too, it is withheld
+with its reason, and a finding that is reported gets a sentence made by rule. What nobody measured is neither asserted
+nor denied nor called normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final, Literal
+
+import numpy as np
+
+from language.check import Claim, Fault, contradictions, faults
+from language.labels import NO_FINDING, RuleLabeler
+from language.sentences import by_rule
+from models import boxes as unit_boxes
+from models.reading.answers import By, FloatArray, ReaderPrompt, Withheld
+from models.reading.decision import State
+
+Side = Literal["left", "right", "both"]
+SideOf = Callable[[float, float], Literal["left", "right"] | None]
+"""Says on which side of the patient a box lies, by its center and width in the square; None across the middle."""
+
+NOT_MEASURED: Final = "not_measured"
+"""Says that a finding is there or not without a measured threshold, or calls a region normal without all of them, or
+says "Normal" or "Abnormal" of the film."""
+CONTRADICTS: Final = "contradicts"
+SIDE_UNKNOWN: Final = "side_unknown"
+
+_LIES_IN: Final = 0.1
+"""A box lies in a region if at least this share of it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decided:
+    """What was decided about one film, which its sentences are compared with.
+
+    states, measured: by index of a judged prompt; measured: whether its threshold is trusted
+    boxes: [n, 4] of each prompt, those that are shown
+    side_of: None if the film does not say which side is which
+    """
+
+    prompts: Sequence[ReaderPrompt]
+    states: Mapping[int, State]
+    measured: Mapping[int, bool]
+    boxes: Sequence[FloatArray]
+    side_of: SideOf | None
+
+    def is_reported(self, index: int) -> bool:
+        """Whether a prompt is a pathology that outputs report."""
+        return self.prompts[index].kind == "pathology" and self.states[index] != "absent"
+
+    def fault(self, index: int, text: str) -> str | None:
+        """Return why a sentence may not stand for a prompt; None if it may."""
+        prompt = self.prompts[index]
+        if prompt.kind == "no_finding" or not self._may_be_said(index):
+            return NOT_MEASURED
+        found = [fault.value for fault in faults(text, self._claim(index))]
+        if not found and contradictions(text, {self.prompts[i].key: state for i, state in self.states.items()}):
+            found = [CONTRADICTS]
+        if not found and prompt.kind == "pathology" and self.side(index) is None and names_side(text):
+            found = [SIDE_UNKNOWN]
+        return found[0] if found else None
+
+    def sentence_by_rule(self, index: int) -> str | None:
+        """Make a sentence for a finding that is reported; None for every other prompt."""
+        if not self.is_reported(index):
+            return None
+        return by_rule(
+            name=self.prompts[index].phrases[0],
+            state=self.states[index],
+            side=self.side(index),
+            zone=self._zone(index),
+        )
+
+    def side(self, index: int) -> Side | None:
+        """Return the side of a finding's boxes; None if the film does not say, or a box crosses the middle."""
+        if self.side_of is None or not len(self.boxes[index]):
+            return None
+        sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
+        if None in sides:
+            return None
+        return "both" if len(sides) == 2 else sides.pop()
+
+    def _may_be_said(self, index: int) -> bool:
+        """Whether a finding may be asserted or denied, or a region called normal."""
+        return all(self.measured.values()) if self.prompts[index].kind == "region" else self.measured[index]
+
+    def _claim(self, index: int) -> Claim:
+        prompt = self.prompts[index]
+        if prompt.kind == "region":
+            words = prompt.phrases[0].lower().split()
+            return Claim(
+                finding=None,
+                state="absent",
+                side="left" if "left" in words else "right" if "right" in words else None,
+                region=prompt.phrases[0].lower(),
+                region_has_finding=self._holds_finding(index),
+            )
+        return Claim(
+            finding=prompt.key,
+            state=self.states[index],
+            side=self.side(index),
+            region=None,
+            region_has_finding=False,
+            names=prompt.phrases,
+        )
+
+    def _holds_finding(self, region: int) -> bool:
+        return any(
+            _share_inside(box, self.boxes[region]) >= _LIES_IN
+            for index in self.states
+            if self.is_reported(index)
+            for box in self.boxes[index]
+        )
+
+    def _zone(self, index: int) -> str | None:
+        """Return the lung zone that holds most of a finding with one box: upper, mid or lower; else None."""
+        if len(self.boxes[index]) != 1:
+            return None
+        shares = {
+            place: _share_inside(self.boxes[index][0], self.boxes[place])
+            for place, prompt in enumerate(self.prompts)
+            if prompt.key.endswith("_lung_zone")
+        }
+        best = max(shares, key=shares.__getitem__, default=None)
+        if best is None or shares[best] < 0.5:
+            return None
+        return next((zone for zone in ("upper", "mid", "lower") if f"_{zone}_" in self.prompts[best].key), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The sentences that may leave, by index of their prompt; by_rule: those that a rule made."""
+
+    texts: dict[int, str]
+    by_rule: frozenset[int] = frozenset()
+    withheld: tuple[Withheld, ...] = ()
+
+
+@dataclass(slots=True)
+class _Settling:
+    texts: dict[int, str] = field(default_factory=dict)
+    by_rule: set[int] = field(default_factory=set)
+    withheld: list[Withheld] = field(default_factory=list)
+
+
+def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int]], list[str]]) -> Settled:
+    """Choose what may be said for each prompt.
+
+    texts: as generated, by index of the prompt
+    again: generates sentences for some prompts once more, moved further toward what was decided
+    """
+    wrong = {index: why for index, text in texts.items() if (why := decided.fault(index, text))}
+    tried = [index for index, why in wrong.items() if index in decided.states and why != NOT_MEASURED]
+    second = dict(zip(tried, again(tried) if tried else (), strict=True))
+    done = _Settling()
+    for index, text in texts.items():
+        if index not in wrong:
+            done.texts[index] = text
+            continue
+        if text:
+            done.withheld.append(Withheld(text=text, key=decided.prompts[index].key, reason=wrong[index]))
+        if (better := second.get(index)) and decided.fault(index, better) is None:
+            done.texts[index] = better
+        elif made := decided.sentence_by_rule(index):
+            done.texts[index] = made
+            done.by_rule.add(index)
+    return Settled(texts=done.texts, by_rule=frozenset(done.by_rule), withheld=tuple(done.withheld))
+
+
+def _share_inside(box: FloatArray, regions: FloatArray) -> float:
+    """Return the greatest share of a box [4] that lies in one of some regions [n, 4]."""
+    inner, outer = unit_boxes.to_corners(box), unit_boxes.to_corners(regions)
+    sides = np.minimum(inner[2:], outer[:, 2:]) - np.maximum(inner[:2], outer[:, :2])
+    common = sides.clip(0, None).prod(axis=-1)
+    return float(common.max(initial=0.0) / max(float(box[2] * box[3]), 1e-12))
+
+
+def answer_in_words(text: str, *, prompt: str | None, state: State | None, measured: bool) -> tuple[str, By]:
+    """Choose the sentence of an answer to other words than those of a prompt set, or about a box.
+
+    prompt: None for a box alone; state: None for a region
+    measured: whether thresholds that nobody measured are trusted
+    Returns an empty sentence where nothing may be said: without a trusted threshold nothing is denied, a finding that a
+    prompt names is asserted by rule only, and no region is called normal.
+    """
+    key = None if prompt is None else _class_in(prompt)
+    claim = Claim(finding=key, state=state or "absent", side=None, region=None, region_has_finding=True)
+    found = set(faults(text, claim))
+    if state is None or state == "absent":
+        may_deny = measured and key is not None and not found
+        return (text, "network") if may_deny else ("", "network")
+    if not found & (_ANY_FAULT if key is None else found) and (measured or prompt is None):
+        return text, "network"
+    if prompt is None:
+        return "", "network"
+    return by_rule(name=prompt.strip().rstrip("."), state=state, side=None, zone=None), "rule"
+
+
+def _class_in(prompt: str) -> str | None:
+    """Return the one class of CheXpert that a prompt names; None if it names none or several."""
+    marks = _labeler().label(prompt)
+    found = [key for key, mark in marks.items() if mark == "positive" and key != NO_FINDING]
+    return found[0] if len(found) == 1 else None
+
+
+@cache
+def _labeler() -> RuleLabeler:
+    return RuleLabeler()
+
+
+_ANY_FAULT: Final = frozenset((Fault.EARLIER_FILM, Fault.UNREADABLE, Fault.SAYS_NOTHING))
+
+
+def names_side(text: str) -> bool:
+    """Whether a sentence names a side of the patient."""
+    return not _SIDES.isdisjoint(text.lower().replace("-", " ").replace(",", " ").replace(".", " ").split())
+
+
+_SIDES: Final = frozenset(("left", "right", "bilateral", "both", "bibasilar", "lefts", "rights"))

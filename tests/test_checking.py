@@ -1,0 +1,215 @@
+"""Which generated sentences may leave, tried without a network; and that none that leaves contradicts a decision."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import pytest
+
+from models.evaluation.prompt_set import DEFAULT, read_questions
+from models.phantoms import phantom
+from models.reading.answers import FilmReading, FloatArray, PromptReading, ReaderPrompt
+from models.reading.checking import Decided, answer_in_words, settle
+from models.reading.decision import State, Trusted
+from models.reading.reader import open_reader
+
+EFFUSION = ReaderPrompt(
+    key="pleural_effusion", kind="pathology", phrases=("Pleural effusion",), negatives=("No pleural effusion",)
+)
+EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
+NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
+ZONE = ReaderPrompt(key="right_lower_lung_zone", kind="region", phrases=("Right lower lung zone",))
+PROMPTS = (EFFUSION, EDEMA, NORMAL, ZONE)
+
+RIGHT_BASE = np.array([[0.25, 0.75, 0.2, 0.2]], dtype=np.float32)
+ELSEWHERE = np.array([[0.75, 0.25, 0.2, 0.2]], dtype=np.float32)
+
+
+def side_of(x: float, _width: float) -> Literal["left", "right"]:
+    return "right" if x < 0.5 else "left"
+
+
+def decided(
+    effusion: State = "present", *, is_measured: bool = True, knows_sides: bool = True, boxes: FloatArray = RIGHT_BASE
+) -> Decided:
+    """An effusion in that state and no edema; the fourth prompt's region holds the right base."""
+    return Decided(
+        prompts=PROMPTS,
+        states={0: effusion, 1: "absent", 2: "absent"},
+        measured=dict.fromkeys(range(3), is_measured),
+        boxes=[boxes, ELSEWHERE, ELSEWHERE, RIGHT_BASE],
+        side_of=side_of if knows_sides else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "text", "fault"),
+    [
+        (0, "There is a small right pleural effusion.", None),
+        (0, "No pleural effusion is seen.", "denied"),
+        (0, "There is a left pleural effusion.", "wrong_side"),
+        (0, "There is consolidation.", "not_named"),
+        (0, "There is a new right pleural effusion.", "earlier_film"),
+        (0, "There is a right pleural effusion and pulmonary edema.", "contradicts"),
+        (1, "No pulmonary edema is seen.", None),
+        (1, "There is pulmonary edema.", "asserted"),
+        (2, "Abnormal.", "not_measured"),
+        (2, "Normal.", "not_measured"),
+        (3, "The right lower lung zone is normal.", "normal_with_finding"),
+    ],
+)
+def test_a_sentence_must_say_what_was_decided(index: int, text: str, fault: str | None) -> None:
+    assert decided().fault(index, text) == fault
+
+
+def test_a_region_without_a_box_may_be_called_normal() -> None:
+    assert decided(boxes=ELSEWHERE).fault(3, "The right lower lung zone is normal.") is None
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (0, "There is a small right pleural effusion."),
+        (1, "No pulmonary edema is seen."),
+        (3, "The right lower lung zone is normal."),
+    ],
+)
+def test_what_nobody_measured_is_neither_asserted_nor_denied(index: int, text: str) -> None:
+    assert decided("uncalibrated", is_measured=False, boxes=ELSEWHERE).fault(index, text) == "not_measured"
+
+
+@pytest.mark.parametrize("boxes", [RIGHT_BASE, np.concatenate([RIGHT_BASE, ELSEWHERE])])
+def test_a_side_that_nobody_knows_is_not_named(boxes: FloatArray) -> None:
+    unknown = decided(knows_sides=False, boxes=boxes)
+
+    assert unknown.fault(0, "There is a small right pleural effusion.") == "side_unknown"
+    assert unknown.fault(0, "There is a small pleural effusion.") is None
+
+
+def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
+    asked: list[list[int]] = []
+
+    def again(indices: list[int]) -> list[str]:
+        asked.append(indices)
+        return ["There is a right pleural effusion."]
+
+    said = settle(decided(), {0: "No pleural effusion.", 1: "No edema.", 2: "Normal."}, again)
+
+    assert asked == [[0]]
+    assert said.texts == {0: "There is a right pleural effusion.", 1: "No edema."}
+    assert said.by_rule == frozenset()
+    assert [(sentence.text, sentence.key, sentence.reason) for sentence in said.withheld] == [
+        ("No pleural effusion.", "pleural_effusion", "denied"),
+        ("Normal.", "no_finding", "not_measured"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("present", "There is a right pleural effusion in the lower zone."),
+        ("indeterminate", "A right pleural effusion in the lower zone is possible; please review."),
+        (
+            "uncalibrated",
+            "The model points to a right pleural effusion in the lower zone; its threshold was not measured on real "
+            "films, please review.",
+        ),
+    ],
+)
+def test_a_reported_finding_gets_a_sentence_by_rule(state: State, text: str) -> None:
+    said = settle(decided(state, is_measured=state != "uncalibrated"), {0: "No effusion."}, lambda _: ["No effusion."])
+
+    assert (said.texts, said.by_rule) == ({0: text}, frozenset((0,)))
+
+
+def test_a_finding_that_is_not_reported_gets_none() -> None:
+    said = settle(decided("absent"), {0: "There is a right pleural effusion."}, lambda _: ["Pleural effusion."])
+
+    assert said.texts == {}
+    assert [sentence.reason for sentence in said.withheld] == ["asserted"]
+
+
+@pytest.mark.parametrize(
+    ("state", "measured", "said"),
+    [
+        ("present", True, ("There is a nodule.", "network")),
+        ("uncalibrated", False, ("The model points to a nodule; its threshold was not measured on real films, please "
+                                 "review.", "rule")),
+        ("absent", False, ("", "network")),
+        ("absent", True, ("", "network")),
+        (None, True, ("", "network")),
+    ],
+)  # fmt: skip
+def test_other_words_are_answered_as_decided(state: State | None, measured: bool, said: tuple[str, str]) -> None:
+    assert answer_in_words("There is a nodule.", prompt="Nodule", state=state, measured=measured) == said
+
+
+def test_a_trusted_denial_of_other_words_is_said() -> None:
+    assert answer_in_words("No nodule.", prompt="Nodule", state="absent", measured=True) == ("No nodule.", "network")
+
+
+# Not the rules of the program: words within a few words of each other, in whole sentences.
+_NAMES: Final[Mapping[str, str]] = {
+    "atelectasis": r"atelecta",
+    "cardiomegaly": r"cardiomegaly|enlarged (heart|cardiac)|heart .{0,12}enlarged|silhouette .{0,12}enlarged",
+    "consolidation": r"consolidation",
+    "edema": r"edema",
+    "fracture": r"fracture",
+    "lung_lesion": r"nodule|lesion|\bmass",
+    "pleural_effusion": r"effusion",
+    "pneumonia": r"pneumonia",
+    "pneumothorax": r"pneumothora",
+}
+_NOT: Final = re.compile(r"\b(no|not|without|normal|clear|intact|free)\b")
+
+
+def contradictions_of(reading: FilmReading, prompts: Sequence[ReaderPrompt]) -> list[str]:
+    """What a second reader objects to: a finding's words against its state, a side against the side of its boxes."""
+    states = {prompt.key: prompt for prompt in reading.prompts}
+    found = []
+    for sentence in reading.sentences:
+        for part in re.split(r"[.;]", sentence.text.lower()):
+            for key, pattern in _NAMES.items():
+                if not re.search(pattern, part):
+                    continue
+                is_denied = bool(_NOT.search(part))
+                state = states[key].state
+                if (is_denied and state != "absent") or (not is_denied and state == "absent"):
+                    found.append(f"{key} {state}: {part}")
+        found += [f"{sentence.text} {side}" for side in _wrong_side(states[sentence.key], sentence.text)]
+    return found
+
+
+def _wrong_side(prompt: PromptReading, text: str) -> list[str]:
+    if prompt.kind == "region" or prompt.state == "absent":
+        return []
+    sides = {side_of(float(box[0]), 0.0) for box in prompt.boxes}
+    return [side for side in ("left", "right") if re.search(rf"\b{side}\b", text.lower()) and side not in sides]
+
+
+@pytest.mark.parametrize("trusted", ["phantoms", "any", "real"])
+def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, trusted: Trusted) -> None:
+    prompts = read_questions(DEFAULT).prompts
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, checked=True)
+
+    wrong, said = [], 0
+    for seed in range(2_000_100, 2_000_112):
+        pixels = phantom(seed, side=224).pixels.astype(np.float32) / np.float32(255)
+        reading = reader.report(reader.look(pixels), prompts, side_of=_half)
+        wrong += [f"{seed}: {fault}" for fault in contradictions_of(reading, prompts)]
+        said += len(reading.sentences)
+        reported = [prompt for prompt in reading.prompts if prompt.kind == "pathology" and prompt.state != "absent"]
+        assert all(prompt.sentence is not None for prompt in reported)
+        assert {reading.sentences[prompt.sentence or 0].by for prompt in reported} <= {"network", "rule"}
+    assert wrong == []
+    assert said > 12
+
+
+def _half(x: float, width: float) -> Literal["left", "right"] | None:
+    """As the node does: on one side of the middle, or across it by 5 % at most."""
+    is_right, is_left = x + width / 2 <= 0.55, x - width / 2 >= 0.45
+    return None if is_right == is_left else "right" if is_right else "left"
