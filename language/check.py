@@ -111,7 +111,7 @@ def contradictions(sentence: str, decided: Mapping[str, str]) -> tuple[str, ...]
             denied = _asserts_any(statements)
         else:
             asserted = any(statement.stance in _ASSERTED for statement in own)
-            denied = _denies(own) or (key in by_normal and not own)
+            denied = _denies(own, frozenset()) or (key in by_normal and not own)
         if (asserted and decided.get(key) == "absent") or (denied and decided.get(key) == "present"):
             found.append(key)
     return tuple(found)
@@ -128,7 +128,7 @@ def _is_denied(read: _Read, claim: Claim) -> bool:
         return False
     if claim.finding == NO_FINDING:
         return bool(re.search(r"\babnormal\b|\bnot normal\b", read.text))
-    return _denies(read.own)
+    return _denies(read.own, _SIDES[claim.side] if claim.side else frozenset())
 
 
 def _is_asserted(read: _Read, claim: Claim) -> bool:
@@ -185,14 +185,19 @@ _SIDES: Final[Mapping[str, frozenset[Side]]] = {
 }
 
 
-def _denies(own: tuple[Statement, ...]) -> bool:
-    """Say whether a finding is denied; not where it is denied for one side and reported for the other."""
+def _denies(own: tuple[Statement, ...], asked: frozenset[Side]) -> bool:
+    """Say whether a finding is denied, but not for a side that is not asked for while another has it."""
     reported = frozenset[Side]().union(
         *(statement.sides for statement in own if statement.stance in (Stance.AFFIRMED, Stance.POSSIBLE))
     )
     return any(
         statement.stance in _DENIED
-        and not (statement.stance is Stance.DENIED and statement.sides and reported and not statement.sides & reported)
+        and not (
+            statement.stance is Stance.DENIED
+            and statement.sides
+            and reported
+            and not statement.sides & (reported | asked)
+        )
         for statement in own
     )
 

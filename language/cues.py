@@ -29,6 +29,7 @@ class Cues:
     unclear_after: Pattern
     possible_after: Pattern
     part: Pattern
+    part_of: Pattern
     hard: Pattern
     exception: Pattern
     joint: Pattern
@@ -43,11 +44,12 @@ class Cues:
     listed: Pattern
     place: Pattern
     elsewhere: Pattern
+    rest: Pattern
     sides: Mapping[str, Pattern]
     ignored_sides: Pattern
     normal: Pattern
     normal_unless_before: Pattern
-    normal_unless_inside: Pattern
+    limits: Pattern
     organs: Mapping[str, Pattern]
     zones: Mapping[str, Pattern]
     denied_by_normal: Mapping[str, tuple[str, ...]]
@@ -63,7 +65,7 @@ class _Rewrite(TypedDict):
 class _Normal(TypedDict):
     states: list[str]
     unless_before: str
-    unless_inside: str
+    limits: str
     organs: dict[str, str]
     zones: dict[str, str]
     denies: dict[str, list[str]]
@@ -94,12 +96,13 @@ def cues() -> Cues:
         rewrite=tuple((re.compile(pattern), instead) for pattern, instead in file["rewrite"]["steps"]),
         **{key: _any(stance[key]) for key in ("negation", "doubt", "uncertainty", "part")},
         **{key: _any(_filled(stance[key], after)) for key in ("denied_after", "unclear_after", "possible_after")},
+        part_of=re.compile(rf"(?:{any_of(_filled(stance['part'], {})).pattern}) of (?:\w+ ){{0,4}}$"),
         **{key: _any(words) for key, words in structure.items()},
         sides={side: _any(sides[side]) for side in ("left", "right", "both")},
         ignored_sides=_any(sides["ignored"]),
         normal=any_of(normal["states"]),
         normal_unless_before=re.compile(normal["unless_before"]),
-        normal_unless_inside=re.compile(normal["unless_inside"]),
+        limits=re.compile(normal["limits"]),
         organs={name: re.compile(pattern) for name, pattern in normal["organs"].items()},
         zones={name: re.compile(pattern) for name, pattern in normal["zones"].items()},
         denied_by_normal={name: tuple(keys) for name, keys in normal["denies"].items()},

@@ -50,11 +50,11 @@ def speaks_of_an_earlier_film(text: str) -> bool:
 
 
 def _repeats(words: list[str]) -> bool:
-    """Find one to three words that stand twice in a row; no report needs that, except for numbers."""
+    """Find words that stand twice in a row; no report needs that, except for numbers."""
     return any(
         words[place : place + size] == words[place + size : place + 2 * size]
         and any(word.isalpha() for word in words[place : place + size])
-        for size in (1, 2, 3)
+        for size in range(1, len(words) // 2 + 1)
         for place in range(len(words) - 2 * size + 1)
     )
 

@@ -67,9 +67,9 @@ def _in(clause: Clause) -> Iterator[Normality]:
     words = cues()
     for found in words.normal.finditer(clause.text):
         before = clause.text[: found.start()]
-        if words.normal_unless_before.search(before) or words.normal_unless_inside.search(found[0]):
-            continue
         subject = _subject(clause, found)
+        if words.normal_unless_before.search(before) or words.rest.search(subject):
+            continue
         organs = names_in(subject, "organs")
         zones = names_in(subject, "zones")
         yield Normality(

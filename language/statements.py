@@ -90,6 +90,8 @@ def _mentions(clause: Clause, rules: Mapping[str, ClassRule]) -> Iterator[_Menti
     for key, rule in rules.items():
         own = [(start, end) for name, start, end in spans if name == key]
         for normal in rule.normal.finditer(clause.text) if rule.normal else ():
+            if cues().limits.search(normal[0]) or cues().rest.search(clause.text):
+                continue
             # "heart is enlarged, mediastinum is normal" spans the other, which says less.
             if not any(normal.start() <= start and end <= normal.end() for start, end in own):
                 denied = not re.search(r"\bnot\b", normal[0])
@@ -97,17 +99,18 @@ def _mentions(clause: Clause, rules: Mapping[str, ClassRule]) -> Iterator[_Menti
                 own = [(start, end) for start, end in own if end <= normal.start() or normal.end() <= start]
                 yield _Mention(key=key, start=normal.start(), end=normal.end(), stance=stance)
         for start, end in own:
-            stated = _stance(clause, end)
+            stated = _stance(clause, start, end)
             if stated is not None:
                 yield _Mention(key=key, start=start, end=end, stance=stated)
 
 
-def _stance(clause: Clause, end: int) -> Stance | None:
+def _stance(clause: Clause, start: int, end: int) -> Stance | None:
     """Judge a mention by the words before and after it; None if others of its kind are spoken of."""
     before = _before(clause, end)
     if before is None:
         return None
-    after = _after(clause, end)
+    # "The tip of the tube is not seen" says nothing of the tube.
+    after = None if cues().part_of.search(clause.text[:start]) else _after(clause, end)
     if after is None:
         return before
     if Stance.POSSIBLE in (before, after) and Stance.AFFIRMED in (before, after):
@@ -166,6 +169,8 @@ def _carried(scope: Stance, clause: Clause, number: int, *, spoken: bool) -> Sta
         return scope if not spoken and (not begins_anew or words.listed.match(text)) else ambiguous
     if begins_anew:
         return Stance.AFFIRMED
+    if spoken and words.place.search(text):
+        return Stance.AFFIRMED
     if spoken or words.place.search(text) or words.verb.search(text):
         return ambiguous
     return scope
@@ -194,6 +199,8 @@ def _after(clause: Clause, end: int) -> Stance | None:
         between = [piece for piece in clause.pieces if end <= piece.start and piece.end <= end + found.end()]
         between += [piece for piece in clause.pieces if end <= piece.start < end + found.start() < piece.end]
         gap = text[: found.start()]
+        if stance is not Stance.POSSIBLE and gap.endswith(", ") and words.verb.search(gap):
+            return Stance.UNCLEAR  # "an opacity lies over the lung, not seen on the other view"
         if words.part.search(gap) or words.verb.search(gap) or words.negation.search(gap):
             continue
         return _through(stance, between, clause, end + found.start(), is_plural=bool(words.plural.search(found[0])))
