@@ -17,24 +17,27 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def beside(path: Path, *, mark: str = "") -> Iterator[Path]:
     """Give the path of a temporary file that takes the place of `path` when the block ends without an error.
 
     Until then an existing file of that name is unchanged. After a kill the temporary file stays until the same file is
-    written again. Two processes must not write the same path at once. Raises OSError if writing fails.
+    written again.
+
+    mark: part of the temporary name; processes that may write the same path at once each need a mark of their own
+    Raises OSError if writing fails.
     """
-    aside = path.with_name(f"{path.name}.part")
+    aside = path.with_name(f"{path.name}{mark}.part")
     try:
         yield aside
-        _sync(aside)
+        sync(aside)
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Write a file or a folder from memory to the disk."""
     number = os.open(path, os.O_RDONLY)
     try:

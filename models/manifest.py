@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 from models.bounds import require_divisible, require_positive, require_size, require_unit
 from models.decisions import Decisions
 from models.errors import ModelError
+from models.files import replacing
 
 MANIFEST = "manifest.toml"
 WEIGHTS = "weights.safetensors"
@@ -299,9 +299,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         del table["decisions"]["measurements"]
     if manifest.detection == DetectionRule():
         del table["detection"]
-    aside = directory / f".{MANIFEST}.{os.getpid()}"
-    aside.write_text("\n".join(_lines(table)) + "\n", encoding="utf-8")
-    aside.replace(directory / MANIFEST)
+    with replacing(directory / MANIFEST) as file:
+        file.write(("\n".join(_lines(table)) + "\n").encode())
 
 
 def _lines(table: Mapping[str, object], *, name: str = "") -> Iterator[str]:

@@ -56,6 +56,7 @@ HOMES = {
     "h11": ("node/net/http_connections.py",),
     "highdicom": ("node/outputs/",),
     "hl7apy": ("node/outputs/oru.py",),
+    "matplotlib": ("models/evaluation/plots.py",),
     "onnx": ("export/",),
     "onnxruntime": ("models/engines/onnx_engine.py", "export/"),
     "onnxscript": ("export/",),

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib
 import pytest
 
 from models.checkpoint.files import CARD, verify
+from models.evaluation import plots
 from models.evaluation.card import HEADING, main
 from models.manifest import WEIGHTS, read_manifest
 from models.reading.tokenizers import VOCABULARIES
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -157,3 +162,59 @@ def test_what_is_no_evaluation_is_exit_2(model: Path, tmp_path: Path, capsys: py
 
     assert main(["--model", str(model), str(tmp_path / "other.json")]) == 2
     assert "is not an evaluation" in capsys.readouterr().err
+
+
+def test_a_card_without_matplotlib_is_exit_2_and_left_as_it_is(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = evaluation(tmp_path / "one", model)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    assert main(["--model", str(model), str(path)]) == 2
+
+    assert "pip install -c constraints.txt '.[evaluate]'" in capsys.readouterr().err
+    verify(model, read_manifest(model))
+
+
+def texts(drawing: ElementTree.Element) -> set[str]:
+    return {text for element in drawing.iter(f"{SVG}text") if (text := element.text)}
+
+
+def bars_and_marks(drawing: ElementTree.Element) -> tuple[list[tuple[float, float]], list[float]]:
+    """From where to where each bar goes, and where the marks are, across the page."""
+    bars = []
+    for path in drawing.iter(f"{SVG}path"):
+        if f"fill: {plots.VALUE_COLOR}" in path.attrib.get("style", ""):
+            across = [float(x) for x in re.findall(r"[ML] (\S+)", path.attrib["d"])]
+            bars.append((min(across), max(across)))
+    uses = drawing.iter(f"{SVG}use")
+    return bars, [float(use.attrib["x"]) for use in uses if plots.REFERENCE_COLOR in use.attrib["style"]]
+
+
+def test_bars_are_as_long_as_the_values_that_are_known() -> None:
+    values = {"left_lung": 0.5, "edema": None, "<heart>": 1.0}
+
+    drawing = ElementTree.fromstring(plots.bars("IoU & more", values, references={"left_lung": 0.25, "edema": None}))
+
+    half, full = [(left, right) for left, right in bars_and_marks(drawing)[0] if right > left]
+    (mark,) = bars_and_marks(drawing)[1]
+    width = full[1] - full[0]
+    assert {"IoU & more", "left lung: 0.500", "edema: -", "<heart>: 1.000", "0.0", "1.0"} <= texts(drawing)
+    assert half == pytest.approx((full[0], full[0] + 0.5 * width))
+    assert mark == pytest.approx(full[0] + 0.25 * width)
+
+
+def test_a_curve_names_its_axes_and_has_the_diagonal() -> None:
+    svg = plots.curve("Reliability", [(0.0, 0.1), (1.0, 0.9)], across="probability", up="frequency")
+
+    assert {"Reliability", "probability", "frequency", "0.0", "1.0"} <= texts(ElementTree.fromstring(svg))
+    assert plots.REFERENCE_COLOR in svg
+
+
+def test_settings_of_matplotlib_do_not_change_a_drawing() -> None:
+    first = plots.bars("x", {"a": 0.5})
+
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "svg.hashsalt": "other"}):
+        again = plots.bars("x", {"a": 0.5})
+
+    assert again == first

@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("node", "models", "export", "language")
 
 # Each of these takes from a fifth of a second to two seconds.
-LARGE = {"dbos", "highdicom", "onnx", "onnxruntime", "pydicom", "pynetdicom", "scipy", "sklearn", "sqlalchemy", "torch"}
+LARGE = set("dbos highdicom matplotlib onnx onnxruntime pydicom pynetdicom scipy sklearn sqlalchemy torch".split())
 # PyTorch's compiler, and what only that needs: 1.5 s.
 COMPILER = {"sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes"}
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from models.checkpoint.stream import write_stream
 from models.checkpoint.unpickle import open_weights
 from models.checkpoint.weights import load_weights
 from models.errors import ModelError
+from models.files import sync
 from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.progress import ProgressReport
 from models.reading.tokenizers import VOCABULARIES
@@ -181,7 +182,8 @@ def new_directory(directory: Path) -> Iterator[Path]:
     try:
         aside.mkdir(parents=True)
         yield aside
-        _sync([*aside.rglob("*"), aside])
+        for path in (*aside.rglob("*"), aside):
+            sync(path)
         aside.rename(directory)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
@@ -189,14 +191,4 @@ def new_directory(directory: Path) -> Iterator[Path]:
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
         raise
-    _sync([directory.parent])
-
-
-def _sync(paths: Iterable[Path]) -> None:
-    """Sync files and folders, so that they survive a power failure."""
-    for path in paths:
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+    sync(directory.parent)

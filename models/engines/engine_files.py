@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol, TypeVar
+from uuid import uuid4
 
 from models.engines import EngineUnavailable
 from models.engines.profiles import RANGES
+from models.files import beside
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -122,13 +123,5 @@ def _try_to_write(folder: Path) -> None:
 def _write(path: Path, facts: Mapping[str, object], content: bytes) -> None:
     """Write a file atomically. Another process may write the same file, so each uses its own temporary file."""
     line = json.dumps({**facts, "sha256": hashlib.sha256(content).hexdigest()}, sort_keys=True)
-    number, aside = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with open(number, "wb") as file:
-            file.write(line.encode() + b"\n" + content)
-            file.flush()
-            os.fsync(number)
-        os.replace(aside, path)
-    except BaseException:
-        os.unlink(aside)
-        raise
+    with beside(path, mark=f".{uuid4().hex}") as aside:
+        aside.write_bytes(line.encode() + b"\n" + content)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from models.errors import ModelError
+from models.files import replacing
 from models.manifest import WEIGHTS, Manifest
 from node import command_for
 
@@ -77,9 +77,8 @@ def read_proof(directory: Path) -> Proof | None:
 
 def write_proof(directory: Path, proof: Proof) -> None:
     """Write parity.json atomically."""
-    aside = directory / f".{PROOF}.{os.getpid()}"
-    aside.write_text(json.dumps(asdict(proof), indent=2) + "\n", encoding="utf-8")
-    aside.replace(directory / PROOF)
+    with replacing(directory / PROOF) as file:
+        file.write((json.dumps(asdict(proof), indent=2) + "\n").encode())
 
 
 def check_proof(directory: Path, manifest: Manifest, precision: Precision = "float32") -> None:

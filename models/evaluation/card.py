@@ -16,13 +16,13 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
 from models.errors import ModelError
-from models.evaluation import plots
 from models.evaluation.document import decisions, inner, row, shown, tables
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 
@@ -108,8 +108,11 @@ def read_evaluation(path: Path) -> Evaluation:
 def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "") -> None:
     """Write the card, its plots and pictures, and the manifest.
 
-    Raises ModelError if no evaluation is of these weights, OSError if a file cannot be written.
+    Raises ModelError if no evaluation is of these weights or matplotlib is missing, and OSError if a file cannot be
+    written.
     """
+    if find_spec("matplotlib") is None:
+        raise ModelError("matplotlib is missing; run pip install -c constraints.txt '.[evaluate]'")
     manifest = read_manifest(directory)
     own = [
         evaluation
@@ -194,6 +197,8 @@ def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterato
 
 def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Draw the plots of a task."""
+    from models.evaluation import plots
+
     if task in _PLOTS:
         table, title, reference, beside = _PLOTS[task]
         marks = _numbers(inner(inner(inner(made, "references"), reference), beside)) if reference else None

@@ -1,70 +1,64 @@
-"""Bar charts and curves for a model card, as small SVG files."""
+"""Bar charts and curves for a model card as SVG; the same values give the same bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
 from typing import Final
-from xml.sax.saxutils import escape
+
+import numpy as np
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from models.evaluation.document import shown
 
 Values = Mapping[str, float | None]
 
-_LABEL, _WIDTH, _ROW, _TOP = 190, 300, 18, 30
-_VALUE, _REFERENCE = "#e07b00", "#8a8a8a"
-_FONT: Final = 'font-family="sans-serif" font-size="11"'
+VALUE_COLOR, REFERENCE_COLOR = "#e07b00", "#8a8a8a"
+_STYLE: Final = {
+    "font.size": 8,
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # of the same width
+    "svg.fonttype": "none",  # text, not outlines
+    "svg.hashsalt": "card",  # otherwise the names of elements are random
+}
 
 
 def bars(title: str, values: Values, *, references: Values | None = None) -> str:
     """Draw a bar from 0 to 1 for each value, with a mark for the reference; a missing value has no bar."""
-    marks = references or {}
-    height = _TOP + _ROW * len(values) + 24
-    return _page(_LABEL + _WIDTH + 60, height, [*_axis(height), *_rows(values, marks), _text(8, 16, title, bold=True)])
+    rows = range(len(values))
+    lengths, marks = (
+        np.array([table.get(name) for name in values], dtype=float) for table in (values, references or {})
+    )
+    labels = [f"{name.replace('_', ' ')}: {shown(value)}" for name, value in values.items()]
+    with _chart(title, width=5.5, height=0.6 + 0.18 * len(values)) as (axes, svg):
+        axes.barh(rows, lengths, height=0.7, color=VALUE_COLOR, tick_label=labels)
+        axes.plot(marks, rows, "|", color=REFERENCE_COLOR, markersize=11, markeredgewidth=2.5, clip_on=False)
+        axes.margins(y=0.01)
+        axes.grid(visible=False, axis="y")
+        axes.invert_yaxis()
+    return svg.getvalue()
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], *, across: str, up: str) -> str:
     """Draw points of the unit square, connected from left to right, over the diagonal."""
-    side, left = 260, 46
-    at = [(left + x * side, _TOP + (1 - y) * side) for x, y in points]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-    drawn = [
-        f'<rect x="{left}" y="{_TOP}" width="{side}" height="{side}" fill="none" stroke="#ccc"/>',
-        f'<line x1="{left}" y1="{_TOP + side}" x2="{left + side}" y2="{_TOP}" stroke="{_REFERENCE}"/>',
-        f'<polyline points="{line}" fill="none" stroke="{_VALUE}" stroke-width="2"/>',
-        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_VALUE}"/>' for x, y in at),
-        _text(8, 16, title, bold=True),
-        _text(left, _TOP + side + 16, f"{across}, 0 to 1"),
-        f'<text {_FONT} transform="translate(34 {_TOP + side}) rotate(-90)">{escape(up)}, 0 to 1</text>',
-    ]
-    return _page(left + side + 24, _TOP + side + 28, drawn)
+    with _chart(title, width=3.6, height=3.6) as (axes, svg):
+        axes.plot([0, 1], [0, 1], color=REFERENCE_COLOR)
+        axes.plot(*zip(*points, strict=True), "o-", color=VALUE_COLOR, clip_on=False, zorder=3)
+        axes.set(ylim=(0, 1), xlabel=across, ylabel=up, aspect="equal")
+    return svg.getvalue()
 
 
-def _rows(values: Values, marks: Values) -> Iterator[str]:
-    for number, (name, value) in enumerate(values.items()):
-        top = _TOP + number * _ROW
-        yield _text(8, top + 12, name.replace("_", " "))
-        if value is not None:
-            yield f'<rect x="{_LABEL}" y="{top + 3}" width="{value * _WIDTH:.1f}" height="12" fill="{_VALUE}"/>'
-            yield _text(_LABEL + value * _WIDTH + 4, top + 13, f"{value:.2f}")
-        mark = marks.get(name)
-        if mark is not None:
-            x = _LABEL + mark * _WIDTH
-            yield f'<rect x="{x - 1.5:.1f}" y="{top + 1}" width="3" height="16" fill="{_REFERENCE}"/>'
-
-
-def _axis(height: int) -> Iterator[str]:
-    for step in range(0, 11, 2):
-        x = _LABEL + step / 10 * _WIDTH
-        yield f'<line x1="{x}" y1="{_TOP}" x2="{x}" y2="{height - 22}" stroke="#e4e4e4"/>'
-        yield _text(x - 8, height - 8, f"{step / 10:.1f}")
-
-
-def _text(x: float, y: float, text: str, *, bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" {_FONT}{weight}>{escape(text)}</text>'
-
-
-def _page(width: int, height: int, drawn: Sequence[str]) -> str:
-    inner = "\n".join(drawn)
-    background = f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">\n{background}\n{inner}\n</svg>\n'
-    )
+@contextmanager
+def _chart(title: str, *, width: float, height: float) -> Iterator[tuple[Axes, StringIO]]:
+    """Yield axes to draw on, and the file that has the drawing afterwards; sizes in inches."""
+    svg = StringIO()
+    with style.context(["default", _STYLE]):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title, loc="left", weight="bold")
+        axes.set(xlim=(0, 1), axisbelow=True)
+        axes.grid(color="#e4e4e4")
+        yield axes, svg
+        figure.savefig(svg, format="svg", metadata={"Date": None})

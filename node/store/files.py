@@ -9,11 +9,11 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO
+from uuid import uuid4
 
 from node.domain import JsonObject
 from node.errors import is_of_file
@@ -21,17 +21,20 @@ from node.errors import is_of_file
 TEMPORARY: Final = ".incoming-"
 """How the name of an incomplete file begins."""
 
-_PRIVATE: Final = 0o600
+PRIVATE: Final = 0o600
+ORDINARY: Final = 0o666
+"""The mode of a file that is not the node's own; the umask narrows it."""
+
 _HASH: Final = "content_sha256"
 
 
 class Aside:
     """A file under its temporary name, until it is published or discarded; in the file system of its destination."""
 
-    def __init__(self, folder: Path) -> None:
-        self._handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+    def __init__(self, folder: Path, *, mode: int = PRIVATE) -> None:
+        self.path = folder / f"{TEMPORARY}{uuid4().hex}"
+        self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         self._is_open = True
-        self.path = Path(name)
 
     def write(self, part: bytes) -> None:
         """Add bytes."""
@@ -60,15 +63,15 @@ class Aside:
             os.close(self._handle)
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
     """Write a file into an existing folder. A failure leaves nothing behind."""
-    with _sealed(path.parent, content) as aside:
+    with _sealed(path.parent, content, mode=mode) as aside:
         aside.publish(path)
 
 
 def write_new(path: Path, content: bytes) -> bool:
     """Write a file into an existing folder unless its name is taken; returns whether it was written."""
-    with _sealed(path.parent, content) as aside:
+    with _sealed(path.parent, content, mode=PRIVATE) as aside:
         try:
             os.link(aside.path, path)
         except FileExistsError:
@@ -78,9 +81,9 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 @contextmanager
-def _sealed(folder: Path, content: bytes) -> Iterator[Aside]:
+def _sealed(folder: Path, content: bytes, *, mode: int) -> Iterator[Aside]:
     """Write a file under a temporary name, synced; the temporary name is removed at the end."""
-    aside = Aside(folder)
+    aside = Aside(folder, mode=mode)
     try:
         aside.write(content)
         aside.seal()
@@ -141,15 +144,15 @@ def make_private(path: Path) -> None:
     SQLite's locks belong to the process, not to a descriptor: opening and closing the file would release all of them.
     """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
     except FileExistsError:
         with suppress(PermissionError):  # the file may belong to another user
-            path.chmod(_PRIVATE)
+            path.chmod(PRIVATE)
 
 
 def _open_private(path: Path) -> TextIO:
     """Open a file for its lock, created if missing; its content is neither read nor changed."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE), "r+")
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE), "r+")
 
 
 def _is_at(path: Path, file: TextIO) -> bool:
