@@ -7,15 +7,15 @@ or missing key is an error, because a silent default would change the network's 
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import tomli_w
 
 from models.bounds import require_divisible, require_positive, require_size, require_unit
 from models.errors import ModelError
@@ -323,25 +323,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     if manifest.detection == DetectionRule():
         del table["detection"]
     aside = directory / f".{MANIFEST}.{os.getpid()}"
-    aside.write_text("\n".join(_lines(table)) + "\n", encoding="utf-8")
+    aside.write_text(tomli_w.dumps(table), encoding="utf-8")
     aside.replace(directory / MANIFEST)
-
-
-def _lines(table: Mapping[str, object], *, name: str = "") -> Iterator[str]:
-    """Yield a table as TOML, its values before its subtables."""
-    if name:
-        yield f"\n[{name}]"
-    for key, value in table.items():
-        if not isinstance(value, Mapping):
-            # JSON's form of strings, numbers and booleans is valid TOML too, except for one control character.
-            yield f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _lines(value, name=f"{name}.{_key(key)}".removeprefix("."))
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
 def _from_table(kind: type[_T], table: object, *, prefix: str) -> _T:
