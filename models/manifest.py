@@ -11,19 +11,18 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Literal
 
 import tomli_w
 
 from models.bounds import require_divisible, require_positive, require_size, require_unit
 from models.errors import ModelError
+from models.tables import read_table
 
 MANIFEST = "manifest.toml"
 WEIGHTS = "weights.safetensors"
-
-_T = TypeVar("_T")
 
 _LONGEST = 1 << 20
 """The greatest size of a manifest in bytes."""
@@ -297,7 +296,7 @@ class Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read the manifest of a model directory. Raises ModelError that names the key and what it must be."""
+    """Read the manifest of a model directory. Raises ModelError that lists every mistake in it."""
     path = directory / MANIFEST
     try:
         if path.exists() and not path.is_file():  # opening a named pipe waits for a writer
@@ -309,10 +308,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise ModelError(f"{path} cannot be read ({error.strerror}); name a model directory") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not TOML ({error}); fix it or restore the model directory") from error
-    try:
-        return _from_table(Manifest, table, prefix="")
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+    return read_table(Manifest, table, path=path)
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -325,40 +321,3 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     aside = directory / f".{MANIFEST}.{os.getpid()}"
     aside.write_text(tomli_w.dumps(table), encoding="utf-8")
     aside.replace(directory / MANIFEST)
-
-
-def _from_table(kind: type[_T], table: object, *, prefix: str) -> _T:
-    """Make a dataclass from a TOML table. Raises ModelError that starts with the key."""
-    if not isinstance(table, dict):
-        raise ModelError(f"{prefix.rstrip('.')} must be a table")
-    known = {entry.name: entry for entry in fields(cast("type", kind))}
-    for key in table.keys() - known.keys():
-        raise ModelError(f"{prefix}{key} is unknown to this version; remove it, or use a newer program")
-    for key in known.keys() - table.keys():
-        if known[key].default is MISSING and known[key].default_factory is MISSING:
-            raise ModelError(f"{prefix}{key} is missing; add it")
-    hints = get_type_hints(kind)
-    values = {key: _checked(hints[key], value, key=prefix + key) for key, value in table.items()}
-    try:
-        return kind(**values)
-    except ValueError as error:
-        raise ModelError(f"{prefix}{error}") from error
-
-
-def _checked(hint: object, value: object, *, key: str) -> object:
-    """Convert a TOML value to the type of its field. Raises ModelError that starts with the key."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        return _from_table(hint, value, prefix=f"{key}.")
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise ModelError(f"{key} is {value!r}; this version knows {', '.join(map(repr, get_args(hint)))}")
-        return value
-    if get_origin(hint) is Mapping:
-        if not isinstance(value, dict):
-            raise ModelError(f"{key} must be a table")
-        return {name: _checked(get_args(hint)[1], entry, key=f"{key}.{name}") for name, entry in value.items()}
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
-        raise ModelError(f"{key} is {value!r}; it must be of type {getattr(hint, '__name__', hint)}")
-    return value
