@@ -48,7 +48,7 @@ def exit_status(act: Callable[[], int], *, remark: str = "") -> int:
     try:
         return act()
     except ModelError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("\n".join(f"error: {mistake}" for mistake in str(error).split("\n")), file=sys.stderr)
         return 2
     except OSError as error:
         print(f"failed: {error}{remark}", file=sys.stderr)

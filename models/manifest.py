@@ -7,24 +7,23 @@ or missing key is an error, because a silent default would change the network's 
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Literal
+
+import tomli_w
 
 from models.bounds import require_divisible, require_positive, require_size, require_unit
 from models.decisions import Decisions
 from models.errors import ModelError
 from models.files import replacing
+from models.tables import read_table
 
 MANIFEST = "manifest.toml"
 WEIGHTS = "weights.safetensors"
-
-_T = TypeVar("_T")
 
 _LONGEST = 1 << 20
 """The greatest size of a manifest in bytes."""
@@ -271,7 +270,7 @@ class Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read the manifest of a model directory. Raises ModelError that names the key and what it must be."""
+    """Read the manifest of a model directory. Raises ModelError that lists every mistake in it."""
     path = directory / MANIFEST
     try:
         if path.exists() and not path.is_file():  # opening a named pipe waits for a writer
@@ -283,10 +282,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise ModelError(f"{path} cannot be read ({error.strerror}); name a model directory") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not TOML ({error}); fix it or restore the model directory") from error
-    try:
-        return _from_table(Manifest, table, prefix="")
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+    return read_table(Manifest, table, path=path)
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -300,64 +296,4 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     if manifest.detection == DetectionRule():
         del table["detection"]
     with replacing(directory / MANIFEST) as file:
-        file.write(("\n".join(_lines(table)) + "\n").encode())
-
-
-def _lines(table: Mapping[str, object], *, name: str = "") -> Iterator[str]:
-    """Yield a table as TOML, its values before its subtables."""
-    if name:
-        yield f"\n[{name}]"
-    for key, value in table.items():
-        if not isinstance(value, Mapping):
-            # JSON's form of strings, numbers and booleans is valid TOML too, except for one control character.
-            yield f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _lines(value, name=f"{name}.{_key(key)}".removeprefix("."))
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-
-
-def _from_table(kind: type[_T], table: object, *, prefix: str) -> _T:
-    """Make a dataclass from a TOML table. Raises ModelError that starts with the key."""
-    if not isinstance(table, dict):
-        raise ModelError(f"{prefix.rstrip('.')} must be a table")
-    known = {entry.name: entry for entry in fields(cast("type", kind))}
-    for key in table.keys() - known.keys():
-        raise ModelError(f"{prefix}{key} is unknown to this version; remove it, or use a newer program")
-    for key in known.keys() - table.keys():
-        if known[key].default is MISSING and known[key].default_factory is MISSING:
-            raise ModelError(f"{prefix}{key} is missing; add it")
-    hints = get_type_hints(kind)
-    values = {key: _checked(hints[key], value, key=prefix + key) for key, value in table.items()}
-    try:
-        return kind(**values)
-    except ValueError as error:
-        raise ModelError(f"{prefix}{error}") from error
-
-
-def _checked(hint: object, value: object, *, key: str) -> object:
-    """Convert a TOML value to the type of its field. Raises ModelError that starts with the key."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        return _from_table(hint, value, prefix=f"{key}.")
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise ModelError(f"{key} is {value!r}; this version knows {', '.join(map(repr, get_args(hint)))}")
-        return value
-    if get_origin(hint) is Mapping:
-        if not isinstance(value, dict):
-            raise ModelError(f"{key} must be a table")
-        return {name: _checked(get_args(hint)[1], entry, key=f"{key}.{name}") for name, entry in value.items()}
-    if get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise ModelError(f"{key} must be a list")
-        return tuple(
-            _checked(get_args(hint)[0], entry, key=f"{key}[{number}]") for number, entry in enumerate(value, 1)
-        )
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
-        raise ModelError(f"{key} is {value!r}; it must be of type {getattr(hint, '__name__', hint)}")
-    return value
+        file.write(tomli_w.dumps(table).encode())

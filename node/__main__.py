@@ -33,11 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.mute()
     try:
         return int(options.run(options))
-    except ConfigError as error:
-        print("\n".join(f"error: {mistake}" for mistake in error.mistakes), file=sys.stderr)
-        return 2
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ConfigError, InputError) as error:
+        print("\n".join(f"error: {mistake}" for mistake in str(error).split("\n")), file=sys.stderr)
         return 2
     except NodeError as error:
         print(f"failed: {error}", file=sys.stderr)

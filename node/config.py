@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
+
+import tomli_w
 
 from node.domain import MESSAGE_KIND
 from node.errors import ConfigError
@@ -27,7 +29,6 @@ from node.settings_file import (
     between,
     one_of,
     setting,
-    to_lines,
     without_password,
 )
 
@@ -286,7 +287,12 @@ def servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
 def render(settings: Settings) -> str:
     """Write the effective settings as TOML, defaults included, without the password of a database."""
     storage = replace(settings.storage, database_url=without_password(settings.storage.database_url))
-    return "\n".join(to_lines(replace(settings, storage=storage))).strip() + "\n"
+    return tomli_w.dumps(asdict(replace(settings, storage=storage), dict_factory=_as_toml))
+
+
+def _as_toml(values: list[tuple[str, object]]) -> dict[str, object]:
+    """Leave out what is not set, which TOML cannot express, and write paths as texts."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values if value is not None}
 
 
 def _needed(table: Mapping[str, object]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import json
 import math
 import re
 import typing
@@ -181,23 +180,6 @@ class SettingsReader:
         return None if None in items else tuple(items)
 
 
-def to_lines(value: object, where: str = "") -> list[str]:
-    """Render a dataclass as TOML lines: plain keys first, then its tables; None values are left out."""
-    plain, tables = [], []
-    for item in dataclasses.fields(value):  # type: ignore[arg-type]  # always one of our dataclasses
-        name, inner = f"{where}.{item.name}".lstrip("."), getattr(value, item.name)
-        if inner is None:
-            continue
-        if dataclasses.is_dataclass(inner):
-            tables += ["", f"[{name}]", *to_lines(inner, name)]
-        elif isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
-            for table in inner:
-                tables += ["", f"[[{name}]]", *to_lines(table, name)]
-        else:
-            plain.append(f"{item.name} = {_toml(inner)}")
-    return plain + tables
-
-
 def _chosen(kinds: tuple[type, ...], value: object) -> type:
     """Return the form of a union: the one that the table's `type` names, else the first.
 
@@ -211,15 +193,3 @@ def _chosen(kinds: tuple[type, ...], value: object) -> type:
 def _type_of(kind: type) -> object:
     """Return the `type` of one form of a table: the default of that field."""
     return next(item.default for item in dataclasses.fields(kind) if item.name == "type")
-
-
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return str(value)
-        case tuple():
-            return "[" + ", ".join(_toml(item) for item in value) + "]"
-        case _:
-            return json.dumps(str(value))  # a JSON string is a TOML basic string

@@ -76,6 +76,7 @@ HOMES = {
     "starlette": ("node/service/http.py", "node/net/http_connections.py"),
     "structlog": ("node/log.py",),
     "tensorrt": ("models/engines/tensorrt_build.py", "models/engines/tensorrt_engine.py"),
+    "tomli_w": ("node/config.py", "models/manifest.py"),
     "torch": ("models/", "export/"),
     "uvicorn": ("node/net/http_connections.py",),
 }

@@ -51,6 +51,18 @@ def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path,
     assert not (tmp_path / "node").exists()
 
 
+def test_each_mistake_in_a_manifest_is_a_fault(tmp_path: Path, model: Path) -> None:
+    manifest = model / "manifest.toml"
+    manifest.write_text("color = 1\n" + manifest.read_text().replace("layers = 2", "layers = 0", 1))
+
+    checks = checked(with_model(tmp_path, model))
+
+    assert states(checks) == [CheckState.FAULT, CheckState.FAULT]
+    assert sorted(check.message.removeprefix(f"{manifest}: ").split()[0] for check in checks) == [
+        "color", "sizes.prompt_encoder.layers"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [("onnx/find.onnx", "run python -m export.build"), ("weights.safetensors", "weights.safetensors")],

@@ -121,6 +121,24 @@ def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, compl
         read_manifest(tmp_path)
 
 
+def test_every_mistake_in_a_manifest_is_listed_at_once(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest())
+    path = tmp_path / MANIFEST
+    text = path.read_text().replace('gray = "voi"', 'gray = "linear"\ncolor = 1').replace("std = 0.248\n", "")
+    path.write_text(text.replace("width = 768", 'width = "wide"').replace("temperature = 0.5", "temperature = 0", 1))
+
+    with pytest.raises(ModelError) as refused:
+        read_manifest(tmp_path)
+
+    assert sorted(str(refused.value).splitlines()) == [
+        f"{path}: color is unknown to this version; remove it, or use a newer program",
+        f"{path}: decisions.temperature (0.0) must be above 0 and finite",
+        f"{path}: gray is 'linear'; this version knows 'voi', 'mimic_jpg'",
+        f"{path}: input.std is missing; add it",
+        f"{path}: sizes.image_encoder.width is 'wide'; it must be of type integer",
+    ]
+
+
 def test_a_folder_without_manifest_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="name a model directory"):
         read_manifest(tmp_path)

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from models.bounds import require
 from models.errors import ModelError
 from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, NetworkSizes
-from models.training.settings import from_table, require
+from models.tables import read_table
 from models.training.stages import Stage
 
 ClassSet = Literal["chexpert", "vindr", "cig"]
@@ -159,7 +160,4 @@ def read_run(path: Path) -> Run:
         raise ModelError(f"{path} cannot be read ({error.strerror}); name a run file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not TOML ({error})") from error
-    run, mistakes = from_table(Run, table)
-    if run is None:
-        raise ModelError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
-    return run
+    return read_table(Run, table, path=path)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from models.bounds import require
 from models.losses import Answerer
-from models.training.settings import require
 
 Schedule = Literal["cosine", "late_decay"]
 Objective = Literal[

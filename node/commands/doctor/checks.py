@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from node.errors import ConfigError, NodeError, where
+from node.errors import NodeError, where
 
 
 class CheckState(StrEnum):
@@ -45,9 +45,7 @@ def run_check(name: str, look: Callable[[], Iterable[Check]]) -> tuple[Check, ..
     """Run one check; an exception becomes its fault."""
     try:
         return tuple(look())
-    except ConfigError as error:
-        return tuple(fault(name, mistake) for mistake in error.mistakes)
     except NodeError as error:
-        return (fault(name, str(error)),)
+        return tuple(fault(name, mistake) for mistake in str(error).split("\n"))
     except Exception as error:  # the boundary to this machine; the text of a foreign error may hold a password
         return (fault(name, f"cannot be checked: {where(error)}; this is a fault of the program, please report it"),)
