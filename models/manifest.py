@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from models.bounds import require_divisible, require_positive, require_size, require_unit
@@ -191,7 +192,9 @@ class InputRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionRule:
-    """How boxes are scored and merged when detection is measured (spec §9.2); the node does not change its boxes.
+    """How boxes are scored and suppressed when detection is measured (spec §9.2).
+
+    What the node reports is not changed by it: `Decisions` says how those boxes are merged.
 
     scored_by: the comparison of a box's content with the prompt; the detector's own score of the box; or the product of
     both
@@ -297,6 +300,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
             del table[key]
     if not manifest.decisions.measurements:
         del table["decisions"]["measurements"]
+    if manifest.decisions.merge_overlap == 1:
+        del table["decisions"]["merge_overlap"]
+    if manifest.decisions.most_boxes is None:
+        del table["decisions"]["most_boxes"]
     if manifest.detection == DetectionRule():
         del table["detection"]
     aside = directory / f".{MANIFEST}.{os.getpid()}"
@@ -359,6 +366,8 @@ def _checked(hint: object, value: object, *, key: str) -> object:
         )
     if hint is float and type(value) is int:
         return float(value)
+    if get_origin(hint) is UnionType:  # None is what TOML cannot say: the key is left out
+        hint = get_args(hint)[0]
     if type(value) is not hint:
         raise ModelError(f"{key} is {value!r}; it must be of type {getattr(hint, '__name__', hint)}")
     return value

@@ -53,7 +53,8 @@ class Sentence:
 
     key: the prompt it was generated for
     score: aggregated score of that prompt (spec §4.5)
-    boxes, box_scores: [box, 4] and [box]; those above the manifest's box threshold, otherwise the best one
+    boxes, box_scores: [box, 4] and [box]; those above the manifest's box threshold, merged as it says, otherwise
+    the best one
     """
 
     text: str

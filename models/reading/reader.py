@@ -30,6 +30,7 @@ from models.reading.answers import (
 )
 from models.reading.decision import State, Trusted, decide
 from models.reading.deduplicate import deduplicate, similarity_of
+from models.reading.fusion import fuse
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast, emphasize
 from models.reading.preprocess import Square, prepare, square
 from models.reading.tokenizers import (
@@ -293,11 +294,19 @@ class ChexReader:
         return decide(self.manifest.decisions, key, probability, trusted=self.trusted)
 
     def _visible(self, boxes: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the boxes above the box threshold, otherwise the best one; boxes: [box, 4], scores: [box]."""
-        chosen = np.flatnonzero(scores > self.manifest.decisions.box_threshold)
+        """Return the boxes above the box threshold, merged as the manifest says, otherwise the best one.
+
+        boxes: [box, 4], scores: [box], of one prompt
+        """
+        decisions = self.manifest.decisions
+        chosen = np.flatnonzero(scores > decisions.box_threshold)
         if not len(chosen):
             chosen = np.argmax(scores, keepdims=True)
-        return boxes[chosen], scores[chosen]
+        boxes, scores = boxes[chosen], scores[chosen]
+        if decisions.merge_overlap < 1:
+            boxes, scores = fuse(boxes, scores, overlap=decisions.merge_overlap)
+        best = np.sort(np.argsort(-scores, kind="stable")[: decisions.most_boxes])
+        return boxes[best], scores[best]
 
     def _answer_of_set(self, look: Look, places: Sequence[int], prompts: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set."""
