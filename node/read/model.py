@@ -19,7 +19,7 @@ from node.read.decoding import Radiograph
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
-    from models.reading.answers import ReaderPrompt
+    from models.reading.answers import Answer, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
 
@@ -56,6 +56,7 @@ class FilmAnswer:
     """The answer to one question.
 
     state: None for a region, which is neither present nor absent, and for words that the model never learned
+    boxes: where the network locates the prompt, none if it is absent; the box that was asked about, if there was one
     never_learned: those words; then there is no score, no sentence and no box
     """
 
@@ -250,17 +251,7 @@ class _NetworkReader:
             for question in questions
         ]
         answers = self._network.ask(self._network.look(image.gray), asked, reference=_to_network(prompts))
-        return [
-            FilmAnswer(
-                question=question,
-                sentence=answer.sentence,
-                score=answer.score,
-                state=None if answer.state is None else FindingState(answer.state),
-                boxes=_to_image(answer.boxes, answer.box_scores, image.framing),
-                never_learned=answer.never_learned,
-            )
-            for question, answer in zip(questions, answers, strict=True)
-        ]
+        return [_to_film(question, answer, image.framing) for question, answer in zip(questions, answers, strict=True)]
 
 
 def _to_network(prompts: PromptSet) -> tuple[ReaderPrompt, ...]:
@@ -269,6 +260,20 @@ def _to_network(prompts: PromptSet) -> tuple[ReaderPrompt, ...]:
     return tuple(
         ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
         for prompt in prompts.prompts
+    )
+
+
+def _to_film(question: FilmQuestion, answer: Answer, framing: Framing) -> FilmAnswer:
+    """Put an answer into pixels of the film. What is absent has no box, but for the box that was asked about."""
+    state = None if answer.state is None else FindingState(answer.state)
+    is_located = state is not FindingState.ABSENT or question.box is not None
+    return FilmAnswer(
+        question=question,
+        sentence=answer.sentence,
+        score=answer.score,
+        state=state,
+        boxes=_to_image(answer.boxes, answer.box_scores, framing) if is_located else (),
+        never_learned=answer.never_learned,
     )
 
 
