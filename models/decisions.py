@@ -35,6 +35,8 @@ class Decisions:
     review_band: width of the band below the threshold in which a finding is indeterminate
     box_threshold: score from which a box is reported
     region_threshold: positiveness above which a region's sentence is kept (spec §9.1.4)
+    merge_overlap: overlap (IoU) above which two reported boxes of one prompt are merged; 1 merges none, as published
+    most_boxes: the most boxes that are reported for one prompt, the best ones; None for all, as published
     """
 
     temperature: float
@@ -44,10 +46,14 @@ class Decisions:
     review_band: float
     box_threshold: float
     region_threshold: float
+    merge_overlap: float = 1.0
+    most_boxes: int | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature")
-        require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold")
+        require_unit(self, "default_threshold", "review_band", "box_threshold", "region_threshold", "merge_overlap")
+        if self.most_boxes is not None:
+            require_positive(self, "most_boxes")
         for key, threshold in self.thresholds.items():
             if not 0 <= threshold <= 1:
                 raise ValueError(f"thresholds.{key} ({threshold}) must lie in 0..1")

@@ -190,7 +190,9 @@ class InputRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionRule:
-    """How boxes are scored and merged when detection is measured (spec §9.2); the node does not change its boxes.
+    """How boxes are scored and suppressed when detection is measured (spec §9.2).
+
+    What the node reports is not changed by it: `Decisions` says how those boxes are merged.
 
     scored_by: the comparison of a box's content with the prompt; the detector's own score of the box; or the product of
     both
@@ -293,6 +295,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
             del table[key]
     if not manifest.decisions.measurements:
         del table["decisions"]["measurements"]
+    if manifest.decisions.merge_overlap == 1:
+        del table["decisions"]["merge_overlap"]
+    if manifest.decisions.most_boxes is None:
+        del table["decisions"]["most_boxes"]
     if manifest.detection == DetectionRule():
         del table["detection"]
     with replacing(directory / MANIFEST) as file:

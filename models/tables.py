@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from models.errors import ModelError
@@ -53,6 +54,8 @@ def _made(kind: type, table: object, *, prefix: str, mistakes: list[str]) -> obj
 
 def _checked(hint: object, value: object, *, key: str, mistakes: list[str]) -> object:
     """Convert a value to the type of its field; a value of another type is recorded as a mistake."""
+    if isinstance(hint, UnionType):  # None is what TOML cannot say: its key is left out
+        hint = get_args(hint)[0]
     origin, inner = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return _made(hint, value, prefix=f"{key}.", mistakes=mistakes)

@@ -241,6 +241,7 @@ class Finding:
 
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
+    boxes: none if it is absent; films that an earlier version read may still have them
     """
 
     prompt: str

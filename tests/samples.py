@@ -118,8 +118,8 @@ def finding(
 
 
 def absent(code: Code = PNEUMOTHORAX) -> Finding:
-    """Make a finding that the network denies; its best box is kept all the same."""
-    return finding(code, state=FindingState.ABSENT, probability=0.04, sentence=None, site=None, side=None)
+    """Make a finding that the network denies; it has no box."""
+    return finding(code, state=FindingState.ABSENT, probability=0.04, boxes=(), sentence=None, site=None, side=None)
 
 
 def uncalibrated(code: Code = EDEMA) -> Finding:

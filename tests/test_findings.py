@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from node.domain import Box, Code, Finding, FindingState, Prompt, PromptKind, PromptSet, ScoredBox, Side
+from node.domain import (
+    Box,
+    Code,
+    Finding,
+    FindingState,
+    GroundedSentence,
+    Prompt,
+    PromptKind,
+    PromptSet,
+    ScoredBox,
+    Side,
+)
 from node.read import findings
 from node.read.framing import Framing
 from node.read.model import PathologyAnswer, Reading
@@ -21,12 +32,12 @@ def prompt(*, side: Side | None = None, paired: bool = True, kind: PromptKind = 
     return Prompt(key="effusion", kind=kind, phrases=("a",), negatives=("b",), finding=code, side=side, paired=paired)
 
 
-def found(of: Prompt, *boxes: Box, sides_known: bool = True) -> Finding:
+def found(of: Prompt, *boxes: Box, sides_known: bool = True, state: FindingState = FindingState.PRESENT) -> Finding:
     """Make the finding of one prompt, with these boxes."""
     answer = PathologyAnswer(
         prompt=of.key,
         probability=0.7,
-        state=FindingState.PRESENT,
+        state=state,
         boxes=tuple(ScoredBox(box=box, score=0.5) for box in boxes),
         sentence=None,
     )
@@ -69,6 +80,34 @@ def test_a_phrase_that_names_a_side_gives_it_on_any_film(sides_known: bool) -> N
     finding = found(prompt(side=Side.LEFT), RIGHT, sides_known=sides_known)
 
     assert (finding.side, finding.boxes[0].side) == (Side.LEFT, Side.LEFT)
+
+
+@pytest.mark.parametrize("state", FindingState)
+def test_only_what_is_absent_has_no_box(state: FindingState) -> None:
+    finding = found(prompt(), RIGHT, LEFT, state=state)
+
+    assert (len(finding.boxes), finding.side) == ((0, None) if state == "absent" else (2, Side.BILATERAL))
+
+
+def test_an_absent_finding_keeps_the_side_of_its_prompt() -> None:
+    assert found(prompt(side=Side.LEFT), RIGHT, state=FindingState.ABSENT).side is Side.LEFT
+
+
+def test_only_the_sentence_of_an_absent_finding_loses_its_boxes() -> None:
+    states = {"edema": FindingState.ABSENT, "fracture": FindingState.INDETERMINATE}
+    where = (ScoredBox(box=RIGHT, score=0.5),)
+    reading = Reading(
+        sentences=tuple(
+            GroundedSentence(text="Words.", prompt=key, score=0.5, boxes=where)
+            for key in ("edema", "fracture", "left_lung")
+        ),
+        pathologies=tuple(
+            PathologyAnswer(prompt=key, probability=0.5, state=state, boxes=where, sentence=0)
+            for key, state in states.items()
+        ),
+    )
+
+    assert [sentence.boxes for sentence in findings.ground(reading)] == [(), where, where]
 
 
 @pytest.mark.parametrize("kind", [PromptKind.REGION, PromptKind.NO_FINDING])

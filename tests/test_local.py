@@ -63,6 +63,9 @@ def test_the_report_ties_findings_to_sentences_and_boxes(tmp_path: Path) -> None
     film = json.loads(json.dumps(report))["films"][0]
     left, top, right, bottom = film["analyzed"]
     assert [finding["state"] for finding in film["findings"]].count("present") >= 3
+    assert {bool(finding["boxes"]) for finding in film["findings"] if finding["state"] == "absent"} == {False}
+    absent = {finding["prompt"] for finding in film["findings"] if finding["state"] == "absent"}
+    assert {bool(said["boxes"]) for said in film["sentences"] if said["prompt"] in absent} == {False}
     for finding in film["findings"]:
         assert film["sentences"][finding["sentence"]]["text"]
         assert len(finding["code"]) == 3

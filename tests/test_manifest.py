@@ -95,6 +95,9 @@ def test_what_is_written_is_read(
         ("max_length = 128", "max_length = 1025", r"sizes\.generator\.max_length \(1025\) must not exceed"),
         ("temperature = 0.5", "temperature = 0", r"decisions\.temperature \(0\.0\) must be above 0"),
         ("review_band = 0.1", "review_band = 1.5", r"decisions\.review_band \(1\.5\) must lie in 0\.\.1"),
+        ("review_band = 0.1", "review_band = 0.1\nmerge_overlap = 1.5", r"decisions\.merge_overlap \(1\.5\) must lie"),
+        ("review_band = 0.1", "review_band = 0.1\nmost_boxes = 0", r"decisions\.most_boxes \(0\) must be above 0"),
+        ("review_band = 0.1", 'review_band = 0.1\nmost_boxes = "all"', r"most_boxes is 'all'; it must be of type int"),
         ("Edema = 0.4", "Edema = 4", r"decisions\.thresholds\.Edema \(4\.0\) must lie in 0\.\.1"),
         ("Edema = 0.4", 'Edema = "0.4"', r"decisions\.thresholds\.Edema is '0\.4'; it must be of type float"),
         ("max_sentences = 7", "max_sentences = 0", r"report\.max_sentences \(0\) must be above 0"),
@@ -184,6 +187,17 @@ def test_only_a_tuned_detection_is_written_to_the_manifest(tmp_path: Path) -> No
 
     assert read_manifest(tmp_path) == replace(manifest(), detection=rule)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
+
+
+def test_only_a_merging_of_boxes_is_written(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest())
+    text = (tmp_path / MANIFEST).read_text()
+    assert "merge_overlap" not in text and "most_boxes" not in text
+    merging = replace(manifest(), decisions=replace(manifest().decisions, merge_overlap=0.4, most_boxes=3))
+
+    write_manifest(tmp_path, merging)
+
+    assert read_manifest(tmp_path) == merging
 
 
 @pytest.mark.parametrize("wrong", [{"scales": {"edema": 0.0}}, {"overlap": 1.1}, {"temperature": 0.0}])

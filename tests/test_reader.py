@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,121 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.decisions import Decisions
-from models.engines import IntArray, Patches, Regions
 from models.errors import ModelError
-from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
+from models.manifest import ReportRule
 from models.reading.answers import FilmReading, FloatArray, Question, ReaderPrompt
-from models.reading.decision import Trusted
 from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
 from models.reading.reader import ChexReader
 from models.reading.speech import printable
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_END,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
+from tests.scripted_engine import (
+    EDEMA,
+    FRACTURE,
+    LEFT,
+    NORMAL,
+    PROMPTS,
+    RIGHT,
+    SENTENCES,
+    ScriptedEngine,
+    feature_of,
+    reader_of,
 )
-
-EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
-FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
-NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
-LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
-RIGHT = ReaderPrompt(key="right_lung", kind="region", phrases=("Right lung",))
-
-PROMPTS = PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
-SENTENCES = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
-DIM = 6
-
-
-def _feature(probability: float) -> FloatArray:
-    """A feature that is judged so at temperature 1, between positive = axis 0 and negative = axis 1."""
-    angle = np.arccos(np.log(probability / (1 - probability)) / np.sqrt(2)) - np.pi / 4
-    return np.array([np.cos(angle), np.sin(angle), 0, 0, 0, 0], dtype=np.float32)
-
-
-@dataclass
-class ScriptedEngine:
-    """Keeps the `Engine` protocol; says what it was told to say.
-
-    probabilities: of the prompts, in order; said: what is generated for them
-    likeness: the axis of a sentence's embedding; other phrases are positive, or negative when they say no
-    heard: the features that were put into words
-    """
-
-    probabilities: Sequence[float]
-    said: Sequence[str]
-    scores: FloatArray | None = None
-    likeness: dict[str, int] = field(default_factory=dict)
-    heard: list[FloatArray] = field(default_factory=list)
-    name: str = "scripted"
-
-    def encode_image(self, pixels: FloatArray) -> Patches:
-        films = np.zeros((len(pixels), 4, DIM), dtype=np.float32)
-        return Patches(features=films, positions=films, cls=films[:, 0])
-
-    def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        axes = {PROMPTS.encode([text]).tobytes(): axis for text, axis in self.likeness.items()}
-        negative = {PROMPTS.encode([text]).tobytes() for text in ("No edema", "No fracture", "Abnormal")}
-        return np.eye(DIM, dtype=np.float32)[
-            [axes.get(row.tobytes(), int(row.tobytes() in negative)) for row in tokens]
-        ]
-
-    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
-        count = prompts.shape[1]
-        scores = np.full((count, 3), 0.25, dtype=np.float32) if self.scores is None else self.scores
-        boxes = np.linspace(0.1, 0.9, count * 12, dtype=np.float32).reshape(1, count, 3, 4)
-        features = np.stack([_feature(probability) for probability in self.probabilities])
-        # Axis 5 carries the number of the prompt; it is far too small to be judged.
-        features[:, 5] = np.arange(count) * 1e-5
-        return Regions(
-            boxes=boxes,
-            scores=scores[np.newaxis],
-            aggregated_scores=scores.max(axis=1)[np.newaxis],
-            features=features[np.newaxis],
-        )
-
-    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        raise NotImplementedError("no test asks this engine about boxes")
-
-    def write(self, features: FloatArray) -> IntArray:
-        self.heard.extend(features)
-        ids = [SENTENCES.encode(self.said[round(float(feature[5]) * 1e5)]) for feature in features]
-        rows = np.full((len(ids), 1 + max(map(len, ids))), SENTENCE_END, dtype=np.int64)
-        for row, sentence in zip(rows, ids, strict=True):
-            row[1 : 1 + len(sentence)] = sentence
-        return rows
-
-
-def _reader(engine: ScriptedEngine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:
-    manifest = Manifest(
-        name="scripted",
-        version="1",
-        licence="",
-        trained_on="",
-        intended_use="",
-        gray="voi",
-        input=InputRule(size=224, mean=0.5, std=0.25, resize="direct"),
-        sizes=PUBLISHED_SIZES,
-        decisions=Decisions(
-            temperature=1.0,
-            default_threshold=0.6,
-            thresholds={"fracture": 0.7},
-            review_band=0.1,
-            box_threshold=0.5,
-            region_threshold=0.5,
-        ),
-        report=rule or ReportRule(),
-        files={"weights.safetensors": "0" * 64},
-    )
-    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted=trusted)
 
 
 def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | None = None) -> FilmReading:
-    reader = _reader(engine, rule)
+    reader = reader_of(engine, rule)
     return reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), prompts)
 
 
@@ -143,7 +49,7 @@ def test_a_finding_is_present_from_its_threshold_on(probability: float, state: s
 
 def test_an_unmeasured_threshold_calls_nothing_present() -> None:
     engine = ScriptedEngine([0.8, 0.51, 0.49], ["One", "Two", "Three"])
-    reader = _reader(engine, trusted="real")
+    reader = reader_of(engine, trusted="real")
 
     reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE, NORMAL])
 
@@ -157,7 +63,7 @@ def test_a_threshold_of_its_own_replaces_the_default() -> None:
 
 
 def test_a_threshold_without_a_judged_prompt_is_named_by_its_key() -> None:
-    reader = _reader(ScriptedEngine([], []))
+    reader = reader_of(ScriptedEngine([], []))
     region = ReaderPrompt(key="fracture", kind="region", phrases=("Site of the fracture",))
 
     reader.check([EDEMA, FRACTURE])
@@ -169,7 +75,7 @@ def test_a_threshold_without_a_judged_prompt_is_named_by_its_key() -> None:
 @pytest.mark.parametrize("words, fits", [(75, True), (76, False)])
 @pytest.mark.parametrize("place", ["phrases", "negatives"])
 def test_a_prompt_too_long_for_the_network_is_named_by_its_key(words: int, fits: bool, place: str) -> None:
-    reader = _reader(ScriptedEngine([], []))
+    reader = reader_of(ScriptedEngine([], []))
     phrases = ("Fine", "heart " * words)
     named = replace(EDEMA, key="long")
     prompt = replace(named, phrases=phrases) if place == "phrases" else replace(named, negatives=phrases)
@@ -242,7 +148,7 @@ def test_without_emphasis_the_generator_hears_what_was_found() -> None:
     _read(engine, EDEMA, FRACTURE)
 
     assert np.array([feature[:5] for feature in engine.heard]) == pytest.approx(
-        np.array([_feature(0.8)[:5], _feature(0.2)[:5]])
+        np.array([feature_of(0.8)[:5], feature_of(0.2)[:5]])
     )
 
 
@@ -252,7 +158,7 @@ def test_emphasis_tells_the_generator_only_what_was_decided() -> None:
     _read(engine, EDEMA, FRACTURE, NORMAL, LEFT, rule=ReportRule(emphasis=0.5))
 
     steps = [
-        float((heard - _feature(value))[0]) for heard, value in zip(engine.heard, (0.8, 0.65, 0.2, 0.8), strict=True)
+        float((heard - feature_of(value))[0]) for heard, value in zip(engine.heard, (0.8, 0.65, 0.2, 0.8), strict=True)
     ]
     assert steps == pytest.approx([0.5 / 2**0.5, 0.0, -0.5 / 2**0.5, 0.0], abs=1e-4)
 
@@ -363,7 +269,7 @@ def test_a_question_that_has_no_answer_is_refused(
 def test_a_question_too_long_for_the_network_is_refused(
     box: tuple[float, float, float, float] | None,
 ) -> None:
-    reader = _reader(ScriptedEngine([0.5], ["Words"]))
+    reader = reader_of(ScriptedEngine([0.5], ["Words"]))
     film = reader.look(np.zeros((300, 300), dtype=np.float32))
 
     with pytest.raises(ValueError, match=r"longer than the network reads \(75 tokens"):
@@ -371,7 +277,7 @@ def test_a_question_too_long_for_the_network_is_refused(
 
 
 def test_a_question_is_refused_if_only_its_opposite_is_too_long() -> None:
-    reader = _reader(ScriptedEngine([0.5], ["Words"]))
+    reader = reader_of(ScriptedEngine([0.5], ["Words"]))
     film = reader.look(np.zeros((300, 300), dtype=np.float32))
 
     assert len(reader.ask(film, [Question(prompt="heart " * 74)])) == 1
@@ -389,7 +295,7 @@ def test_tokens_are_reported_without_end_marks() -> None:
     heard: list[tuple[int, float]] = []
     engine = ScriptedEngine(probabilities=[0.7, 0.7], said=["There is edema.", "No."])
     note = heard.append
-    reader = ChexReader(_reader(engine).manifest, engine, PROMPTS, SENTENCES, on_written=lambda *said: note(said))
+    reader = ChexReader(reader_of(engine).manifest, engine, PROMPTS, SENTENCES, on_written=lambda *said: note(said))
 
     reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE])
 

@@ -55,7 +55,8 @@ class Sentence:
     key: the prompt it was generated for
     by: "rule" for a sentence made by rule, because what was generated did not say what was decided
     score: aggregated score of that prompt (spec §4.5)
-    boxes, box_scores: [box, 4] and [box]; those above the manifest's box threshold, otherwise the best one
+    boxes, box_scores: [box, 4] and [box]; those above the manifest's box threshold, merged as it says, otherwise
+    the best one
     """
 
     text: str

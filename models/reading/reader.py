@@ -30,6 +30,7 @@ from models.reading.answers import (
 )
 from models.reading.checking import Decided, Settled, SideOf, answer_in_words
 from models.reading.decision import State, Trusted, decide, is_trusted
+from models.reading.fusion import fuse
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
@@ -246,11 +247,19 @@ class ChexReader:
         return decide(self.manifest.decisions, key, probability, trusted=self.trusted)
 
     def _visible(self, boxes: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the boxes above the box threshold, otherwise the best one; boxes: [box, 4], scores: [box]."""
-        chosen = np.flatnonzero(scores > self.manifest.decisions.box_threshold)
+        """Return the boxes above the box threshold, merged as the manifest says, otherwise the best one.
+
+        boxes: [box, 4], scores: [box], of one prompt
+        """
+        decisions = self.manifest.decisions
+        chosen = np.flatnonzero(scores > decisions.box_threshold)
         if not len(chosen):
             chosen = np.argmax(scores, keepdims=True)
-        return boxes[chosen], scores[chosen]
+        boxes, scores = boxes[chosen], scores[chosen]
+        if decisions.merge_overlap < 1:
+            boxes, scores = fuse(boxes, scores, overlap=decisions.merge_overlap)
+        best = np.sort(np.argsort(-scores, kind="stable")[: decisions.most_boxes])
+        return boxes[best], scores[best]
 
     def _answer_of_set(
         self, look: Look, places: Sequence[int], prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None

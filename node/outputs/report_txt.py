@@ -34,7 +34,7 @@ def _film(film: Film) -> Iterator[str]:
 def _finding(finding: Finding) -> Iterator[str]:
     """Yield a finding with its probability and, unless it is absent, its side, sentence and boxes.
 
-    The side of an absent finding is only that of its best box: stating it would seem to exclude the other side.
+    Stating the side of an absent finding would seem to exclude the other side.
     """
     name, probability = short_text(finding.code.meaning), f"probability {finding.probability:.2f}"
     if finding.state is FindingState.ABSENT:

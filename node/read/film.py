@@ -69,7 +69,7 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         columns=image.framing.columns,
         rows=image.framing.rows,
         analyzed=image.framing.analyzed,
-        sentences=reading.sentences,
+        sentences=findings.ground(reading),
         withheld=reading.withheld,
         findings=findings.find(
             reading,

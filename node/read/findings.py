@@ -1,5 +1,7 @@
 """Turn the network's answers into findings: codes from the prompt set, a side and a tracking UID for each box.
 
+What is absent has no box, and neither has its sentence: a box says where something is.
+
 Pure functions. A finding is made from a pathology prompt's key, never from generated text or from a region prompt. If
 the prompt states a side, every box has that side. Otherwise the side follows from the position of the box, for a paired
 site on a film that states its sides.
@@ -7,7 +9,21 @@ site on a film that states its sides.
 
 from __future__ import annotations
 
-from node.domain import Box, Finding, FindingBox, ModelIdentity, Prompt, PromptKind, PromptSet, Side, derive_uid
+from dataclasses import replace
+
+from node.domain import (
+    Box,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    ModelIdentity,
+    Prompt,
+    PromptKind,
+    PromptSet,
+    Side,
+    derive_uid,
+)
 from node.read.decoding import side_of
 from node.read.framing import Framing
 from node.read.model import PathologyAnswer, Reading
@@ -28,6 +44,14 @@ def find(
     )
 
 
+def ground(reading: Reading) -> tuple[GroundedSentence, ...]:
+    """Return the sentences of a film; a sentence made for a finding that is absent keeps no box."""
+    absent = {answer.prompt for answer in reading.pathologies if answer.state is FindingState.ABSENT}
+    return tuple(
+        replace(sentence, boxes=()) if sentence.prompt in absent else sentence for sentence in reading.sentences
+    )
+
+
 def _finding(
     answer: PathologyAnswer, prompt: Prompt, source: str, framing: Framing | None, model: ModelIdentity
 ) -> Finding:
@@ -40,13 +64,13 @@ def _finding(
             tracking_uid=_tracking_uid(source, prompt.key, scored.box, model),
             side=prompt.side or (side_of(scored.box, framing) if prompt.paired and framing is not None else None),
         )
-        for scored in answer.boxes
+        for scored in (() if answer.state is FindingState.ABSENT else answer.boxes)
     )
     return Finding(
         prompt=prompt.key,
         code=prompt.finding,
         site=prompt.site,
-        side=together([box.side for box in boxes]),
+        side=prompt.side or together([box.side for box in boxes]),
         probability=answer.probability,
         state=answer.state,
         boxes=boxes,

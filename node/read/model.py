@@ -29,7 +29,7 @@ from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
-    from models.reading.answers import ReaderPrompt
+    from models.reading.answers import Answer, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
 
@@ -67,6 +67,7 @@ class FilmAnswer:
     """The answer to one question.
 
     state: None for a region, which is neither present nor absent, and for words that the model never learned
+    boxes: where the network locates the prompt, none if it is absent; the box that was asked about, if there was one
     never_learned: those words; then there is no score, no sentence and no box
     """
 
@@ -283,18 +284,7 @@ class _NetworkReader:
             reference=_to_network(prompts),
             side_of=_side_of if image.sides_known else None,
         )
-        return [
-            FilmAnswer(
-                question=question,
-                sentence=answer.sentence,
-                score=answer.score,
-                state=None if answer.state is None else FindingState(answer.state),
-                boxes=_to_image(answer.boxes, answer.box_scores, image.framing),
-                by=answer.by,
-                never_learned=answer.never_learned,
-            )
-            for question, answer in zip(questions, answers, strict=True)
-        ]
+        return [_to_film(question, answer, image.framing) for question, answer in zip(questions, answers, strict=True)]
 
 
 def _side_of(x: float, width: float) -> Literal["left", "right"] | None:
@@ -309,6 +299,21 @@ def _to_network(prompts: PromptSet) -> tuple[ReaderPrompt, ...]:
     return tuple(
         ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
         for prompt in prompts.prompts
+    )
+
+
+def _to_film(question: FilmQuestion, answer: Answer, framing: Framing) -> FilmAnswer:
+    """Put an answer into pixels of the film. What is absent has no box, but for the box that was asked about."""
+    state = None if answer.state is None else FindingState(answer.state)
+    is_located = state is not FindingState.ABSENT or question.box is not None
+    return FilmAnswer(
+        question=question,
+        sentence=answer.sentence,
+        score=answer.score,
+        state=state,
+        boxes=_to_image(answer.boxes, answer.box_scores, framing) if is_located else (),
+        by=answer.by,
+        never_learned=answer.never_learned,
     )
 
 

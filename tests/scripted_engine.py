@@ -1,0 +1,120 @@
+"""An engine that answers from a script, and prompts to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from models.decisions import Decisions
+from models.engines import IntArray, Patches, Regions
+from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
+from models.reading.answers import FloatArray, ReaderPrompt
+from models.reading.decision import Trusted
+from models.reading.reader import ChexReader
+from models.reading.tokenizers import (
+    PROMPT_VOCABULARY,
+    SENTENCE_END,
+    SENTENCE_MERGES,
+    SENTENCE_VOCABULARY,
+    VOCABULARIES,
+    PromptTokenizer,
+    SentenceTokenizer,
+)
+
+EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
+FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
+NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
+LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
+RIGHT = ReaderPrompt(key="right_lung", kind="region", phrases=("Right lung",))
+
+PROMPTS = PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
+SENTENCES = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+DIM = 6
+
+
+def feature_of(probability: float) -> FloatArray:
+    """A feature that is judged so at temperature 1, between positive = axis 0 and negative = axis 1."""
+    angle = np.arccos(np.log(probability / (1 - probability)) / np.sqrt(2)) - np.pi / 4
+    return np.array([np.cos(angle), np.sin(angle), 0, 0, 0, 0], dtype=np.float32)
+
+
+@dataclass
+class ScriptedEngine:
+    """Keeps the `Engine` protocol; says what it was told to say.
+
+    probabilities: of the prompts, in order; said: what is generated for them
+    scores, boxes: of every prompt, [prompt, box] and [prompt, box, 4]
+    likeness: the axis of a sentence's embedding; other phrases are positive, or negative when they say no
+    heard: the features that were put into words
+    """
+
+    probabilities: Sequence[float]
+    said: Sequence[str]
+    scores: FloatArray | None = None
+    likeness: dict[str, int] = field(default_factory=dict)
+    heard: list[FloatArray] = field(default_factory=list)
+    name: str = "scripted"
+    boxes: FloatArray | None = None
+
+    def encode_image(self, pixels: FloatArray) -> Patches:
+        films = np.zeros((len(pixels), 4, DIM), dtype=np.float32)
+        return Patches(features=films, positions=films, cls=films[:, 0])
+
+    def encode_prompts(self, tokens: IntArray) -> FloatArray:
+        axes = {PROMPTS.encode([text]).tobytes(): axis for text, axis in self.likeness.items()}
+        negative = {PROMPTS.encode([text]).tobytes() for text in ("No edema", "No fracture", "Abnormal")}
+        return np.eye(DIM, dtype=np.float32)[
+            [axes.get(row.tobytes(), int(row.tobytes() in negative)) for row in tokens]
+        ]
+
+    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
+        count = prompts.shape[1]
+        scores = np.full((count, 3), 0.25, dtype=np.float32) if self.scores is None else self.scores
+        boxes = np.linspace(0.1, 0.9, count * 12, dtype=np.float32).reshape(count, 3, 4)
+        features = np.stack([feature_of(probability) for probability in self.probabilities])
+        # Axis 5 carries the number of the prompt; it is far too small to be judged.
+        features[:, 5] = np.arange(count) * 1e-5
+        return Regions(
+            boxes=(boxes if self.boxes is None else self.boxes)[np.newaxis],
+            scores=scores[np.newaxis],
+            aggregated_scores=scores.max(axis=1)[np.newaxis],
+            features=features[np.newaxis],
+        )
+
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
+        raise NotImplementedError("no test asks this engine about boxes")
+
+    def write(self, features: FloatArray) -> IntArray:
+        self.heard.extend(features)
+        ids = [SENTENCES.encode(self.said[round(float(feature[5]) * 1e5)]) for feature in features]
+        rows = np.full((len(ids), 1 + max(map(len, ids))), SENTENCE_END, dtype=np.int64)
+        for row, sentence in zip(rows, ids, strict=True):
+            row[1 : 1 + len(sentence)] = sentence
+        return rows
+
+
+def reader_of(engine: ScriptedEngine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:
+    """Make a reader of the engine, whose fracture has a threshold of its own."""
+    manifest = Manifest(
+        name="scripted",
+        version="1",
+        licence="",
+        trained_on="",
+        intended_use="",
+        gray="voi",
+        input=InputRule(size=224, mean=0.5, std=0.25, resize="direct"),
+        sizes=PUBLISHED_SIZES,
+        decisions=Decisions(
+            temperature=1.0,
+            default_threshold=0.6,
+            thresholds={"fracture": 0.7},
+            review_band=0.1,
+            box_threshold=0.5,
+            region_threshold=0.5,
+        ),
+        report=rule or ReportRule(),
+        files={"weights.safetensors": "0" * 64},
+    )
+    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted=trusted)
