@@ -237,7 +237,7 @@ class WithheldSentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one pathology prompt, without a box if absent; made from the prompt's key, never from generated text.
+    """The answer to one pathology prompt; made from the prompt's key, never from generated text. No box if absent.
 
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side

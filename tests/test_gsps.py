@@ -122,10 +122,10 @@ def test_each_box_is_a_closed_unfilled_line_with_a_label() -> None:
         "Support devices",
     ]
     assert [item.UnformattedTextValue for item in boxes.TextObjectSequence] == [
-        "Pleural effusion 0.83",
-        "Pulmonary edema 0.41 (review)",
-        "Pulmonary edema 0.41 (review)",
-        "Support devices 0.50",
+        "Right pleural effusion 83 %",
+        "Pulmonary edema 41 % (review)",
+        "Pulmonary edema 41 % (review)",
+        "Support devices 50 %",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import timedelta
 
 import hl7
@@ -17,7 +18,7 @@ from node.dicom import identity
 from node.domain import Film, FindingState, OutputObject, Report
 from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
-from node.outputs import oru
+from node.outputs import impression, oru
 from tests import samples
 
 SR = OutputObject(
@@ -53,8 +54,11 @@ def observations(whole: Message, kind: str) -> list[Segment]:
     return [segment for segment in whole.named("OBX") if segment.text(2) == kind]
 
 
-def lines(segment: Segment) -> list[str]:
-    return segment.fields[5].split("~")
+def lines(whole: Message, code: str) -> list[str]:
+    """Return the lines of a text: one OBX each, numbered from 1."""
+    found = [segment for segment in observations(whole, "TX") if segment.text(3) == code]
+    assert [segment.text(4) for segment in found] == [str(number) for number in range(1, len(found) + 1)]
+    return [segment.text(5) for segment in found]
 
 
 @pytest.mark.parametrize("films", [(samples.several(), samples.unread(2)), (samples.film(),), (samples.unread(1),)])
@@ -87,11 +91,16 @@ def test_the_header_says_version_character_set_and_local_time() -> None:
     ]  # fmt: skip
 
 
-def test_the_research_label_comes_first_and_all_is_preliminary() -> None:
+def test_the_impression_comes_first_and_all_is_preliminary() -> None:
     whole = message(samples.several(), samples.unread(2))
     all_of_them = list(whole.named("OBX"))
 
-    assert lines(all_of_them[0])[0].startswith(identity.RESEARCH_LABEL)
+    assert all_of_them[0].components(3) == ("19005-8", "Impressions", "LN")
+    assert all_of_them[0].text(5) == f"{identity.RESEARCH_LABEL}: Film 1 of 2: Right pleural effusion, 83 %"
+    said = " ".join(line.strip() for line in lines(whole, "19005-8"))
+    assert said.endswith(
+        " ".join(map(str.strip, impression.of_report(samples.report(samples.several(), samples.unread(2)))))
+    )
     assert [segment.text(1) for segment in all_of_them] == [str(number) for number in range(1, len(all_of_them) + 1)]
     assert {segment.text(11) for segment in all_of_them} == {"P"}
     assert only(whole, "OBR").text(25) == "P"
@@ -102,15 +111,16 @@ def test_every_finding_names_its_state_probability_and_film() -> None:
     findings = samples.several().findings
 
     coded, numbers = observations(whole, "CWE"), observations(whole, "NM")
-    assert [segment.text(3) for segment in coded] == [finding.code.value for finding in findings]
-    assert [segment.text(5, 2) for segment in coded] == [
-        "Present",
-        "Indeterminate",
-        "Present",
-        "Not reported, may have been missed",
-    ]
-    assert [float(segment.text(5)) for segment in numbers] == [finding.probability for finding in findings]
-    assert {segment.text(6) for segment in numbers} == {"1"}
+    states = {
+        FindingState.PRESENT: "Present",
+        FindingState.INDETERMINATE: "Indeterminate",
+        FindingState.ABSENT: "Not reported, may have been missed",
+    }
+    by_urgency = impression.by_urgency(findings)
+    assert [segment.text(3) for segment in coded] == [finding.code.value for finding in by_urgency]
+    assert [segment.text(5, 2) for segment in coded] == [states[finding.state] for finding in by_urgency]
+    assert [segment.text(5) for segment in numbers] == ["4", "83", "41", "50"]
+    assert {segment.components(6) for segment in numbers} == {("%", "percent", "UCUM")}
     assert {segment.text(4) for segment in (*coded, *numbers)} == {"2"}
 
 
@@ -131,7 +141,7 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
     (coded,) = observations(whole, "CWE")
     assert coded.text(5, 9) == "Not reported (below threshold; may have been missed)"
     assert not any(segment.text(8) for segment in whole.named("OBX"))  # no flag: N would be normal
-    said = " ".join(" ".join(map(str.strip, lines(segment))) for segment in observations(whole, "TX"))
+    said = " ".join(segment.text(5).strip() for segment in observations(whole, "TX"))
     assert "This is not a report of a normal film" in said
     assert said.lower().count("normal") == said.count("not a report of a normal film")
 
@@ -139,7 +149,7 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
 def test_a_film_that_was_not_read_says_why() -> None:
     whole = message(samples.unread(1))
 
-    said = " ".join(lines(observations(whole, "TX")[1]))
+    said = " ".join(line.strip() for line in lines(whole, "19005-8"))
     assert "Not processed: its pixel data could not be decoded" in said
     assert observations(whole, "CWE") == observations(whole, "NM") == []
 
@@ -147,10 +157,36 @@ def test_a_film_that_was_not_read_says_why() -> None:
 def test_the_analyzed_square_and_the_sentences_are_told() -> None:
     whole = message()
 
-    label, film, report = observations(whole, "TX")
-    assert "Analyzed was the square of columns 120 to 1880, rows 0 to 1760" in " ".join(lines(film))
-    assert any("Small right pleural effusion." in line for line in lines(report))
-    assert all(len(line) <= 90 for segment in (label, film, report) for line in lines(segment))
+    report = lines(whole, "18748-4")
+    assert "Analyzed was the square of columns 120 to 1880, rows 0 to 1760" in " ".join(map(str.strip, report))
+    assert any("Small right pleural effusion." in line for line in report)
+    assert all(0 < len(segment.text(5)) <= 90 for segment in observations(whole, "TX"))
+    assert not any("~" in segment.fields[5] for segment in whole.named("OBX"))  # some receivers show the first only
+
+
+def test_no_two_observations_have_the_same_code_and_sub_id() -> None:
+    whole = message(samples.several(), samples.unread(2), samples.film(3, findings=(samples.finding(),)))
+
+    named = [(segment.fields[3], segment.text(4)) for segment in whole.named("OBX")]
+
+    assert len(set(named)) == len(named)
+    films = [segment for segment in observations(whole, "ST") if segment.text(3, 2) == "Film SOP Instance UID"]
+    assert [(segment.text(4), segment.text(5)) for segment in films] == [
+        (str(number), samples.film_uid(number)) for number in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize("state", FindingState)
+def test_a_probability_has_the_same_code_in_every_state(state: FindingState) -> None:
+    (number,) = observations(message(samples.film(findings=(samples.finding(state=state),))), "NM")
+
+    assert number.components(3) == ("P60046008", "Pleural effusion, AI probability", "99CHEX")
+    assert (number.text(5), number.text(6)) == ("83", "%")
+
+
+def test_every_observation_has_the_time_of_the_films() -> None:
+    assert {segment.text(14) for segment in message().named("OBX")} == {"20240131101530"}
+    assert {segment.text(14) for segment in message(header=samples.bare()).named("OBX")} == {""}
 
 
 def test_the_structured_report_is_named_where_there_is_one() -> None:
@@ -201,8 +237,19 @@ def test_prefix_and_suffix_change_places() -> None:
 def test_what_is_not_known_of_a_patient_stays_empty() -> None:
     patient = only(message(header=samples.bare()), "PID")
 
-    assert (patient.text(3), patient.text(7), patient.text(8)) == ("", "", "")
+    assert (patient.text(7), patient.text(8)) == ("", "")
     assert patient.components(5)[6] == "U"
+
+
+def test_a_film_without_a_patients_number_gets_one_of_its_study() -> None:
+    first, again = (only(message(header=header), "PID").components(3) for header in (samples.bare(), samples.bare()))
+
+    number, *others = first
+    assert first == again
+    assert re.fullmatch(r"S[0-9A-F]{14}", number)
+    assert others == ["", "", identity.PROGRAM, "U"]
+    (_, content) = written(header=samples.bare())
+    assert parse_message(content.decode(), validation_level=VALIDATION_LEVEL.STRICT).validate()
 
 
 def test_the_same_report_is_the_same_message_at_any_time() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from node.domain import Box, Film, FindingState
-from node.outputs import overlay
+from node.domain import Box, Film, FindingState, Side
+from node.outputs import impression, overlay
 from node.outputs.label_placement import place
 from tests import samples
 from tests.samples import EDEMA, absent, film, finding
@@ -61,9 +63,29 @@ def test_an_indeterminate_box_is_dashed_in_another_color() -> None:
 
 
 def test_absent_findings_are_not_drawn() -> None:
-    with_absent = overlay.draw(GRAY, film(findings=(absent(),)))
+    boxless = replace(absent(), boxes=())
 
-    assert np.array_equal(np.asarray(with_absent), np.asarray(overlay.draw(GRAY, film())))
+    drawn, without = (np.asarray(overlay.draw(GRAY, film(findings=(found,)))) for found in (absent(), boxless))
+
+    assert np.array_equal(drawn, without)
+
+
+def test_the_impression_is_written_below_the_film(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = film(findings=(finding(), finding(EDEMA, state=FindingState.UNCALIBRATED, side=Side.BILATERAL)))
+    written: list[str] = []
+    whole = ImageDraw.ImageDraw.text
+
+    def text(canvas: ImageDraw.ImageDraw, xy: tuple[float, float], value: str, **style: object) -> None:
+        written.append(value)
+        whole(canvas, xy, value, **style)  # type: ignore[arg-type]  # handed through as it came
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+    overlay.draw(GRAY, of)
+
+    assert "Right pleural effusion 83 %" in written  # the label of the box
+    caption = written[written.index("AI RESEARCH - NOT FOR DIAGNOSIS") + 1 :]
+    assert caption[:2] == impression.of_film(of)[:2]
+    assert "yellow dashes: to be reviewed" in caption[-1]
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(1, 1), (32, 48), (3, 900), (4000, 20)])

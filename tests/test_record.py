@@ -23,7 +23,7 @@ from node.domain import (
     ScoredBox,
     Side,
 )
-from node.outputs import report_json, report_txt, wording
+from node.outputs import impression, report_json, report_txt, wording
 from tests import samples
 from tests.samples import absent, film, finding, report, several, unread
 
@@ -138,8 +138,10 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
     for film_ in (read, left):
         assert film_.keys() == {
             *("source", "status", "reason", "notes", "columns", "rows", "analyzed"),
-            *("sentences", "findings", "withheld"),
+            *("sentences", "findings", "withheld", "impression"),
         }
+    assert read["impression"][0] == "Right pleural effusion, 83 %"
+    assert left["impression"] == [wording.not_processed(unread(2, Reason.OWN_OBJECT))]
     assert read["findings"]
     for found in read["findings"]:
         assert found.keys() == {"prompt", "code", "laterality", "probability", "state", "sentence", "boxes"}
@@ -161,16 +163,19 @@ def test_the_text_gives_no_side_to_what_was_not_seen() -> None:
 
     rendered = report_txt.render(report(film(findings=(lesion,), sentences=False)))
 
-    assert "Pleural effusion: probability 0.04" in rendered
+    assert "Pleural effusion: probability 4 %" in rendered
     assert "left" not in rendered
 
 
-def test_the_text_says_first_what_it_is() -> None:
+def test_the_text_says_first_what_was_found_and_last_by_whom() -> None:
     rendered = report_txt.render(report(several()))
 
-    assert rendered.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
-    assert "phantom 1.2.0" in rendered
-    assert "chexpert14" in rendered
+    first, origin = rendered.split("\n\nFilm 1 of 1\n")
+    assert first == "\n".join(("AI RESEARCH - NOT FOR DIAGNOSIS", *impression.of_film(several())))
+    origin = origin[origin.index("\nAbout this report\n") :]
+    for version in ("phantom 1.2.0", "chexpert14", samples.STUDY, samples.film_uid(1)):
+        assert version in origin
+        assert version not in rendered.removesuffix(origin)
 
 
 def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
@@ -178,7 +183,7 @@ def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
 
     [sentence] = [line for line in lines if "The left lung is clear." in line]
     assert "columns 1000 to 1700, rows 200 to 1500" in sentence
-    place = next(index for index, line in enumerate(lines) if "Pleural effusion, right: probability 0.83" in line)
+    place = next(index for index, line in enumerate(lines) if "Pleural effusion, right: probability 83 %" in line)
     assert lines[place + 1].strip() == "sentence [1]"
     assert "columns 150 to 700, rows 900 to 1700" in lines[place + 2]
 
@@ -186,9 +191,10 @@ def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
 def test_the_text_lists_findings_by_state() -> None:
     rendered = report_txt.render(report(several()))
 
-    places = [rendered.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
+    details = rendered[rendered.index("Film 1 of 1") :]
+    places = [details.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
     assert places == sorted(places)
-    assert rendered.index("Not reported (") < rendered.index("Pneumothorax: probability 0.04")
+    assert details.index("Not reported (") < details.index("Pneumothorax: probability 4 %")
 
 
 @pytest.mark.parametrize("reason", Reason)

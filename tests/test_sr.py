@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.domain import Box, Code, FindingState, GroundedSentence, Reason, Report, Side
-from node.outputs import wording
+from node.outputs import impression, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.outputs.sr.findings import probability_name
@@ -26,6 +26,7 @@ ONE = report(film(findings=(finding(), absent())))
 NONE = report(film(findings=(absent(),)))
 NOT_PROCESSED = report(unread(1), unread(2, Reason.LATERAL))
 MIXED = report(several(), unread(2), film(3, findings=(absent(), uncalibrated())))
+CONTAINED_TEXT = ("TEXT", "CONTAINS")  # the observer's name and versions are texts of another relationship
 FORMS = {"several": SEVERAL, "one": ONE, "none": NONE, "not processed": NOT_PROCESSED, "mixed": MIXED}
 
 
@@ -91,8 +92,8 @@ def test_every_reported_box_has_a_group_of_its_own() -> None:
     ]
     assert len({contents(group, "112040")[0].UID for group in found}) == 4
     values = [value for group in found for number in numbers(group) for value in number.MeasuredValueSequence]
-    assert [value.NumericValue for value in values] == [0.83, 0.41, 0.41, 0.5]
-    assert {value.MeasurementUnitsCodeSequence[0].CodeValue for value in values} == {"1"}
+    assert [value.NumericValue for value in values] == [83, 41, 41, 50]
+    assert {value.MeasurementUnitsCodeSequence[0].CodeValue for value in values} == {"%"}
     states = [contents(group, code)[0] for group, code in zip(found, codes, strict=True)]
     assert [state.ConceptCodeSequence[0].CodeMeaning for state in states] == [
         "Present",
@@ -231,17 +232,29 @@ def test_a_film_without_findings_beside_others_is_told_in_words() -> None:
 
     assert len(groups(dataset)) == 4
     about = [item.TextValue for item in contents(dataset, "121106")]
-    assert [wording.NOTHING_NEAR in text for text in about] == [False, False, True]
+    assert [wording.NOTHING_NEAR in text for text in about] == [False, True, False]
 
 
-def test_the_research_label_comes_first_then_the_analyzed_part() -> None:
-    first, about, *_ = (
-        item for item in everything(written(SEVERAL)) if item.ConceptNameCodeSequence[0].CodeValue == "121106"
-    )
+@pytest.mark.parametrize("form", FORMS)
+def test_the_first_text_says_what_was_found(form: str) -> None:
+    dataset = written(FORMS[form])
 
-    assert first.TextValue.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    first = next(item for item in everything(dataset) if (item.ValueType, item.RelationshipType) == CONTAINED_TEXT)
+
+    label, *lines = first.TextValue.split("\r\n")
+    assert first.ConceptNameCodeSequence[0].CodeMeaning == "Impression"
+    assert label == "AI RESEARCH - NOT FOR DIAGNOSIS"
+    assert " ".join(map(str.strip, lines)) == " ".join(map(str.strip, impression.of_report(FORMS[form])))
+
+
+def test_the_analyzed_part_follows_and_the_versions_come_last() -> None:
+    dataset = written(SEVERAL)
+
+    about, last = contents(dataset, "121106")
+
+    assert dataset.ContentSequence[-1].TextValue == last.TextValue
     for version in (identity.VERSION, "phantom 1.2.0", "ab" * 32, "chexpert14 1", "cd" * 32):
-        assert version in first.TextValue
+        assert version in last.TextValue
     assert "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels" in about.TextValue
     assert "The rest of the film was not analyzed." in about.TextValue
     assert "does not state view" in about.TextValue
@@ -273,12 +286,12 @@ def test_the_reason_comes_first_and_the_film_last_in_short_lines() -> None:
 
     texts = [item.TextValue for item in contents(findings, "121071")]
 
-    label, first, _ = texts
-    assert label.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    first, _, origin = texts
+    assert origin.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
     assert first.startswith(f"Not processed: {wording.REASONS[Reason.UNDECODABLE]}.")
     assert first.endswith(f"\r\nFilm 1 of 2 (SOP Instance UID {samples.film_uid(1)})")
     assert all(len(line) <= 90 and "\n" not in line for text in texts for line in text.split("\r\n"))
-    assert "\r\n" in label
+    assert "\r\n" in origin
 
 
 def test_an_object_that_is_no_image_is_referred_to_as_composite() -> None:

@@ -145,7 +145,7 @@ def _boxes(film: Film, line: float, *, bottom: float) -> Dataset:
     """Draw the boxes of a film and their labels, the labels above the row `bottom` where the research label begins."""
     columns, _ = wording.size(film)
     drawn = [(finding, name, box) for finding in wording.reported(film) for name, box in wording.named_boxes(finding)]
-    texts = [wording.label(finding) for finding, _, _ in drawn]
+    texts = [wording.label(finding, box) for finding, _, box in drawn]
     places = place(
         [box.box for _, _, box in drawn],
         [(min(0.6 * line * len(text), columns), line) for text in texts],

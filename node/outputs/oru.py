@@ -1,13 +1,15 @@
 """One report as an HL7 message, ORU^R01 of version 2.5.1 (HL7 2.5.1 chapters 2, 3, 4 and 7).
 
     MSH  sender: filled in for each destination       OBR  the imaging procedure, status preliminary
-    SFT  this program                                 OBX  research label, study, for each film the analyzed part and
-    PID  patient of the films                              findings, the whole report as text, the structured report
+    SFT  this program                                 OBX  impression; findings of each film; the whole report as text;
+    PID  patient of the films                              study, films, structured reports
     ORC  order numbers, accession number
 
-The observation sub-id is the number of the film. Every observation is preliminary (P) and has no abnormal flag: an
-absent finding must not be taken for normal. The UID, and from it the control id, is derived from the whole content
-without its times (design §5): repeating a reading gives the same message.
+The observation sub-id is the number of the film, or of the line in a text: each line of a text is an OBX of its own,
+because some receivers show the first repetition only. A quantity has one code (OBX-3) whatever the finding's state.
+Every observation is preliminary (P) and has no abnormal flag: an absent finding must not be taken for normal. The UID,
+and from it the control id, is derived from the whole content without its times (design §5): repeating a reading gives
+the same message.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -26,30 +27,30 @@ from node.dicom import attributes, identity
 from node.domain import MESSAGE_KIND, Finding, FindingState, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
-from node.outputs import report_txt, wording
+from node.outputs import impression, report_txt, wording
 from node.outputs.patient import best_described, read_text
-from node.outputs.sr.findings import NO_UNITS, STATES, probability_name
+from node.outputs.sr.findings import PERCENT, STATES, quantity_name
 
 _VERSION: Final = "2.5.1"
 
 Components = tuple[str, ...]
 
-_COMMENT: Final = ("121106", "Comment", "DCM")
+_IMPRESSION: Final = ("19005-8", "Impressions", "LN")
 _REPORT: Final = ("18748-4", "Diagnostic imaging study", "LN")
 _STUDY: Final = ("113014", "DICOM Study", "DCM")  # as IHE RAD TF-2 names it
 _STRUCTURED_REPORT: Final = ("", "SR Instance UID")  # IHE RAD TF-2 4.28, with its value type
-_WIDTH: Final = 90
+_FILM: Final = ("", "Film SOP Instance UID")
 _PRELIMINARY: Final = "P"  # tables 0085 and 0123
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Observation:
-    """One OBX segment; several values are the lines of a text (2.A, TX)."""
+    """One OBX segment; sub_id: the number of the film, or of the line in a text."""
 
     value_type: str
     name: Components
-    values: tuple[Components, ...]
-    film: str = ""
+    value: Components
+    sub_id: str = ""
     units: Components = ()
 
 
@@ -74,14 +75,15 @@ def write(
         _segment("SFT", {1: identity.MANUFACTURER, 2: identity.VERSION, 3: identity.PROGRAM, 4: _model(report)})
     )
     result = message.add_group("ORU_R01_PATIENT_RESULT")
-    result.add_group("ORU_R01_PATIENT").add(_patient(described))
+    result.add_group("ORU_R01_PATIENT").add(_patient(described, report.study_uid))
     observations = result.add_group("ORU_R01_ORDER_OBSERVATION")
     accession = _requested(described, "AccessionNumber") or (order.accession if order else "")
     numbers = _numbers(described, order, accession)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
     observations.add(_request(described, numbers, accession))
     for number, observation in enumerate(_observations(report, documents), 1):
-        observations.add_group("ORU_R01_OBSERVATION").add(_observation(observation, number, report))
+        segment = _observation(observation, number, report, at=_study_time(described))
+        observations.add_group("ORU_R01_OBSERVATION").add(segment)
     content = message.to_er7().split(SEGMENT_END, 1)[1]  # without MSH, which has the time of the message
     digest = hashlib.sha256(content.encode()).hexdigest()
     uid = report.object_uid(derive_uid("message", report.study_uid, digest, str(zone)))
@@ -109,20 +111,29 @@ def _model(report: Report) -> str:
     return f"{report.model.name} {report.model.version} {report.model.weights_sha256[:16]}"
 
 
-def _patient(source: Dataset) -> Segment:
-    """Identify the patient (PID); attributes that the film does not have stay empty."""
-    issuer = read_text(source, "IssuerOfPatientID")
-    number = read_text(source, "PatientID")
+def _patient(source: Dataset, study_uid: str) -> Segment:
+    """Identify the patient (PID); attributes that the film does not have stay empty, except the identifier."""
+    number, issuer = read_text(source, "PatientID"), read_text(source, "IssuerOfPatientID")
     return _segment(
         "PID",
         {
             1: "1",
-            3: (number, "", "", issuer, "PI") if number else "",
+            3: (number, "", "", issuer, "PI") if number else (_placeholder(study_uid), "", "", identity.PROGRAM, "U"),
             5: list(_names(read_text(source, "PatientName"))),
             7: read_text(source, "PatientBirthDate"),
             8: sex if (sex := read_text(source, "PatientSex")) in ("M", "F", "O") else "",
         },
     )
+
+
+def _placeholder(study_uid: str) -> str:
+    """Return an identifier for a patient whose film has none: PID-3 and its CX-1 are required (3.4.2, 2.A).
+
+    It belongs to this study alone, is issued by this program and is of unspecified type (table 0203, U), so it is no
+    other patient's number. An accession number may be one, for a receiver that reads CX-1 alone; and the null value
+    ("") would tell the receiver to delete the numbers that it has.
+    """
+    return f"S{hashlib.sha256(study_uid.encode()).hexdigest()[:14].upper()}"  # CX-1 has 15 characters
 
 
 def _names(name: str) -> Iterator[Components]:
@@ -192,17 +203,19 @@ def _requested(source: Dataset, keyword: str) -> str:
 
 
 def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator[_Observation]:
-    """Yield all observations, the research label first."""
-    yield _text(_COMMENT, [wording.intended_use(report)])
-    yield _Observation(value_type="ST", name=_STUDY, values=((report.study_uid,),))
+    """Yield all observations, the impression first."""
+    first, *others = impression.of_report(report)
+    yield from _text(_IMPRESSION, [f"{identity.RESEARCH_LABEL}: {first}", *others])
     for number, film in enumerate(report.films, 1):
-        yield _text(_COMMENT, [wording.film_name(report, film), *wording.about(film)], film=str(number))
-        for finding in film.findings:
+        for finding in impression.by_urgency(film.findings):
             yield from _finding(finding, film=str(number))
-    yield _text(_REPORT, report_txt.render(report).splitlines())
+    yield from _text(_REPORT, report_txt.render(report).splitlines())
+    yield _Observation(value_type="ST", name=_STUDY, value=(report.study_uid,))
+    for number, film in enumerate(report.films, 1):
+        yield _Observation(value_type="ST", name=_FILM, value=(film.source,), sub_id=str(number))
     for document in documents:
         if document.kind == "sr":
-            yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, values=((document.sop_instance_uid,),))
+            yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(document.sop_instance_uid,))
 
 
 def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
@@ -212,30 +225,26 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     side = f", {finding.side}" if finding.side and finding.state is not FindingState.ABSENT else ""
     state_in_words = f"{wording.HEADINGS[finding.state]}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
-    yield _Observation(value_type="CWE", name=name, values=(coded,), film=film)
-    number = probability_name(finding)
+    yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film)
+    number = quantity_name(finding)
     yield _Observation(
         value_type="NM",
         name=(number.value, number.meaning, number.scheme_designator),
-        values=((f"{finding.probability:.4f}",),),
-        film=film,
-        units=(NO_UNITS.value, NO_UNITS.meaning, NO_UNITS.scheme_designator),
+        value=(str(wording.whole_percent(finding.probability)),),
+        sub_id=film,
+        units=(PERCENT.value, PERCENT.meaning, PERCENT.scheme_designator),
     )
 
 
-def _text(name: Components, lines: Iterable[str], *, film: str = "") -> _Observation:
-    """Break lines for receivers that do not wrap them; continuation lines are indented."""
-    return _Observation(
-        value_type="TX", name=name, values=tuple((part,) for line in lines for part in _broken(line)), film=film
-    )
+def _text(name: Components, lines: Iterable[str]) -> Iterator[_Observation]:
+    """Yield a text line by line, broken for receivers that do not wrap; empty lines are left out."""
+    parts = [part for line in lines for part in wording.broken(line, hang=2)]
+    for number, part in enumerate(parts, 1):
+        yield _Observation(value_type="TX", name=name, value=(part,), sub_id=str(number))
 
 
-def _broken(line: str) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return wrap(line, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-
-
-def _observation(observation: _Observation, number: int, report: Report) -> Segment:
+def _observation(observation: _Observation, number: int, report: Report, *, at: str) -> Segment:
+    """Write an OBX; at: when the film was taken, the time to which the observation belongs (7.4.2.14)."""
     device = ("", "", identity.device_uid(report.model), "ISO")
     return _segment(
         "OBX",
@@ -243,10 +252,11 @@ def _observation(observation: _Observation, number: int, report: Report) -> Segm
             1: str(number),
             2: observation.value_type,
             3: observation.name,
-            4: observation.film,
-            5: list(observation.values),
+            4: observation.sub_id,
+            5: observation.value,
             6: observation.units,
             11: _PRELIMINARY,
+            14: at,
             18: device,
         },
     )

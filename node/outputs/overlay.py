@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from node.dicom import identity
 from node.domain import Box, Film, FindingState
-from node.outputs import wording
+from node.outputs import impression, wording
 from node.outputs.label_placement import place
 from node.outputs.patient import short_text
 
@@ -47,7 +47,7 @@ def draw(picture: npt.NDArray[np.uint8], film: Film) -> Image.Image:
     font = ImageFont.load_default(max(14, max(image.size) // 70))
     line = max(2, max(image.size) // 500)
     _outline(image, _scaled(wording.analyzed(film), ratios), color=_SQUARE, line=line, dashed=True)
-    caption = _wrapped(_caption(film), image.width, font)
+    caption = _caption(film, image.size, font)
     bottom = image.height - len(caption) * _height(font)
     _draw_findings(image, film, ratios, font=font, line=line, bottom=bottom)
     _write(image, caption, Box(left=0, top=bottom, right=image.width, bottom=image.height), color=_WHITE, font=font)
@@ -58,13 +58,14 @@ def _draw_findings(
     image: Image.Image, film: Film, ratios: tuple[float, float], *, font: Font, line: int, bottom: int
 ) -> None:
     """Draw all boxes, then all labels over them; labels stay above the row `bottom` where the caption begins."""
-    drawn = [(finding, _scaled(found.box, ratios)) for finding in wording.reported(film) for found in finding.boxes]
-    for finding, box in drawn:
+    drawn = [(finding, found) for finding in impression.by_urgency(wording.reported(film)) for found in finding.boxes]
+    boxes = [_scaled(found.box, ratios) for _, found in drawn]
+    for (finding, _), box in zip(drawn, boxes, strict=True):
         is_review = finding.state in wording.MARKS
         _outline(image, box, color=_COLORS[finding.state], line=line, dashed=is_review)
-    labels = [wording.label(finding) for finding, _ in drawn]
+    labels = [wording.label(finding, found) for finding, found in drawn]
     sizes = [(font.getlength(label) + 2 * _PADDING, float(_height(font))) for label in labels]
-    places = place([box for _, box in drawn], sizes, columns=image.width, rows=max(bottom, _height(font)))
+    places = place(boxes, sizes, columns=image.width, rows=max(bottom, _height(font)))
     for (finding, _), label, where in zip(drawn, labels, places, strict=True):
         _write(image, [label], where, color=_COLORS[finding.state], font=font)
 
@@ -103,15 +104,23 @@ def _scaled(box: Box, ratios: tuple[float, float]) -> Box:
     return Box(left=box.left * x, top=box.top * y, right=box.right * x, bottom=box.bottom * y)
 
 
-def _caption(film: Film) -> str:
-    """Return the text that explains the picture and its lines."""
-    parts = [identity.RESEARCH_LABEL, "blue dashes: analyzed square"]
+def _caption(film: Film, size: tuple[int, int], font: Font) -> list[str]:
+    """Return the lines below the picture: research label, impression, legend; the second if it fits."""
+    width, height = size
+    legend = _wrapped(_legend(film), width, font)
+    label = [identity.RESEARCH_LABEL]
+    whole = [*(line for text in impression.of_film(film) for line in _wrapped(text, width, font)), *legend]
+    fits = font.getlength(label[0]) <= width and (len(whole) + 1) * _height(font) <= height / 4
+    return label + whole if fits else _wrapped(f"{label[0]} | {_legend(film)}", width, font)
+
+
+def _legend(film: Film) -> str:
+    """Return what the lines of the picture mean."""
+    parts = ["blue dashes: analyzed square"]
     if film.in_state(FindingState.PRESENT):
         parts.append("red: present")
     if any(film.in_state(state) for state in wording.MARKS):
         parts.append("yellow dashes: to be reviewed")
-    if not wording.reported(film):
-        parts.append("no prompted finding near its threshold")
     return " | ".join(parts)
 
 

@@ -26,6 +26,7 @@ from node.domain import (
     Side,
     WithheldSentence,
 )
+from node.outputs import impression
 
 VERSION = 1
 
@@ -48,7 +49,10 @@ def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterab
             "prompts": report.prompts_name,
             "prompts_sha256": report.prompts_sha256,
         },
-        "films": [_film_to_json(film, _finding_to_json) for film in (*report.films, *left_alone)],
+        "films": [
+            {**_film_to_json(film, _finding_to_json), "impression": [*impression.of_film(film)]}
+            for film in (*report.films, *left_alone)
+        ],
         "outputs": list(outputs),
     }
 

@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from node.domain import Box, Film, Finding, FindingState, Report
-from node.outputs import wording
+from node.outputs import impression, wording
 from node.outputs.patient import short_text
 
 
 def render(report: Report) -> str:
-    """Return the report as plain text, the research label first."""
-    lines = [wording.intended_use(report), "", f"Study {report.study_uid}"]
+    """Return the report as plain text: the impression, then what each film shows, and identities last."""
+    lines = impression.labeled(impression.of_report(report))
     for film in report.films:
-        lines += ["", wording.film_name(report, film), *(f"  {line}" for line in _film(film))]
+        lines += ["", wording.film_number(report, film), *(f"  {line}" for line in _film(film))]
+    lines += ["", "About this report", *(f"  {line}" for line in _origin(report))]
     return "\n".join(lines) + "\n"
+
+
+def _origin(report: Report) -> Iterator[str]:
+    """Yield what the report is made of and by whom."""
+    yield wording.intended_use(report)
+    yield f"Study {report.study_uid}"
+    yield from (wording.film_name(report, film) for film in report.films)
 
 
 def _film(film: Film) -> Iterator[str]:
     yield from wording.about(film)
     for state in FindingState:
-        if findings := film.in_state(state):
+        if findings := impression.by_urgency(film.in_state(state)):
             yield f"{wording.HEADINGS[state]}:"
             for finding in findings:
                 yield from (f"  {line}" for line in _finding(finding))
@@ -36,7 +44,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
     Stating the side of an absent finding would seem to exclude the other side.
     """
-    name, probability = short_text(finding.code.meaning), f"probability {finding.probability:.2f}"
+    name, probability = wording.name_of(finding), f"probability {wording.percent(finding.probability)}"
     if finding.state is FindingState.ABSENT:
         yield f"{name}: {probability}"
         return

@@ -5,11 +5,24 @@ No text concludes "normal": the network may have missed what it did not report.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Mapping
 
 from node.dicom import identity
-from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Note, Reason, Report, derive_uid
+from node.domain import (
+    Box,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    Note,
+    Reason,
+    Report,
+    Side,
+    derive_uid,
+)
 from node.outputs.patient import short_text
 
 REASONS: Mapping[Reason, str] = {
@@ -79,17 +92,49 @@ def nothing_near(report: Report) -> bool:
     return bool(report.read_films) and not any(reported(film) for film in report.read_films)
 
 
+def name_of(finding: Finding) -> str:
+    """Return the name of a finding."""
+    return short_text(finding.code.meaning)
+
+
 def named_boxes(finding: Finding) -> Iterator[tuple[str, FindingBox]]:
     """Yield each box of a finding with a name: "Pleural effusion", or "Pleural effusion 1/2" and "2/2" for two."""
-    name, count = short_text(finding.code.meaning), len(finding.boxes)
+    name, count = name_of(finding), len(finding.boxes)
     for number, box in enumerate(finding.boxes, 1):
         yield (f"{name} {number}/{count}" if count > 1 else name), box
 
 
-def label(finding: Finding) -> str:
-    """Return the label of a drawn box."""
+def side_of(finding: Finding) -> Side | None:
+    """Return the side of a finding: its own, or both if it has boxes on both sides."""
+    return finding.side or (Side.BILATERAL if {box.side for box in finding.boxes} >= {Side.LEFT, Side.RIGHT} else None)
+
+
+def sided(name: str, side: Side | None) -> str:
+    """Put a side to the name of a finding: "Right pleural effusion", "Opacity on both sides"."""
+    if side is None:
+        return name
+    return f"{name} on both sides" if side is Side.BILATERAL else f"{side.capitalize()} {uncapitalized(name)}"
+
+
+def uncapitalized(text: str) -> str:
+    """Return a text as it stands inside a line: its first letter small, unless the first word is an abbreviation."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
+def percent(probability: float) -> str:
+    """Return a probability as people read it: a whole percent."""
+    return f"{whole_percent(probability)} %"
+
+
+def whole_percent(probability: float) -> int:
+    """Return a probability in percent, rounded, with halves rounded up."""
+    return math.floor(100 * float(probability) + 0.5)
+
+
+def label(finding: Finding, box: FindingBox) -> str:
+    """Return the label of a drawn box, with its own side."""
     mark = f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
-    return f"{short_text(finding.code.meaning)} {finding.probability:.2f}{mark}"
+    return f"{sided(name_of(finding), box.side or finding.side)} {percent(finding.probability)}{mark}"
 
 
 def analyzed(film: Film) -> Box:
@@ -101,8 +146,14 @@ def analyzed(film: Film) -> Box:
 
 def wrapped(*paragraphs: str, width: int = 90) -> str:
     """Break paragraphs into lines for viewers that do not wrap (OHIF 3.13.2); CR LF separates lines (PS3.5 6.1.3)."""
-    lines = (textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
-    return "\r\n".join(line for paragraph in lines for line in paragraph)
+    return "\r\n".join(line for paragraph in paragraphs for line in broken(paragraph, width=width))
+
+
+def broken(line: str, *, width: int = 90, hang: int = 0) -> list[str]:
+    """Break a line; continuation lines are indented by `hang` more than it. A percent sign stays with its number."""
+    indent = " " * (len(line) - len(line.lstrip()) + hang)
+    lines = textwrap.wrap(line.replace(" %", "\xa0%"), width, subsequent_indent=indent, break_on_hyphens=False)
+    return [part.replace("\xa0%", " %") for part in lines]
 
 
 def size(film: Film) -> tuple[int, int]:
@@ -122,13 +173,18 @@ def spoken(sentence: GroundedSentence) -> str:
     return f"{sentence.prompt.replace('_', ' ')} (score {sentence.score:.2f}): {sentence.text.strip()}"
 
 
-def film_name(report: Report, film: Film) -> str:
+def film_number(report: Report, film: Film) -> str:
     """Return the name of a film in texts."""
-    return f"Film {report.films.index(film) + 1} of {len(report.films)} (SOP Instance UID {film.source})"
+    return f"Film {report.films.index(film) + 1} of {len(report.films)}"
+
+
+def film_name(report: Report, film: Film) -> str:
+    """Return the name of a film in texts, with its UID."""
+    return f"{film_number(report, film)} (SOP Instance UID {film.source})"
 
 
 def intended_use(report: Report) -> str:
-    """Return the first text of every output: its purpose, its origin and its limits."""
+    """Return the last text of every output: its purpose, its origin and its limits."""
     model = report.model
     return (
         f"{identity.RESEARCH_LABEL}. Made by {identity.PROGRAM} {identity.VERSION} without review by a person; for "
@@ -150,10 +206,14 @@ def looked_at(film: Film) -> str:
     left, top, right, bottom = (round(edge) for edge in analyzed(film).edges)
     columns, rows = size(film)
     where = f"columns {left} to {right}, rows {top} to {bottom} of {columns} x {rows} pixels"
-    is_whole = (left, top, right, bottom) == (0, 0, columns, rows)
-    rest = "That is the whole film." if is_whole else "The rest of the film was not analyzed."
+    rest = "That is the whole film." if is_whole(film) else "The rest of the film was not analyzed."
     notes = "".join(f" Note: {NOTES[note]}." for note in film.notes)
     return f"Analyzed was the square of {where}. {rest}{notes}"
+
+
+def is_whole(film: Film) -> bool:
+    """Return whether the whole film was analyzed."""
+    return tuple(round(edge) for edge in analyzed(film).edges) == (0, 0, *size(film))
 
 
 def about(film: Film) -> Iterator[str]:

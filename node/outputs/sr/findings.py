@@ -42,7 +42,7 @@ SIDES: Mapping[Side, Concept] = {
     Side.LEFT: Concept("7771000", "SCT", "Left"),
     Side.BILATERAL: Concept("51440002", "SCT", "Bilateral"),
 }
-NO_UNITS = Concept("1", "UCUM", "no units")
+PERCENT = Concept("%", "UCUM", "percent")
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 SELECTED_REGION = Concept("111099", "DCM", "Selected region")
 IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
@@ -92,9 +92,8 @@ def _group(
         finding_type=concept(finding.code),
         algorithm_id=_algorithm(report),
         finding_sites=sites,
-        # float(): highdicom does not accept numpy's float32
         measurements=[
-            Measurement(name=probability_name(finding), value=round(float(finding.probability), 6), unit=NO_UNITS)
+            Measurement(name=probability_name(finding), value=wording.whole_percent(finding.probability), unit=PERCENT)
         ],
         qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
         geometric_purpose=BOUNDED_BY,
@@ -111,8 +110,17 @@ def probability_name(finding: Finding) -> Concept:
     common name Probability (122157, DCM) findings could not be told apart. OHIF cuts labels at the edge of the
     viewport, so the finding's name comes first. A finding code of 16 characters makes a Long Code Value.
     """
-    is_review = finding.state in wording.MARKS
-    letter, end = ("R", ", review, AI probability") if is_review else ("P", ", AI probability")
+    if finding.state in wording.MARKS:
+        return _quantity(finding, "R", ", review, AI probability")
+    return quantity_name(finding)
+
+
+def quantity_name(finding: Finding) -> Concept:
+    """Return the concept name of a finding's probability whatever its state, for receivers that sort by it."""
+    return _quantity(finding, "P", ", AI probability")
+
+
+def _quantity(finding: Finding, letter: str, end: str) -> Concept:
     meaning = short_text(finding.code.meaning, 64 - len(end)) + end
     return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, meaning)
 

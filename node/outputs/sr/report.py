@@ -24,7 +24,7 @@ from pydicom.uid import ComprehensiveSRStorage
 
 from node.dicom import attributes, identity
 from node.domain import Film, ObjectReference, Report
-from node.outputs import document, wording
+from node.outputs import document, impression, wording
 from node.outputs.patient import best_described, read_text
 from node.outputs.sr import findings
 from node.outputs.sr.items import FINDING, container, image, inferred_from, language, observer, source_object, text
@@ -33,6 +33,7 @@ SERIES_NUMBER = 9001
 SOP_CLASS = ComprehensiveSRStorage
 REPORT_TITLE = Concept("126000", "DCM", "Imaging Measurement Report")
 PROCEDURE_REPORTED = Concept("121058", "DCM", "Procedure reported")
+IMPRESSION = Concept("121073", "DCM", "Impression")
 CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
 
 
@@ -155,7 +156,7 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
 
 
 def _measurement_report(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
-    """Build the content tree of TID 1500: intended use and analyzed parts first, then the findings."""
+    """Build the content tree of TID 1500: impression and analyzed parts, the findings, and the intended use last."""
     root = container(REPORT_TITLE, template="1500", is_root=True)
     content = root.ContentSequence
     content.extend(language())
@@ -167,14 +168,20 @@ def _measurement_report(report: Report, sources: Mapping[str, Dataset]) -> Conta
             relationship_type=RelationshipTypeValues.HAS_CONCEPT_MOD,
         )
     )
-    content.append(text(wording.intended_use(report)))
+    content.append(_impression(report))
     for film in report.films:
         content.append(inferred_from(text(_about(report, film)), source_object(sources[film.source])))
     content.append(_library(report, sources))
     content.append(findings.measurements(report, sources))
     if evaluations := findings.evaluations(report, sources):
         content.append(evaluations)
+    content.append(text(wording.intended_use(report)))
     return root
+
+
+def _impression(report: Report) -> ContentItem:
+    """Say first what was found, in short lines."""
+    return text(wording.wrapped(*impression.labeled(impression.of_report(report))), name=IMPRESSION)
 
 
 def _about(report: Report, film: Film) -> str:
@@ -224,6 +231,7 @@ def _describe_film(film: Film, source: Dataset) -> Iterator[ContentItem]:
 
 
 IMAGING_REPORT = Concept("18748-4", "LN", "Diagnostic Imaging Report")
+IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
@@ -232,10 +240,13 @@ def _not_processed(report: Report, sources: Mapping[str, Dataset]) -> ContainerC
     root = container(IMAGING_REPORT, template="2000", is_root=True)
     root.ContentSequence.extend(language())
     root.ContentSequence.extend(observer(report))
+    first = container(IMPRESSIONS)
+    first.ContentSequence.append(_impression(report))
+    root.ContentSequence.append(first)
     section = container(FINDINGS)
-    section.ContentSequence.append(text(wording.wrapped(wording.intended_use(report)), name=FINDING))
     for film in report.films:
         why = wording.wrapped(wording.not_processed(film), wording.film_name(report, film))
         section.ContentSequence.append(inferred_from(text(why, name=FINDING), source_object(sources[film.source])))
+    section.ContentSequence.append(text(wording.wrapped(wording.intended_use(report)), name=FINDING))
     root.ContentSequence.append(section)
     return root
