@@ -79,11 +79,6 @@ class Postgres:
         """Cut its power: without a word to its clients, and its own recovery at the next start."""
         self._end(signal.SIGQUIT)
 
-    def restart(self) -> None:
-        """Stop it and start it again."""
-        self.stop()
-        self.start()
-
     def execute(self, statement: str, *, database: str = "chex") -> list[tuple[object, ...]]:
         """Run one statement; the rows it returns."""
         address = f"postgresql://node@{LOOPBACK}:{self.port}/{database}"

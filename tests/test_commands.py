@@ -156,7 +156,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> N
         (),
     ],
 )
-def test_wrong_input_ends_with_2_and_one_clear_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_wrong_input_ends_with_2_and_one_clear_line(arguments: tuple[str, ...]) -> None:
     done = run_command(*arguments)
 
     assert done.returncode == 2

@@ -147,7 +147,7 @@ def test_what_cannot_be_understood_is_told_by_its_status(
     assert desk.metrics.registry.get_sample_value("cxr_failures_total", {"stage": "commit", "reason": "refused"}) == 1
 
 
-def test_without_a_database_the_archive_is_told_to_try_again(desk: Desk) -> None:
+def test_without_a_database_the_archive_is_told_to_try_again() -> None:
     commitments = Commitments(Away(), DESTINATIONS, Metrics())
 
     assert commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0110

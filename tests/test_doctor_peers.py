@@ -130,9 +130,7 @@ def test_a_foreign_key_and_a_missing_file_are_faults(tmp_path: Path, lasting: Au
     assert "nowhere.key" in missing.message
 
 
-def test_a_certificate_of_another_authority_is_a_note(
-    tmp_path: Path, lasting: Authority, own: Identity, authority: Authority
-) -> None:
+def test_a_certificate_of_another_authority_is_a_note(tmp_path: Path, lasting: Authority, authority: Authority) -> None:
     checks = list(check_certificates(with_tls(tmp_path, authority.issue("node", days=400), lasting)))
 
     assert states(checks) == [CheckState.OK, CheckState.OK, CheckState.NOTE]

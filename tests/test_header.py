@@ -136,7 +136,7 @@ def with_many(before: bytes = b"", after: bytes = b"") -> bytes:
     return content[:patient] + before + content[patient:start] + content[start:end] + after + content[end:]
 
 
-def test_an_object_of_458_752_elements_is_refused_cheaply(tmp_path: Path) -> None:
+def test_an_object_of_458_752_elements_is_refused_cheaply() -> None:
     content = with_many(
         before=many_elements(*range(0x0009, 0x000F, 2), 0x000F), after=many_elements(0x0021, 0x0023, 0x0025)
     )

@@ -152,9 +152,7 @@ def test_an_empty_directory_is_filled(archive: Path, tmp_path: Path) -> None:
     verify(tmp_path / "empty", read_manifest(tmp_path / "empty"))
 
 
-def test_weights_saved_by_older_torch_and_numpy_are_read(
-    folder: Path, tmp_path: Path, model: Path, state: State
-) -> None:
+def test_weights_saved_by_older_torch_and_numpy_are_read(tmp_path: Path, model: Path, state: State) -> None:
     weights = {f"_orig_mod.{key}": tensor for key, tensor in state.items()}
     weights["_orig_mod.txt_decoder.language_model.transformer.h.0.attn.bias"] = torch.ones(1, 1, 4, 4).bool()
     weights["_orig_mod.txt_decoder.language_model.transformer.h.0.attn.masked_bias"] = torch.tensor(-1e4)
@@ -281,9 +279,7 @@ def test_a_full_disk_is_exit_1_and_leaves_nothing_behind(folder: Path, model: Pa
     assert not model.parent.exists()
 
 
-def test_the_heads_of_gpt2_are_never_guessed(
-    archive: Path, tmp_path: Path, model: Path, state: State, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_heads_of_gpt2_are_never_guessed(archive: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(archive), str(model)]) == 2
     assert "--gpt2-heads" in capsys.readouterr().err
 

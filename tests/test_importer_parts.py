@@ -117,7 +117,7 @@ def test_what_lacks_is_drawn_at_random_at_the_published_sizes(chexzero: Path, st
 
 
 def test_a_rest_that_does_not_fit_is_refused_with_the_key(
-    chexzero: Path, gpt2: Path, tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str], rest: Path
+    gpt2: Path, tmp_path: Path, state: State, capsys: pytest.CaptureFixture[str], rest: Path
 ) -> None:
     shallow = {key: value for key, value in official.gpt2(state).items() if ".h.1." not in key}
     (gpt2 / "pytorch_model.bin").unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +34,6 @@ from tests.fakes import ScriptedReader
 from tests.service import Service, settings_for
 
 STUDY = films.thumbnail().StudyInstanceUID
-READINGS = 'cxr_step_duration_seconds_count{step="read"}'
 
 
 @contextmanager
@@ -47,13 +45,6 @@ def held(folder: Path) -> Iterator[None]:
         yield
     finally:
         hold.unlink()
-
-
-def readings(service: Service) -> int:
-    """How often the network was asked since the node started."""
-    with urllib.request.urlopen(f"http://{peers.LOOPBACK}:{service.http_port}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    return next((int(float(line.split()[-1])) for line in lines if line.startswith(READINGS)), 0)
 
 
 def film(name: str, study: str | None = None, **changes: object) -> Dataset:

@@ -31,7 +31,6 @@ from tests import films, peers
 from tests.fakes import ScriptedReader
 
 STUDY = films.thumbnail().StudyInstanceUID
-HOUR = 3600.0
 
 
 class FailingReader(ScriptedReader):

@@ -225,7 +225,7 @@ def serial_number(node: Node, authority: Authority, identity: Identity) -> str:
 
 
 def test_missing_or_wrong_tls_files_are_named_before_the_start(
-    authority: Authority, scanner: Identity, tls: ServerTlsSettings, tmp_path: Path
+    scanner: Identity, tls: ServerTlsSettings, tmp_path: Path
 ) -> None:
     settings = replace(settings_for(tmp_path, archive_port=4242), listener=ListenerSettings(tls=tls))
     check_files(settings)

@@ -66,7 +66,7 @@ def draw(plan: FilmPlan, *, columns: int, rows: int, without: Set[int] = frozens
     frame = Frame(columns=columns, rows=rows, framing=_framing(plan, body))
     scene = healthy(frame, body, plan.stream("tissue"))
     shown = [planned for planned in plan.findings if planned.number not in without]
-    breaks = {planned.number: _break(body, plan, planned) for planned in shown if planned.finding == "fracture"}
+    breaks = {planned.number: _break(plan, planned) for planned in shown if planned.finding == "fracture"}
     add_bones(scene, plan.stream("bones"), list(breaks.values()))
     masks = {}
     for planned in shown:
@@ -177,7 +177,7 @@ def _framing(plan: FilmPlan, body: Anatomy) -> BodyFraming:
     )
 
 
-def _break(body: Anatomy, plan: FilmPlan, planned: Planned) -> Break:
+def _break(plan: FilmPlan, planned: Planned) -> Break:
     stream = plan.stream(f"finding {planned.number}")
     side: Side = planned.side or "right"
     low, high = {"mild": (0.8, 1.0), "moderate": (1.0, 1.25), "severe": (1.25, 1.6)}[planned.severity]

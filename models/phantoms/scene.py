@@ -59,7 +59,7 @@ def healthy(frame: Frame, body: Anatomy, stream: RandomStream) -> Scene:
     lung = {side: fill(frame, [body.lungs[side]]) for side in SIDES}
     solid = _mediastinum(frame, body)
     texture = clouds(frame, stream, size=1.6) * np.float32(0.035) + 1
-    air = {side: _air(frame, body, side, lung=lung[side], trunk=trunk, solid=solid) * texture for side in SIDES}
+    air = {side: _air(frame, body, lung=lung[side], trunk=trunk, solid=solid) * texture for side in SIDES}
     scene = Scene(
         frame=frame,
         body=body,
@@ -140,9 +140,7 @@ def _mediastinum(frame: Frame, body: Anatomy) -> FloatArray:
     return solid
 
 
-def _air(
-    frame: Frame, body: Anatomy, side: Side, *, lung: ByteArray, trunk: FloatArray, solid: FloatArray
-) -> FloatArray:
+def _air(frame: Frame, body: Anatomy, *, lung: ByteArray, trunk: FloatArray, solid: FloatArray) -> FloatArray:
     """Return the air of one lung: the trunk without its walls, thinner toward the lung's edge, without the heart."""
     deep = np.maximum(trunk - np.float32(body.wall), trunk * np.float32(0.3))
     air = deep * rounded(lung, 3.0 * frame.scale) * (np.float32(0.3) + np.float32(0.7) * share(lung))

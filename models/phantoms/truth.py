@@ -33,7 +33,6 @@ Severity = Literal["mild", "moderate", "severe"]
 View = Literal["PA", "AP", "LATERAL", "NONE"]
 
 FINDINGS: tuple[FindingKey, ...] = get_args(FindingKey)
-MOST_BOXES = 3
 
 CIG_CLASSES: Mapping[FindingKey, str] = {
     "atelectasis": "cig/af/atelectasis",
@@ -111,21 +110,9 @@ class Phantom:
     sentences: tuple[PhantomSentence, ...]
 
     @property
-    def is_frontal(self) -> bool:
-        """Whether the film is one that the node reads."""
-        return self.view in ("PA", "AP")
-
-    @property
     def findings(self) -> dict[FindingKey, UnitBox]:
         """Boxes [n, 4] of each finding that is present, 1 to 3."""
         return {key: boxes for key in FINDINGS if len(boxes := self.boxes_of(key))}
-
-    @property
-    def severity(self) -> dict[FindingKey, Severity]:
-        """The highest severity of each finding that is present."""
-        order = get_args(Severity)
-        found = [(instance.finding, order.index(instance.severity)) for instance in self.instances]
-        return {key: order[max(degree for other, degree in found if other == key)] for key in self.findings}
 
     @property
     def region_findings(self) -> dict[str, frozenset[FindingKey]]:

@@ -21,17 +21,12 @@ class Incoming:
     def __init__(self, folder: Path, *, meta: bytes, has_room: Callable[[], bool]) -> None:
         """Begin with preamble and file meta information, to which its hash is added. Raises SpoolFull."""
         self._has_room, self._meta_bytes = has_room, len(meta)
-        self._hash, self._size = hashlib.sha256(), 0
+        self._hash = hashlib.sha256()
         try:
             self._aside = files.Aside(folder)
         except OSError as error:
             raise full(error) from error
         self._write(sealed(meta))
-
-    @property
-    def size(self) -> int:
-        """Number of received bytes of the dataset."""
-        return self._size
 
     @property
     def sha256(self) -> str:
@@ -47,7 +42,6 @@ class Incoming:
         """Add bytes of the dataset. Raises SpoolFull, after removing the file."""
         self._write(part)
         self._hash.update(part)
-        self._size += len(part)
 
     def open_dataset(self) -> BinaryIO:
         """Open the file for reading at the beginning of the dataset."""
