@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from functools import cache
 from typing import Final, Literal
 
@@ -29,7 +29,7 @@ _STATES_NOTHING: Final = re.compile(
 )
 
 
-class Fault(Enum):
+class Fault(StrEnum):
     """Why a sentence may not stand for a decision. The values are a label of a metric, and stand in report.json."""
 
     NOT_NAMED = "not_named"
@@ -225,7 +225,7 @@ def _rule_of(claim: Claim) -> dict[str, ClassRule]:
     if known is not None and not claim.names:
         return {}
     words = claim.names or (claim.finding.replace("_", " "),)
-    own = "|".join(rf"\b{_any_spelling(name)}\b" for name in words)
+    own = "|".join(rf"(?<!\w){_any_spelling(name)}(?!\w)" for name in words)
     if known is None:
         return {claim.finding: ClassRule(mentions=re.compile(own))}
     mentions = re.compile(f"{known.mentions.pattern}|{own}")
@@ -233,8 +233,11 @@ def _rule_of(claim: Claim) -> dict[str, ClassRule]:
 
 
 def _any_spelling(name: str) -> str:
-    """Match a name, of one or of several, with spaces or hyphens, and without the "other" of a class for the rest."""
-    words = name.lower().removeprefix("other ").split()
+    """Match a name, of one or of several, with spaces or hyphens.
+
+    Without what stands in parentheses, and without the "other" of a class for the rest.
+    """
+    words = re.sub(r"\(.*?\)", " ", name.lower()).removeprefix("other ").split() or [name.lower()]
     return r"[\s-]+".join(f"{re.escape(_stem(word))}(?:y|ies|x|ces|e?s)?" for word in words)
 
 

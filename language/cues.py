@@ -47,6 +47,7 @@ class Cues:
     rest: Pattern
     sides: Mapping[str, Pattern]
     ignored_sides: Pattern
+    ellipsis: Pattern
     normal: Pattern
     normal_unless_before: Pattern
     limits: Pattern
@@ -100,6 +101,7 @@ def cues() -> Cues:
         **{key: _any(words) for key, words in structure.items()},
         sides={side: _any(sides[side]) for side in ("left", "right", "both")},
         ignored_sides=_any(sides["ignored"]),
+        ellipsis=_any(sides["ellipsis"]),
         normal=any_of(normal["states"]),
         normal_unless_before=re.compile(normal["unless_before"]),
         limits=re.compile(normal["limits"]),

@@ -67,9 +67,21 @@ def statements_of(sentence: str, rules: Mapping[str, ClassRule]) -> tuple[Statem
         excepted = number + 1 < len(clauses) and clauses[number + 1].is_exception and not mentions[number + 1]
         for mention in own:
             stance = Stance.UNCLEAR if excepted and mention.stance is Stance.DENIED else mention.stance
-            sides = _sides(clause, mention, own) or elsewhere
+            sides = (_sides(clause, mention, own) or elsewhere) | _said_next(clauses[number + 1 : number + 2])
             found.append(Statement(key=mention.key, stance=stance, sides=sides))
     return tuple(found)
+
+
+def _said_next(clauses: tuple[Clause, ...]) -> frozenset[Side]:
+    """Return the side of a clause that leaves out of what it speaks: "and the right is small"."""
+    words = cues()
+    return frozenset[Side]().union(
+        *(
+            sides_in(clause.text)
+            for clause in clauses
+            if words.ellipsis.search(clause.text) and not words.normal.search(clause.text)
+        )
+    )
 
 
 def sides_in(text: str) -> frozenset[Side]:
@@ -87,6 +99,7 @@ def _mentions(clause: Clause, rules: Mapping[str, ClassRule]) -> Iterator[_Menti
         for key, rule in rules.items()
         for mention in rule.mentions_in(clause.text)
     ]
+    starts = tuple(start for _, start, _ in spans)
     for key, rule in rules.items():
         own = [(start, end) for name, start, end in spans if name == key]
         for normal in rule.normal.finditer(clause.text) if rule.normal else ():
@@ -99,18 +112,18 @@ def _mentions(clause: Clause, rules: Mapping[str, ClassRule]) -> Iterator[_Menti
                 own = [(start, end) for start, end in own if end <= normal.start() or normal.end() <= start]
                 yield _Mention(key=key, start=normal.start(), end=normal.end(), stance=stance)
         for start, end in own:
-            stated = _stance(clause, start, end)
+            stated = _stance(clause, start, end, starts)
             if stated is not None:
                 yield _Mention(key=key, start=start, end=end, stance=stated)
 
 
-def _stance(clause: Clause, start: int, end: int) -> Stance | None:
+def _stance(clause: Clause, start: int, end: int, starts: tuple[int, ...]) -> Stance | None:
     """Judge a mention by the words before and after it; None if others of its kind are spoken of."""
     before = _before(clause, end)
     if before is None:
         return None
     # "The tip of the tube is not seen" says nothing of the tube.
-    after = None if cues().part_of.search(clause.text[:start]) else _after(clause, end)
+    after = None if cues().part_of.search(clause.text[:start]) else _after(clause, end, starts)
     if after is None:
         return before
     if Stance.POSSIBLE in (before, after) and Stance.AFFIRMED in (before, after):
@@ -185,7 +198,7 @@ def _goes_on_with_or(clause: Clause, number: int) -> bool:
     return False
 
 
-def _after(clause: Clause, end: int) -> Stance | None:
+def _after(clause: Clause, end: int, starts: tuple[int, ...]) -> Stance | None:
     """Judge a mention by what is said after it; None if nothing there decides."""
     words, text = cues(), clause.text[end:]
     for pattern, stance in (
@@ -196,6 +209,9 @@ def _after(clause: Clause, end: int) -> Stance | None:
         found = pattern.search(text)
         if found is None:
             continue
+        stop = end + found.end()
+        if stance is Stance.UNCLEAR and any(0 < start - stop < len(" another ") for start in starts):
+            continue  # "the opacity is not a pneumonia"
         between = [piece for piece in clause.pieces if end <= piece.start and piece.end <= end + found.end()]
         between += [piece for piece in clause.pieces if end <= piece.start < end + found.start() < piece.end]
         gap = text[: found.start()]
@@ -255,11 +271,12 @@ def _sides(clause: Clause, mention: _Mention, others: list[_Mention]) -> frozens
 def _owner(clause: Clause, piece: Piece, mentions: list[_Mention]) -> int | None:
     """Return the piece whose finding a piece speaks of: itself, or the one before it, or the next one."""
     number = clause.pieces.index(piece)
-    if cues().normal.search(clause.text[piece.start : piece.end]):
-        return None
+    text = clause.text[piece.start : piece.end]
     holders = sorted({_piece_of(clause, mention.start) for mention in mentions})
     if number in holders:
         return number
+    if cues().normal.search(text) or cues().negation.search(text):
+        return None
     earlier = [holder for holder in holders if holder < number]
     if earlier:
         return earlier[-1]
