@@ -227,12 +227,26 @@ class GroundedSentence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Where a finding lies by the network's own region boxes: the prompt key of a region, None if it overlaps none,
+    and the share of that region's box, 0..1, that the finding's boxes cover.
+    """
+
+    zone: str | None
+    extent: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.extent <= 1:
+            raise ValueError(f"an extent must lie in 0..1, got {self.extent}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The answer to one pathology prompt; made from the prompt's key, never from generated text.
 
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
-    boxes: none if it is absent; films that an earlier version read may still have them
+    boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
     """
 
     prompt: str
@@ -243,6 +257,7 @@ class Finding:
     state: FindingState
     boxes: tuple[FindingBox, ...]
     sentence: int | None
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
