@@ -12,7 +12,6 @@ import uuid
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Final, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -117,36 +116,6 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
-    """One received object, stored byte for byte; number counts the versions of one UID from 1."""
-
-    study_uid: str
-    sop_instance_uid: str
-    number: int
-    sha256: str
-    path: Path
-    received_at: datetime
-
-    def __post_init__(self) -> None:
-        for uid in (self.study_uid, self.sop_instance_uid):
-            if not is_uid(uid):
-                raise ValueError("an instance needs valid UIDs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    """The received objects of one study. Never a patient's name."""
-
-    uid: str
-    instances: tuple[Instance, ...]
-
-    @property
-    def last_arrival(self) -> datetime:
-        """When the newest object of the study was stored."""
-        return max(instance.received_at for instance in self.instances)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """One question for the network, and the codes of its answer.
 
@@ -236,11 +205,28 @@ class WithheldSentence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Where a finding lies by the network's own region boxes.
+
+    zone: the prompt key of a region, None if the finding overlaps none
+    extent: the share of that region's box, 0..1, that the finding's boxes cover
+    """
+
+    zone: str | None
+    extent: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.extent <= 1:
+            raise ValueError(f"an extent must lie in 0..1, got {self.extent}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The answer to one pathology prompt; made from the prompt's key, never from generated text. No box if absent.
 
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
+    boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
     """
 
     prompt: str
@@ -251,6 +237,7 @@ class Finding:
     state: FindingState
     boxes: tuple[FindingBox, ...]
     sentence: int | None
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

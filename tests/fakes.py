@@ -54,6 +54,11 @@ class ScriptedReader:
                 )
                 for i, prompt in enumerate(pathologies)
             ),
+            regions={
+                prompt.key: _boxes(image, i)[0].box
+                for i, prompt in enumerate(prompts.prompts)
+                if prompt.kind is PromptKind.REGION
+            },
         )
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:

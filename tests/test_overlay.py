@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from node.domain import Box, Film, FindingState, Side
 from node.outputs import impression, overlay
-from node.outputs.label_placement import place
 from tests import samples
 from tests.samples import EDEMA, absent, film, finding
 
@@ -102,31 +99,3 @@ def test_the_same_film_gives_the_same_picture() -> None:
     of = film(findings=(finding(), finding(EDEMA)))
 
     assert overlay.draw(GRAY, of).tobytes() == overlay.draw(GRAY, of).tobytes()
-
-
-def test_labels_of_coinciding_boxes_stand_one_below_the_other() -> None:
-    box = Box(left=100, top=100, right=300, bottom=300)
-
-    places = place([box] * 4, [(120, 20)] * 4, columns=1000, rows=1000)
-
-    assert [where.top for where in places] == [80, 100, 120, 140]
-    assert {where.left for where in places} == {100}
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 990), st.floats(0, 990), st.floats(1, 500), st.floats(1, 500)), min_size=1, max_size=12
-    )
-)
-def test_labels_stay_inside_the_picture_and_off_one_another(corners: list[tuple[float, float, float, float]]) -> None:
-    boxes = [Box(left=x, top=y, right=min(x + w, 1000), bottom=min(y + h, 1000)) for x, y, w, h in corners]
-
-    places = place(boxes, [(150, 20)] * len(boxes), columns=1000, rows=1000)
-
-    for index, label in enumerate(places):
-        assert min(label.left, label.top) >= 0
-        assert max(label.right, label.bottom) <= 1000 + 1e-6
-        for other in places[:index]:
-            apart = label.left >= other.right or other.left >= label.right
-            assert apart or label.top >= other.bottom or other.top >= label.bottom

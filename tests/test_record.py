@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from node.domain import (
     Box,
     Code,
+    Evidence,
     Film,
     Finding,
     FindingBox,
@@ -64,6 +65,7 @@ _findings = st.builds(
     state=st.sampled_from(FindingState),
     boxes=_tuples(st.builds(FindingBox, box=_boxes(), score=_score, tracking_uid=_words, side=_sides)),
     sentence=st.none() | st.integers(0, 9),
+    evidence=st.none() | st.builds(Evidence, zone=st.none() | _words, extent=_score),
 )
 _films = st.builds(
     Film,
@@ -144,7 +146,9 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
     assert left["impression"] == [wording.not_processed(unread(2, Reason.OWN_OBJECT))]
     assert read["findings"]
     for found in read["findings"]:
-        assert found.keys() == {"prompt", "code", "laterality", "probability", "state", "sentence", "boxes"}
+        assert found.keys() == {
+            *("prompt", "code", "laterality", "probability", "state", "sentence", "boxes", "evidence")
+        }
         assert all(box.keys() == {"box", "score", "tracking_uid"} for box in found["boxes"])
     for sentence in read["sentences"]:
         assert sentence.keys() == {"text", "prompt", "by", "score", "boxes"}

@@ -16,11 +16,12 @@ from typing import Final, TypeVar, cast
 from node import log
 from node.config import DestinationSettings
 from node.deliver.delivery import StepResult
-from node.domain import Delivery, DeliveryState, Instance, OutputObject, Reason
+from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import NodeError, is_of_disk, where
 from node.metrics import Guarded, Metrics
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, queue_place
 from node.store import received
+from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
 from node.store.received import sop_instance_uid_of
 

@@ -12,6 +12,7 @@ from typing import cast
 from node.domain import (
     Box,
     Code,
+    Evidence,
     Film,
     Finding,
     FindingBox,
@@ -132,7 +133,24 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "state": finding.state,
         "sentence": finding.sentence,
         "boxes": [_box_to_json(found) for found in finding.boxes],
+        "evidence": _evidence_to_json(finding),
     }
+
+
+def _evidence_to_json(finding: Finding) -> Json:
+    """Return where a finding lies; measured is false, because it is read off the network's own boxes."""
+    if finding.evidence is None:
+        return None
+    zone, extent = finding.evidence.zone, finding.evidence.extent
+    return {"zone": zone, "side": finding.side, "extent": extent, "measured": False}
+
+
+def _evidence_from_json(value: Json) -> Evidence | None:
+    if value is None:
+        return None
+    document = cast(JsonObject, _of(dict, value))
+    zone = document["zone"]
+    return Evidence(zone=None if zone is None else _text(zone), extent=_number(document["extent"]))
 
 
 def _whole_finding_to_json(finding: Finding) -> JsonObject:
@@ -166,6 +184,7 @@ def _finding_from_json(document: Mapping[str, Json]) -> Finding:
             for box in _objects(document["boxes"])
         ),
         sentence=_optional_int(document["sentence"]),
+        evidence=_evidence_from_json(document.get("evidence")),  # an earlier version stored none
     )
 
 

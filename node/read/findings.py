@@ -9,10 +9,12 @@ site on a film that states its sides.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from node.domain import (
     Box,
+    Evidence,
     Finding,
     FindingBox,
     FindingState,
@@ -25,6 +27,7 @@ from node.domain import (
     derive_uid,
 )
 from node.read.decoding import side_of
+from node.read.evidence import locate
 from node.read.framing import Framing
 from node.read.model import PathologyAnswer, Reading
 
@@ -38,9 +41,15 @@ def find(
     sides_known: whether the film states its sides (`decoding.sides_known`)
     Raises ValueError for an answer to any other prompt.
     """
-    return tuple(
+    found = (
         _finding(answer, prompts[answer.prompt], source, framing if sides_known else None, model)
         for answer in reading.pathologies
+    )
+    return tuple(
+        finding
+        if finding.state is FindingState.ABSENT
+        else replace(finding, evidence=_evidence(finding, reading.regions, prompts))
+        for finding in found
     )
 
 
@@ -76,6 +85,13 @@ def _finding(
         boxes=boxes,
         sentence=answer.sentence,
     )
+
+
+def _evidence(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet) -> Evidence:
+    """Locate a finding among the regions, but for those on the other side of the patient."""
+    opposite = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}.get(finding.side) if finding.side else None
+    allowed = {key: box for key, box in regions.items() if opposite is None or prompts[key].side is not opposite}
+    return locate([found.box for found in finding.boxes], allowed)
 
 
 def together(sides: list[Side | None]) -> Side | None:

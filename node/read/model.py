@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -47,11 +47,12 @@ class PathologyAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the network says about one film."""
+    """What the network says about one film; regions: the best box of each region prompt, by its key."""
 
     sentences: tuple[GroundedSentence, ...]
     pathologies: tuple[PathologyAnswer, ...]
     withheld: tuple[WithheldSentence, ...] = ()
+    regions: Mapping[str, Box] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +267,13 @@ class _NetworkReader:
                 and prompt.probability is not None
                 and prompt.state is not None
             ),
+            regions={
+                prompt.key: max(
+                    _to_image(prompt.boxes, prompt.box_scores, image.framing), key=lambda scored: scored.score
+                ).box
+                for prompt in said.prompts
+                if prompt.kind == PromptKind.REGION.value
+            },
         )
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:

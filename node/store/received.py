@@ -16,8 +16,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from node.domain import Instance
 from node.errors import is_of_file
+from node.store.instances import Instance
 
 _PREAMBLE_BYTES: Final = 128
 _HASH_BYTES: Final = 32

@@ -29,11 +29,12 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from node.domain import Delivery, Instance, JsonObject, OutputObject, Study, is_uid
+from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused, is_of_file
 from node.store import files, output_files, received, rounds
 from node.store.conflict import has_other_pixels
 from node.store.incoming import Incoming, full
+from node.store.instances import Instance, Study
 from node.store.received import Kept
 from node.store.rounds import RoundMark
 

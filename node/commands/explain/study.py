@@ -11,12 +11,13 @@ from datetime import datetime
 
 from node.config import Settings
 from node.dicom.film_header import parse_header
-from node.domain import Instance, JsonObject, OutputObject, Reason, is_uid
+from node.domain import JsonObject, OutputObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs import processes
 from node.read import decoding, routing
 from node.read.routing import Action
 from node.store import lookup, received
+from node.store.instances import Instance
 from node.store.lookup import DeliveryRow, Known, StudyRow
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import AGAIN, RoundMark

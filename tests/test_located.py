@@ -1,4 +1,4 @@
-"""Nothing that is absent is located: not in a reading of the shipped model, not in an answer, in no output."""
+"""What is reported is located, and nothing that is absent: in readings of the shipped model, answers and outputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import read_files
-from node.domain import Box, Film, FindingState, GroundedSentence
+from node.domain import Box, Film, FindingState, GroundedSentence, PromptKind
 from node.outputs import gsps, report_txt
 from node.outputs.document import save_bytes
 from node.outputs.report_json import film_from_json, film_to_json, report_to_json
 from node.outputs.sr import report as sr
-from node.read import prompts
+from node.read import findings, prompts
+from node.read.decoding import Radiograph
+from node.read.framing import Framing
 from node.read.model import FilmQuestion, open_reader
 from tests import samples, validators
 from tests.samples import BERLIN, absent, cr, film, finding, report, sources
@@ -59,6 +61,24 @@ def test_an_answer_locates_only_what_is_not_absent(phantom_model: Path, picture:
     for answer in answers:
         assert bool(answer.boxes) == (answer.state is not FindingState.ABSENT)
         assert bool(read_files.answer_to_json(answer)["boxes"]) == (answer.state is not FindingState.ABSENT)
+
+
+def test_the_network_says_where_what_it_reports_lies(phantom_model: Path, picture: Path) -> None:
+    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="any")
+    framing = Framing(columns=260, rows=300, square=Box(left=0, top=20, right=260, bottom=280))
+    pixels = np.asarray(Image.open(picture))
+    image = Radiograph(gray=pixels.astype(np.float32) / np.float32(255), picture=pixels, framing=framing)
+
+    reading = reader.read(image, PROMPTS)
+    found = findings.find(reading, PROMPTS, source="1.2.3", framing=framing, model=reader.identity, sides_known=False)
+
+    assert set(reading.regions) == {prompt.key for prompt in PROMPTS.prompts if prompt.kind is PromptKind.REGION}
+    assert {coded.evidence is None for coded in found} == {True, False}
+    for coded in found:
+        assert (coded.evidence is None) == (coded.state is FindingState.ABSENT)
+        if coded.evidence is not None and coded.evidence.zone is not None:
+            assert 0 < coded.evidence.extent <= 1
+            assert coded.evidence.zone in reading.regions
 
 
 def test_the_box_of_a_question_stays_in_its_answer(phantom_model: Path, picture: Path) -> None:
