@@ -19,15 +19,7 @@ from models.manifest import PUBLISHED_SIZES, Decisions, InputRule, Manifest, Rep
 from models.reading.answers import FilmReading, FloatArray, Question, ReaderPrompt
 from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
 from models.reading.reader import ChexReader, printable
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_END,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, PromptTokenizer, SentenceTokenizer
 
 EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
 FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
@@ -35,8 +27,8 @@ NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), 
 LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
 RIGHT = ReaderPrompt(key="right_lung", kind="region", phrases=("Right lung",))
 
-PROMPTS = PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
-SENTENCES = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+PROMPTS = PromptTokenizer(VOCABULARIES)
+SENTENCES = SentenceTokenizer(VOCABULARIES)
 DIM = 6
 
 

@@ -32,14 +32,7 @@ from models.reading.answers import (
 from models.reading.deduplicate import deduplicate, similarity_of
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast, emphasize
 from models.reading.preprocess import Square, prepare, square
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_END,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import SENTENCE_END, PromptTokenizer, SentenceTokenizer
 
 # Where the sentence of a finding is moved to; see `ReportRule.emphasis`.
 _DIRECTIONS: Mapping[State, int] = {"present": 1, "indeterminate": 0, "absent": -1}
@@ -66,8 +59,8 @@ def open_reader(
     return ChexReader(
         read_manifest(directory),
         opened.engine,
-        PromptTokenizer(vocabularies / PROMPT_VOCABULARY),
-        SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
+        PromptTokenizer(vocabularies),
+        SentenceTokenizer(vocabularies),
         fallbacks=opened.fallbacks,
         on_written=on_written,
     )
