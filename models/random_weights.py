@@ -41,13 +41,7 @@ from models.manifest import (
     PromptEncoderSizes,
     write_manifest,
 )
-from models.reading.tokenizers import (
-    SENTENCE_END,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, SentenceTokenizer
 
 Size = Literal["small", "full"]
 FloatArray = NDArray[np.float32]
@@ -222,7 +216,7 @@ def _draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArra
 
 def _said_tokens() -> NDArray[np.int64]:
     """List the tokens that an untrained generator may produce: the words, and the end of a sentence."""
-    tokenizer = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+    tokenizer = SentenceTokenizer(VOCABULARIES)
     return np.array([*(tokenizer.encode(f" {word}")[0] for word in _WORDS.split()), SENTENCE_END])
 
 

@@ -13,15 +13,7 @@ from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
 from models.reading.answers import FloatArray, ReaderPrompt
 from models.reading.decision import Trusted
 from models.reading.reader import ChexReader
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_END,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, PromptTokenizer, SentenceTokenizer
 
 EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
 FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
@@ -29,8 +21,8 @@ NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), 
 LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
 RIGHT = ReaderPrompt(key="right_lung", kind="region", phrases=("Right lung",))
 
-PROMPTS = PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
-SENTENCES = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+PROMPTS = PromptTokenizer(VOCABULARIES)
+SENTENCES = SentenceTokenizer(VOCABULARIES)
 DIM = 6
 
 

@@ -17,18 +17,8 @@ from models.phantoms import phantom as draw
 from models.reading.answers import FloatArray, Look, Question, ReaderPrompt
 from models.reading.decision import Trusted
 from models.reading.reader import ChexReader, open_reader
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
-
-EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
-NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
-LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
+from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
+from tests.scripted_engine import EDEMA, LEFT, NORMAL
 
 
 def reader_prompts() -> tuple[ReaderPrompt, ...]:
@@ -159,8 +149,8 @@ def test_a_film_is_encoded_once_and_each_kind_asked_in_one_call(phantom_model: P
     reader = ChexReader(
         read_manifest(phantom_model),
         engine,
-        PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY),
-        SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES),
+        PromptTokenizer(VOCABULARIES),
+        SentenceTokenizer(VOCABULARIES),
     )
     look = reader.look(np.random.default_rng(0).random((300, 260), dtype=np.float32))
     box = (0.4, 0.6, 0.3, 0.2)

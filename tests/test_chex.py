@@ -31,17 +31,27 @@ SIZES = NetworkSizes(
 Picture = tuple[Tensor, Tensor, Tensor]
 
 
-@pytest.fixture(scope="module")
-def network() -> Chex:
-    torch.manual_seed(5)
+def small_network(*, seed: int) -> Chex:
+    """A network with random weights whose post-decoder is switched on."""
+    torch.manual_seed(seed)
     network = Chex(SIZES).eval().requires_grad_(False)
     network.post_decoder.gate.fill_(1.0)
     return network
 
 
+def picture_of(network: Chex, *, seed: int) -> Picture:
+    """Two random films as the network sees them."""
+    return network.encode_image(torch.randn(2, 48, 48, generator=torch.Generator().manual_seed(seed)))
+
+
+@pytest.fixture(scope="module")
+def network() -> Chex:
+    return small_network(seed=5)
+
+
 @pytest.fixture(scope="module")
 def picture(network: Chex) -> Picture:
-    return network.encode_image(torch.randn(2, 48, 48, generator=torch.Generator().manual_seed(1)))
+    return picture_of(network, seed=1)
 
 
 @pytest.fixture(scope="module")

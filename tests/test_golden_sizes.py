@@ -29,14 +29,7 @@ from models.manifest import (
     PromptEncoderSizes,
 )
 from models.network.chex import Chex
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
 FILMS = ((100, 80), (64, 64), (90, 300))
@@ -93,8 +86,8 @@ def record(folder: Path) -> None:
     ours = RecordedNetwork(
         recording=Recording(folder=folder, arrays=arrays, texts=texts, config={}),
         network=network,
-        phrases=PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY),
-        sentences=SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES),
+        phrases=PromptTokenizer(VOCABULARIES),
+        sentences=SentenceTokenizer(VOCABULARIES),
     )
     fill_in(ours, arrays, texts)
     np.savez(folder / "golden.npz", **arrays)  # type: ignore[arg-type]  # it takes the names of the arrays

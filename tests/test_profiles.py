@@ -19,13 +19,7 @@ from models.errors import ModelError
 from models.manifest import read_manifest
 from models.reading.answers import ReaderPrompt
 from models.reading.reader import ChexReader
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 from node.read import prompts
 
 
@@ -92,8 +86,8 @@ def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: P
     reader = ChexReader(
         read_manifest(phantom_model),
         GraphEngine("tensorrt", run=Doubling(), write=lambda features: features.astype(np.int64)),
-        PromptTokenizer(vocabularies / PROMPT_VOCABULARY),
-        SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
+        PromptTokenizer(vocabularies),
+        SentenceTokenizer(vocabularies),
     )
     asked = [
         ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)

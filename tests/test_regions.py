@@ -10,23 +10,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.network.chex import Chex
-from models.reading.tokenizers import SENTENCE_MERGES, SENTENCE_VOCABULARY, VOCABULARIES, SentenceTokenizer
+from models.reading.tokenizers import VOCABULARIES, SentenceTokenizer
 from models.tasks.batch import Picture, fill_up
 from models.tasks.regions import classify_each, classify_one, explain, features_apart, features_together, tokens_of
-from tests.test_chex import DIM, SIZES
+from tests.test_chex import DIM, picture_of, small_network
 
 
 @pytest.fixture(scope="module")
 def network() -> Chex:
-    torch.manual_seed(17)
-    network = Chex(SIZES).eval().requires_grad_(False)
-    network.post_decoder.gate.fill_(1.0)
-    return network
+    return small_network(seed=17)
 
 
 @pytest.fixture(scope="module")
 def picture(network: Chex) -> Picture:
-    return network.encode_image(torch.randn(2, 48, 48, generator=torch.Generator().manual_seed(9)))
+    return picture_of(network, seed=9)
 
 
 def boxes(*counts: int) -> list[Tensor]:
@@ -124,7 +121,7 @@ def test_every_class_is_judged_alone_and_undecided_is_absent() -> None:
 
 
 def test_every_box_gets_its_own_words_and_padding_gets_none(network: Chex, picture: Picture) -> None:
-    tokenizer = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+    tokenizer = SentenceTokenizer(VOCABULARIES)
     given_boxes, padding = fill_up(boxes(3, 0))
     features = features_apart(network, picture, given_boxes, padding)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.network.chex import Chex
-from models.reading.tokenizers import PROMPT_VOCABULARY, VOCABULARIES, PromptTokenizer
+from models.reading.tokenizers import VOCABULARIES, PromptTokenizer
 from models.tasks.prompts import ClassPrompt, DataSet, class_prompts, embed, embed_classes, region_prompts
 from tests.material import material
 from tests.test_chex import SIZES
@@ -24,7 +24,7 @@ def published() -> Published:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PromptTokenizer:
-    return PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
+    return PromptTokenizer(VOCABULARIES)
 
 
 @pytest.fixture(scope="module")

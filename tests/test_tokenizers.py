@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,12 +31,12 @@ START, END = 49406, 49407
 
 @pytest.fixture(scope="module")
 def prompts() -> PromptTokenizer:
-    return PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
+    return PromptTokenizer(VOCABULARIES)
 
 
 @pytest.fixture(scope="module")
 def sentences() -> SentenceTokenizer:
-    return SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+    return SentenceTokenizer(VOCABULARIES)
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +157,11 @@ def test_marks_are_left_out_of_a_decoded_sentence(sentences: SentenceTokenizer) 
 def test_a_damaged_vocabulary_is_refused(tmp_path: Path) -> None:
     (tmp_path / PROMPT_VOCABULARY).write_bytes(gzip.compress(b"header\na b\n"))
     (tmp_path / SENTENCE_VOCABULARY).write_text("{")
+    shutil.copy(VOCABULARIES / SENTENCE_MERGES, tmp_path)
 
     with pytest.raises(ModelError, match=re.escape(PROMPT_VOCABULARY)):
-        PromptTokenizer(tmp_path / PROMPT_VOCABULARY)
+        PromptTokenizer(tmp_path)
     with pytest.raises(ModelError, match="absent"):
-        PromptTokenizer(tmp_path / "absent.gz")
+        PromptTokenizer(tmp_path / "absent")
     with pytest.raises(ModelError, match=re.escape(SENTENCE_VOCABULARY)):
-        SentenceTokenizer(tmp_path / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+        SentenceTokenizer(tmp_path)

@@ -30,13 +30,7 @@ from models.phantoms import FINDINGS
 from models.reading.answers import FilmReading, FloatArray, Look
 from models.reading.phrasebook import Phrasebook, contrast
 from models.reading.reader import ChexReader
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 from models.tasks import detection, regions
 from models.tasks.batch import Picture
 from models.tasks.detection import DetectionSettings
@@ -82,8 +76,8 @@ class EvaluatedModel:
         self.questions = questions
         self._directory = directory
         self._engine = engine
-        self._phrases = PromptTokenizer(vocabularies / PROMPT_VOCABULARY)
-        self._sentences = SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES)
+        self._phrases = PromptTokenizer(vocabularies)
+        self._sentences = SentenceTokenizer(vocabularies)
         self.reader = self.reader_by(manifest)
         self._phrasebook = Phrasebook(engine, self._phrases)
 

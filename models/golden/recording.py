@@ -22,14 +22,7 @@ from torch import Tensor, nn
 from models.checkpoint import published
 from models.errors import ModelError
 from models.network.chex import Chex
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
-)
+from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
 
 _T = TypeVar("_T")
 
@@ -145,8 +138,8 @@ def open_network(folder: Path) -> RecordedNetwork:
     return RecordedNetwork(
         recording=recording,
         network=network,
-        phrases=PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY),
-        sentences=SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES),
+        phrases=PromptTokenizer(VOCABULARIES),
+        sentences=SentenceTokenizer(VOCABULARIES),
     )
 
 

@@ -34,14 +34,7 @@ from models.reading.fusion import fuse
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    PromptTokenizer,
-    SentenceTokenizer,
-    words_of,
-)
+from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer, words_of
 
 
 def open_reader(
@@ -60,8 +53,8 @@ def open_reader(
     return ChexReader(
         read_manifest(directory),
         opened.engine,
-        PromptTokenizer(vocabularies / PROMPT_VOCABULARY),
-        SentenceTokenizer(vocabularies / SENTENCE_VOCABULARY, vocabularies / SENTENCE_MERGES),
+        PromptTokenizer(vocabularies),
+        SentenceTokenizer(vocabularies),
         fallbacks=opened.fallbacks,
         trusted=trusted,
         checked=checked,

@@ -39,9 +39,9 @@ _CLEAN_UP = (*((f" {sign}", sign) for sign in _SIGNS), (" ' ", "'"), *((f" {endi
 class PromptTokenizer:
     """CLIP's tokenizer: lower case, 49,408 ids, always 77 of them."""
 
-    def __init__(self, vocabulary: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         """Read `bpe_simple_vocab_16e6.txt.gz`. Raises ModelError if it is missing or something else."""
-        merges = _read_merges(vocabulary)
+        merges = _read_merges(folder / PROMPT_VOCABULARY)
         characters = _byte_characters()
         pieces = [*characters, *(f"{character}</w>" for character in characters), *map("".join, merges)]
         ids = {piece: number for number, piece in enumerate([*pieces, _PROMPT_START, _PROMPT_END])}
@@ -79,12 +79,15 @@ class PromptTokenizer:
 class SentenceTokenizer:
     """GPT-2's tokenizer, 50,257 ids, with the clean-up of the published decoding."""
 
-    def __init__(self, vocabulary: Path, merges: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         """Read `gpt2_encoder.json` and `gpt2_vocab.bpe`. Raises ModelError if they are missing or something else."""
+        vocabulary = folder / SENTENCE_VOCABULARY
         try:
-            model = models.BPE.from_file(str(vocabulary), str(merges))
+            model = models.BPE.from_file(str(vocabulary), str(folder / SENTENCE_MERGES))
         except Exception as error:  # the library raises nothing narrower
-            raise ModelError(f"{vocabulary} and {merges.name} cannot be read; restore the model directory") from error
+            raise ModelError(
+                f"{vocabulary} and {SENTENCE_MERGES} cannot be read; restore the model directory"
+            ) from error
         self._tokenizer = Tokenizer(model)
         self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         self._tokenizer.decoder = decoders.ByteLevel()

@@ -15,16 +15,7 @@ from models.checkpoint.weights import load_network
 from models.errors import ModelError
 from models.manifest import NetworkSizes, read_manifest
 from models.network.chex import Chex
-from models.reading.tokenizers import (
-    PROMPT_VOCABULARY,
-    SENTENCE_END,
-    SENTENCE_MERGES,
-    SENTENCE_VOCABULARY,
-    VOCABULARIES,
-    PromptTokenizer,
-    SentenceTokenizer,
-    words_of,
-)
+from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, PromptTokenizer, SentenceTokenizer, words_of
 from models.training.catalog import Catalog, exchange_sides
 from models.training.forward import Heads
 from models.training.parts import start
@@ -94,8 +85,8 @@ def _trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
 
 
 def _vocabulary_of(run: Run, texts: Iterable[str]) -> Vocabulary:
-    prompts = PromptTokenizer(VOCABULARIES / PROMPT_VOCABULARY)
-    sentences = SentenceTokenizer(VOCABULARIES / SENTENCE_VOCABULARY, VOCABULARIES / SENTENCE_MERGES)
+    prompts = PromptTokenizer(VOCABULARIES)
+    sentences = SentenceTokenizer(VOCABULARIES)
     prompt_words, sentence_words = (
         all_words(run.network.prompt_encoder.vocabulary),
         all_words(run.network.generator.vocabulary),
