@@ -61,7 +61,7 @@ HOMES = {
     "onnxruntime": ("models/engines/onnx_engine.py", "export/"),
     "onnxscript": ("export/",),
     "prometheus_client": ("node/metrics.py",),
-    "pynetdicom": ("node/receive/", "node/deliver/dicom.py"),
+    "pynetdicom": ("node/receive/", "node/deliver/dicom.py", "node/net/pynetdicom_adapter.py"),
     "pycocotools": ("models/evaluation/detection.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/evaluation/reports.py",),
@@ -116,11 +116,10 @@ BOUNDARIES = (
     "node/service/retention.py",
     "node/receive/listener.py",
     "node/orders/listener.py",
-    "node/receive/dimse.py",
+    "node/net/pynetdicom_adapter.py",
     "node/deliver/delivery.py",
     "node/jobs/round_steps.py",
     "node/jobs/submitter.py",
-    "node/receive/pdu_socket.py",
 )
 
 # What is never called, by the name at the call, and where it may be after all.

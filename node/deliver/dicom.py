@@ -6,7 +6,6 @@ and all connection errors are temporary. A refused SOP class or an object that t
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
 from node.config import DicomDestination
 from node.deliver.connection import explain, tls_context
 from node.errors import DestinationDown, GiveUp, RetryLater
+from node.net.pynetdicom_adapter import send_at_once
 
 OnReport = Callable[[int, Dataset], int]
 """Gets event type and information of an N-EVENT-REPORT; returns the status to answer with."""
@@ -259,7 +259,7 @@ def _associate(
             f"{destination.name} rejected the association ({_rejection(association)}); check both AE titles there"
         )
     if association.is_established:
-        _send_at_once(association)
+        send_at_once(association)
         return association
     if association.rejected_contexts and not association.accepted_contexts:
         association.abort()
@@ -306,12 +306,3 @@ def _no_commitment(destination: DicomDestination) -> str:
         f"{destination.name} does not offer storage commitment; enable it there or set storage_commitment = false, "
         "then retry"
     )
-
-
-def _send_at_once(association: Association) -> None:
-    """Disable Nagle's algorithm: together with delayed acknowledgment at the peer it costs 40 ms per object."""
-    connection = association.dul.socket
-    plain = None if connection is None else connection.socket
-    if plain is not None:
-        with suppress(OSError):  # a peer may accept and close at once; the next send then fails
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

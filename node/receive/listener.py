@@ -24,13 +24,12 @@ from node.deliver.commitment import Commitments
 from node.dicom.header import identify
 from node.errors import Failed, Refused, where
 from node.metrics import Metrics
-from node.net import admission
+from node.net import admission, pynetdicom_adapter
 from node.net.admission import Refusal
 from node.net.callers import RefusalKey, Refusals, printable
 from node.net.tls import ServerTls
 from node.receive import contexts
 from node.receive.dimse import DatasetOnDisk, Reception
-from node.receive.pdu_socket import GuardedSocket
 from node.receive.server import Lobby, Server, Terms
 from node.store.received import Kept
 from node.store.spool import Spool
@@ -152,8 +151,7 @@ class Listener:
         if refusal is not None:  # pynetdicom would let in whom it was not told about: first of all
             # Told before it is answered, for nothing in it waits: whoever is refused finds himself in `status` at once.
             self._on_refused(refusal.reason, str(association.requestor.address), message, association)
-            association.acse.send_reject(*refusal.answer)
-            association.kill()
+            pynetdicom_adapter.reject(association, refusal.answer)
 
     def _admit(self, association: Association) -> Refusal | None:
         """Admit an association and offer its contexts, or return why it is refused.
@@ -187,7 +185,7 @@ class Listener:
         association.acceptor.supported_contexts = contexts.offered(
             requested, may_send=admitted in self._settings.callers, may_report=may_report
         )
-        cast(GuardedSocket, association.dul.socket).admit()
+        pynetdicom_adapter.admit(association)
         return None
 
     def _on_refused(
@@ -207,7 +205,7 @@ class Listener:
 
     def _on_ended(self, event: evt.Event) -> None:
         """Report an association that was silent for too long; other aborts are reported where they happen."""
-        if event.assoc.dul.idle_timer_expired():
+        if pynetdicom_adapter.is_idle(event.assoc):
             self._on_aborted("idle", str(event.assoc.requestor.address))
 
     def _on_store(self, event: evt.Event) -> int | Dataset:

@@ -11,21 +11,15 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final
 
-from pynetdicom.association import Association
-from pynetdicom.pdu import A_ASSOCIATE_RQ
-from pynetdicom.transport import AssociationSocket
-
-from node.receive.dimse import Reception
+from node.net.pynetdicom_adapter import is_readable
 
 _LONGEST_PDU: Final = 1024 * 1024
 _LONGEST_REQUEST: Final = 256 * 1024  # 128 contexts with 50 transfer syntaxes each have 200 KB
 _ASSOCIATE_REQUEST: Final = 0x01
 _TITLES: Final = slice(10, 42)
 _ABORT: Final = bytes.fromhex("07 00 00000004 00 00 02 01")  # PS3.8 9.3.8: by the provider, unrecognized PDU
-_DATA_TRANSFER: Final = "Sta6"  # PS3.8 9.2.1
-_WAIT_MILLISECONDS: Final = 20
 
 
 class NotAssociated(Exception):
@@ -36,29 +30,24 @@ class NotAssociated(Exception):
         self.reason, self.message = reason, message
 
 
-class GuardedSocket(AssociationSocket):
-    """The connection of one association: reads in large pieces and limited time, and refuses PDUs that are too long.
+class PduReader:
+    """Reads the bytes of one association in large pieces and limited time, and refuses PDUs that are too long.
 
-    While a request waits to be handled nothing is read, so that a sender cannot run ahead of the disk.
-    first: the association request, which was read already
     lobby_end: the time (of `time.monotonic`) by which data must have arrived before the association is admitted
     idle_seconds: the limit for each PDU afterwards, in both directions
-    on_aborted: gets reason and host
+    on_aborted: gets the reason why an admitted association is lost; another caller was reported as refused
     """
 
     def __init__(
         self,
-        association: Association,
         connection: socket.socket,
         *,
-        first: bytes,
         leave_lobby: Callable[[], None],
         lobby_end: float,
         idle_seconds: float,
-        on_aborted: Callable[[str, str], None],
+        on_aborted: Callable[[str], None],
     ) -> None:
-        super().__init__(association, client_socket=connection)
-        self._first, self._idle_seconds, self._on_aborted = first, idle_seconds, on_aborted
+        self._connection, self._idle_seconds, self._on_aborted = connection, idle_seconds, on_aborted
         self._leave_lobby, self._lobby_end = leave_lobby, lobby_end
         self._is_admitted = False
 
@@ -67,54 +56,34 @@ class GuardedSocket(AssociationSocket):
         self._is_admitted = True
         self._leave_lobby()
 
-    @property
-    def ready(self) -> bool:
-        """Whether there is something to read, and reading is allowed now."""
-        if self._first:
+    def is_ready(self, *, wait_milliseconds: int) -> bool:
+        """Wait until there is something to read, and say whether there is. Raises OSError or ValueError if closed."""
+        if isinstance(self._connection, ssl.SSLSocket) and self._connection.pending():
             return True
-        if self.socket is None or not self._is_connected or not self.assoc.dimse.msg_queue.empty():
-            return False
-        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
-            return True
-        try:
-            poll = select.poll()  # select.select fails on descriptors above 1023
-            poll.register(self.socket, select.POLLIN)
-            return bool(poll.poll(0 if self._may_have_to_send() else _WAIT_MILLISECONDS))
-        except (OSError, ValueError):
-            self.event_queue.put("Evt17")  # PS3.8 9.2.3: the transport connection is closed
-            return False
+        poll = select.poll()  # select.select fails on descriptors above 1023
+        poll.register(self._connection, select.POLLIN)
+        return bool(poll.poll(wait_milliseconds))
 
-    def _may_have_to_send(self) -> bool:
-        """Whether something may have to be sent soon; otherwise the socket is polled less often."""
-        answering = cast(Reception, self.assoc.dimse).is_answering
-        return answering or self.assoc.dul.state_machine.current_state != _DATA_TRANSFER
-
-    def recv(self, nr_bytes: int) -> bytearray:
+    def read(self, count: int) -> bytearray:
         """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
-        if self._first:
-            taken, self._first = self._first[:nr_bytes], self._first[nr_bytes:]
-            return bytearray(taken)
-        if nr_bytes > _LONGEST_PDU:
+        if count > _LONGEST_PDU:
             self._abort("length")
             raise ConnectionAbortedError("the declared length of a PDU is over the limit")
         end = time.monotonic() + self._idle_seconds if self._is_admitted else self._lobby_end
         try:
-            return _read(cast(socket.socket, self.socket), nr_bytes, end)
+            return _read(self._connection, count, end)
         except TimeoutError:
             self._abort("stalled")
             raise
 
-    def _abort(self, reason: str) -> None:
-        """Report that an association is lost; a caller that was not admitted was reported as refused."""
-        if self._is_admitted:
-            self._on_aborted(reason, str(self.assoc.requestor.address))
+    def limit_sending(self) -> None:
+        """Set the time limit for the next PDU to the peer."""
+        with suppress(OSError):
+            self._connection.settimeout(self._idle_seconds)
 
-    def send(self, bytestream: bytes) -> None:
-        """Send a PDU; a peer that does not accept it in time is disconnected."""
-        if self.socket is not None:
-            with suppress(OSError):
-                self.socket.settimeout(self._idle_seconds)
-        super().send(bytestream)
+    def _abort(self, reason: str) -> None:
+        if self._is_admitted:
+            self._on_aborted(reason)
 
 
 def read_request(connection: socket.socket, end: float) -> bytes:
@@ -128,7 +97,7 @@ def read_request(connection: socket.socket, end: float) -> bytes:
         if len(head) == 6 and head[0] == _ASSOCIATE_REQUEST and length <= _LONGEST_REQUEST:
             request = head + _read(connection, length, end)
             request[_TITLES] = request[_TITLES].replace(b"\0", b" ")
-            if len(request) == 6 + length and _is_readable(bytes(request)):
+            if len(request) == 6 + length and is_readable(bytes(request)):
                 return bytes(request)
         connection.sendall(_ABORT)
     except TimeoutError as error:
@@ -136,15 +105,6 @@ def read_request(connection: socket.socket, end: float) -> bytes:
     except OSError as error:
         raise NotAssociated("protocol") from error
     raise NotAssociated("protocol")
-
-
-def _is_readable(request: bytes) -> bool:
-    """Whether pynetdicom can parse an A-ASSOCIATE-RQ; otherwise it would end the association without a report."""
-    try:
-        A_ASSOCIATE_RQ().decode(request)
-    except Exception:  # the boundary to its parser, which documents no set of exceptions
-        return False
-    return True
 
 
 def _read(connection: socket.socket, count: int, end: float) -> bytearray:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import socket
-import socketserver
 import threading
 import time
 from collections import defaultdict
@@ -21,13 +20,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
-from pynetdicom import AE, _config, evt
+from pynetdicom import AE, evt
 from pynetdicom.association import Association
-from pynetdicom.transport import AssociationServer, RequestHandler, ThreadedAssociationServer
+from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 
+from node.net import pynetdicom_adapter
 from node.net.tls import ServerTls, complaint
 from node.receive.dimse import Reception
-from node.receive.pdu_socket import GuardedSocket, NotAssociated, left, read_request
+from node.receive.pdu_socket import NotAssociated, PduReader, left, read_request
 
 _PLACES: Final = 32
 _STRANGERS: Final = "strangers"
@@ -100,7 +100,7 @@ class Server(ThreadedAssociationServer):
         handlers: list[evt.EventHandlerType],
     ) -> None:
         self.terms, self.tls = terms, tls
-        _config.LOG_HANDLER_LEVEL = "none"  # it would prepare a line about every PDU, which `log.mute` drops
+        pynetdicom_adapter.silence()
         self._collected_at = time.monotonic()
         self._handlers_changed, self._is_closing = threading.Condition(), False
         self._handlers_at_work: set[_Handler] = set()
@@ -153,8 +153,7 @@ class Server(ThreadedAssociationServer):
 
     def close(self) -> None:
         """Stop accepting, abort every association, and wait until all have ended."""
-        socketserver.BaseServer.shutdown(self)
-        AssociationServer.server_close(self)
+        pynetdicom_adapter.close_port(self)
         with self._handlers_changed:
             self._is_closing = True
             for handler in self._handlers_at_work:
@@ -230,26 +229,21 @@ class _Handler(RequestHandler):
                 raise NotAssociated("silent" if isinstance(error, TimeoutError) else None) from error
             raise NotAssociated("tls", complaint(error)) from error
 
-    def _associate(self, first: bytes, leave: Callable[[], None], *, end: float) -> None:
+    def _associate(self, request: bytes, leave: Callable[[], None], *, end: float) -> None:
         """Pass a connection to pynetdicom, and wait for the end of its association."""
         terms = cast(Server, self.server).terms
-        association = self._create_association()
-        association.dul.event_queue.get_nowait()  # the socket made there has announced the connection; ours does, too
-        association.dul.socket = GuardedSocket(
-            association,
+        association = pynetdicom_adapter.make_association(self)
+        reader = PduReader(
             self.request,
-            first=first,
             leave_lobby=leave,
             lobby_end=end,
             idle_seconds=terms.idle_seconds,
-            on_aborted=terms.on_aborted,
+            on_aborted=lambda reason: terms.on_aborted(reason, str(association.requestor.address)),
         )
         reception = terms.receive(association)
-        association.dimse = reception
+        pynetdicom_adapter.attach(association, self.request, request=request, source=reader, receiver=reception)
         self.association = association
         try:
-            association.start()
-            association.join()
+            pynetdicom_adapter.run(association)
         finally:
-            association.dul.kill_dul()
             reception.discard()

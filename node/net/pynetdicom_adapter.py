@@ -1,0 +1,276 @@
+"""Every use of pynetdicom's internals, written for pynetdicom 3.0.4; the other files use its documented interface only.
+
+The two classes replace pynetdicom's socket and its message provider on the acceptor's side. A `PduSource` decides about
+time and the length of PDUs, a `MessageReceiver` about the length of messages and where datasets go.
+interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
+tests/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has changed.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+from contextlib import suppress
+from io import BytesIO
+from typing import Final, Protocol, cast
+
+from pydicom.dataset import Dataset
+from pynetdicom import _config
+from pynetdicom.association import Association
+from pynetdicom.dimse import DIMSEServiceProvider
+from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
+from pynetdicom.dimse_primitives import C_STORE, DimsePrimitiveType, DimseServiceType
+from pynetdicom.pdu import A_ASSOCIATE_RQ
+from pynetdicom.pdu_primitives import P_DATA
+from pynetdicom.presentation import PresentationContext
+from pynetdicom.service_class import StorageServiceClass
+from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
+
+VERSION: Final = "3.0.4"
+
+MOST_UNANSWERED: Final = 16  # the node offers one at a time (PS3.7 D.3.3.3), but a PDU may hold thousands
+
+# States and events of pynetdicom's state machine, with the numbers of PS3.8 9.2
+_DATA_TRANSFER: Final = "Sta6"
+_CONNECTION_CLOSED: Final = "Evt17"
+_INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
+
+_WAIT_MILLISECONDS: Final = 20
+
+
+class MessageReceiver(Protocol):
+    """Decides about the messages of one association while they arrive. If it raises, the association is aborted."""
+
+    def open_dataset(self, command: Dataset, context: PresentationContext | None) -> BytesIO:
+        """Return the file for the dataset of a C-STORE request; context: None if it was not accepted."""
+
+    def is_too_long(self, command_bytes: int, dataset: BytesIO | None) -> bool:
+        """Say whether the current message exceeds its limit."""
+
+    def on_aborted(self, reason: str) -> None:
+        """Report that the association is aborted: `protocol` or `length`."""
+
+
+class MessageProvider(DIMSEServiceProvider):
+    """Assembles the messages of one association fragment by fragment.
+
+    pynetdicom collects each message in memory, however long it gets, and passes it on when it is complete.
+    """
+
+    def __init__(self, association: Association, receiver: MessageReceiver) -> None:
+        super().__init__(association)
+        self._receiver = receiver
+        self._dataset: BytesIO | None = None
+        self._context_id: int | None = None
+        self._messages = self._answers = 0
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a received message is not answered yet."""
+        return self._messages > self._answers
+
+    def receive_primitive(self, primitive: P_DATA) -> None:
+        """Add the content of one PDU to the current message; runs in the thread that reads the connection."""
+        try:
+            for value in primitive.presentation_data_value_list:
+                self._check_order(*value)
+                fragment = P_DATA()
+                fragment.presentation_data_value_list.append(value)
+                super().receive_primitive(fragment)
+                self._redirect_dataset()
+                if self.message is None:
+                    self._messages += 1
+                if self._messages - self._answers > MOST_UNANSWERED:
+                    raise ValueError("requests come faster than answers")
+        except Exception:  # the boundary to pynetdicom's parser: an exception would end its thread
+            self._abort("protocol")
+        else:
+            message = self.message
+            if message is not None and self._receiver.is_too_long(message.encoded_command_set.tell(), message.data_set):
+                self._abort("length")
+
+    def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
+        """Return the next message for pynetdicom; a C-STORE request is handled here, whatever class it names.
+
+        pynetdicom aborts on each private or retired class, and takes a C-STORE that names Verification for an echo.
+        """
+        waiting = super().get_msg(block)
+        context_id, message = waiting
+        if not (isinstance(message, C_STORE) and message.is_valid_request):
+            return waiting
+        context = self._context(context_id)
+        if context is None:
+            return waiting
+        try:
+            StorageServiceClass(self.assoc).SCP(message, context)
+        except Exception:  # a boundary: a peer that cannot accept an answer, such as one that asks for PDUs of 1 byte
+            self._abort("protocol")
+        return None, None
+
+    def send_msg(self, primitive: DimsePrimitiveType, context_id: int) -> None:
+        """Send an answer."""
+        super().send_msg(primitive, context_id)
+        self._answers += 1
+
+    def _check_order(self, context_id: int, fragment: bytes) -> None:
+        """Raise ValueError for a fragment that does not continue the current message (PS3.7 6.3.1, PS3.8 E.2).
+
+        All fragments come in one context, the command first. Otherwise an object would get another object's name or
+        syntax.
+        """
+        if self.message is None:
+            self._context_id = context_id
+        is_of_command, is_expected = bool(fragment[0] & 1), type(self.message) in (type(None), DIMSEMessage)
+        if is_of_command != is_expected or context_id != self._context_id:
+            raise ValueError("the fragments do not form a message")
+
+    def _context(self, context_id: int | None) -> PresentationContext | None:
+        """Find an accepted context by its id."""
+        return next((context for context in self.assoc.accepted_contexts if context.context_id == context_id), None)
+
+    def _redirect_dataset(self) -> None:
+        """Replace pynetdicom's memory buffer for the dataset of a C-STORE request when its command is complete."""
+        message = self.message
+        if isinstance(message, C_STORE_RQ) and message.data_set is not self._dataset:
+            context = self._context(message.context_id)
+            message.data_set = self._dataset = self._receiver.open_dataset(message.command_set, context)
+
+    def _abort(self, reason: str) -> None:
+        self._receiver.on_aborted(reason)
+        self.message = None
+        self.dul.event_queue.put(_INVALID_PDU)
+
+
+class PduSource(Protocol):
+    """Reads the bytes of one connection within limits."""
+
+    def is_ready(self, *, wait_milliseconds: int) -> bool:
+        """Wait until there is something to read, and say whether there is. Raises OSError or ValueError if closed."""
+
+    def read(self, count: int) -> bytearray:
+        """Read this many bytes, fewer when the connection ends. Raises OSError."""
+
+    def limit_sending(self) -> None:
+        """Set the time limit for the next PDU to the peer."""
+
+    def admit(self) -> None:
+        """Apply the limits of an admitted association from now on."""
+
+
+class GuardedSocket(AssociationSocket):
+    """The connection of one association, read through a `PduSource`.
+
+    While a request waits to be handled nothing is read, so that a sender cannot run ahead of the disk.
+    request: the A-ASSOCIATE-RQ, which was read already
+    """
+
+    def __init__(
+        self, messages: MessageProvider, connection: socket.socket, *, request: bytes, source: PduSource
+    ) -> None:
+        super().__init__(messages.assoc, client_socket=connection)
+        self.source = source
+        self._messages, self._request = messages, request
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to read, and reading is allowed now."""
+        if self._request:
+            return True
+        if self.socket is None or not self._is_connected or not self._messages.msg_queue.empty():
+            return False
+        try:
+            return self.source.is_ready(wait_milliseconds=0 if self._may_have_to_send() else _WAIT_MILLISECONDS)
+        except (OSError, ValueError):
+            self.event_queue.put(_CONNECTION_CLOSED)
+            return False
+
+    def _may_have_to_send(self) -> bool:
+        """Whether something may have to be sent soon; otherwise the socket is polled less often."""
+        return self._messages.is_answering or self.assoc.dul.state_machine.current_state != _DATA_TRANSFER
+
+    def recv(self, nr_bytes: int) -> bytearray:
+        """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
+        if self._request:
+            taken, self._request = self._request[:nr_bytes], self._request[nr_bytes:]
+            return bytearray(taken)
+        return self.source.read(nr_bytes)
+
+    def send(self, bytestream: bytes) -> None:
+        """Send a PDU; a peer that does not accept it in time is disconnected."""
+        self.source.limit_sending()
+        super().send(bytestream)
+
+
+def silence() -> None:
+    """Do not prepare a log line about every PDU, which `log.mute` drops; for servers that are made afterwards."""
+    _config.LOG_HANDLER_LEVEL = "none"
+
+
+def is_readable(request: bytes) -> bool:
+    """Whether pynetdicom can parse an A-ASSOCIATE-RQ; otherwise it would end the association without a report."""
+    try:
+        A_ASSOCIATE_RQ().decode(request)
+    except Exception:  # the boundary to its parser, which documents no set of exceptions
+        return False
+    return True
+
+
+def make_association(handler: RequestHandler) -> Association:
+    """Make the association of an accepted connection; it cannot read or send before `attach`."""
+    association = handler._create_association()
+    association.dul.event_queue.get_nowait()  # the socket made there has announced the connection; ours does, too
+    return association
+
+
+def attach(
+    association: Association,
+    connection: socket.socket,
+    *,
+    request: bytes,
+    source: PduSource,
+    receiver: MessageReceiver,
+) -> None:
+    """Connect an association with its connection. request: the A-ASSOCIATE-RQ, which was read already."""
+    messages = MessageProvider(association, receiver)
+    association.dul.socket = GuardedSocket(messages, connection, request=request, source=source)
+    association.dimse = messages
+
+
+def run(association: Association) -> None:
+    """Start an association and wait for its end."""
+    try:
+        association.start()
+        association.join()
+    finally:
+        association.dul.kill_dul()
+
+
+def admit(association: Association) -> None:
+    """Apply the limits of an admitted association from now on."""
+    cast(GuardedSocket, association.dul.socket).source.admit()
+
+
+def reject(association: Association, answer: tuple[int, int, int]) -> None:
+    """Answer an association request with result, source and reason (PS3.8 9.3.4); only while it is handled."""
+    association.acse.send_reject(*answer)
+    association.kill()
+
+
+def is_idle(association: Association) -> bool:
+    """Whether the network timeout of an association has passed without a PDU from its peer."""
+    return association.dul.idle_timer_expired()
+
+
+def close_port(server: AssociationServer) -> None:
+    """Stop accepting; `shutdown` of pynetdicom works only for a server that its AE has started."""
+    socketserver.BaseServer.shutdown(server)
+    AssociationServer.server_close(server)
+
+
+def send_at_once(association: Association) -> None:
+    """Disable Nagle's algorithm: together with delayed acknowledgment at the peer it costs 40 ms per object."""
+    connection = association.dul.socket
+    plain = None if connection is None else connection.socket
+    if plain is not None:
+        with suppress(OSError):  # a peer may accept and close at once; the next send then fails
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,182 @@
+"""pynetdicom is the version that the adapter was written for, has the internals it uses, and is opened nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import queue
+import socket
+from collections.abc import Callable
+from importlib.metadata import version
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from pynetdicom import AE, _config, fsm
+from pynetdicom.acse import ACSE
+from pynetdicom.association import Association
+from pynetdicom.dimse import DIMSEServiceProvider
+from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
+from pynetdicom.dimse_primitives import C_STORE
+from pynetdicom.dul import DULServiceProvider
+from pynetdicom.pdu import A_ASSOCIATE_RQ
+from pynetdicom.pdu_primitives import P_DATA
+from pynetdicom.service_class import StorageServiceClass
+from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
+
+from node.net import pynetdicom_adapter
+from node.net.pynetdicom_adapter import GuardedSocket, MessageProvider
+from tests.test_architecture import REPOSITORY, name_of, parsed, python_files
+
+ADAPTER = "node/net/pynetdicom_adapter.py"
+ASK = f"; compare what {ADAPTER} uses with the installed pynetdicom, see interoperability §8"
+
+SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
+    (A_ASSOCIATE_RQ.decode, "self bytestream"),
+    (ACSE.send_reject, "self result source diagnostic"),
+    (Association.__init__, "self ae mode"),
+    (Association.kill, "self"),
+    (AssociationServer.server_close, "self"),
+    (AssociationSocket.__init__, "self assoc client_socket address"),
+    (AssociationSocket.recv, "self nr_bytes"),
+    (AssociationSocket.send, "self bytestream"),
+    (DIMSEServiceProvider.__init__, "self assoc"),
+    (DIMSEServiceProvider.get_msg, "self block"),
+    (DIMSEServiceProvider.receive_primitive, "self primitive"),
+    (DIMSEServiceProvider.send_msg, "self primitive context_id"),
+    (DULServiceProvider.idle_timer_expired, "self"),
+    (DULServiceProvider.kill_dul, "self"),
+    (RequestHandler._create_association, "self"),
+    (StorageServiceClass.SCP, "self req context"),
+    (StorageServiceClass.__init__, "self assoc"),
+)
+
+# Attributes of pynetdicom's objects that only the adapter names, and names that only the adapter imports.
+ATTRIBUTES = frozenset(
+    """
+    LOG_HANDLER_LEVEL _create_association _is_connected acse data_set dimse dul encoded_command_set event_queue
+    idle_timer_expired kill kill_dul msg_queue send_reject server_close state_machine
+    """.split()
+)
+IMPORTS = frozenset(
+    """
+    A_ASSOCIATE_RQ AssociationServer AssociationSocket C_STORE_RQ DIMSEMessage DIMSEServiceProvider P_DATA
+    StorageServiceClass _config
+    """.split()
+)
+
+
+@pytest.fixture
+def association() -> Association:
+    return Association(AE(), "acceptor")
+
+
+def test_the_adapter_is_written_for_the_installed_version() -> None:
+    written_for, installed = pynetdicom_adapter.VERSION, version("pynetdicom")
+
+    assert installed == written_for, (
+        f"{ADAPTER} was written for pynetdicom {written_for}, but pynetdicom {installed} is installed; compare what "
+        "the adapter uses with the new version (interoperability §8), run the tests of receiving, then change VERSION"
+    )
+
+
+@pytest.mark.parametrize(("function", "parameters"), SIGNATURES, ids=lambda value: getattr(value, "__qualname__", ""))
+def test_a_method_takes_what_the_adapter_gives(function: Callable[..., object], parameters: str) -> None:
+    actual = " ".join(inspect.signature(function).parameters)
+
+    assert actual == parameters, f"{function.__qualname__} takes ({actual}), not ({parameters})" + ASK
+
+
+@pytest.mark.parametrize("own", [MessageProvider, GuardedSocket])
+def test_every_overridden_method_is_checked_here(own: type) -> None:
+    (base,) = own.__bases__
+    overridden = {f"{base.__name__}.{name}" for name, member in vars(own).items() if callable(member)} & {
+        f"{base.__name__}.{name}" for name in vars(base)
+    }
+
+    assert overridden
+    assert overridden <= {function.__qualname__ for function, _ in SIGNATURES}
+    assert own is MessageProvider or isinstance(inspect.getattr_static(base, "ready"), property)
+
+
+def test_an_association_has_the_queues_and_the_state(association: Association) -> None:
+    dul, provider = association.dul, association.dimse
+
+    assert {type(dul.event_queue), type(provider.msg_queue)} == {queue.Queue}, ASK
+    assert dul.event_queue.empty(), ASK
+    assert (dul.socket, provider.message, provider.dul, provider.assoc) == (None, None, dul, association), ASK
+    assert dul.state_machine.current_state == "Sta1", ASK
+    assert isinstance(association.acse, ACSE), ASK
+    assert _config.LOG_HANDLER_LEVEL in ("standard", "none"), ASK
+
+
+def test_the_events_do_what_the_adapter_sends_them_for() -> None:
+    table = fsm.TRANSITION_TABLE
+
+    assert "Sta6" in fsm.STATES
+    assert table["Evt19", "Sta6"] == "AA-8", "an invalid PDU is no longer answered with A-ABORT" + ASK
+    assert table["Evt17", "Sta6"] == "AA-4", "a closed connection is no longer indicated as an abort" + ASK
+
+
+def test_a_socket_announces_its_connection_once(association: Association) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wrapped = AssociationSocket(association, client_socket=ours)
+
+        assert wrapped.socket is ours and wrapped._is_connected, ASK
+        assert wrapped.event_queue is association.dul.event_queue, ASK
+        assert list(association.dul.event_queue.queue) == ["Evt5"], ASK
+
+
+def test_a_complete_command_changes_the_class_of_its_message(association: Association) -> None:
+    request = C_STORE()
+    request.MessageID, request.Priority = 1, 2
+    request.AffectedSOPClassUID, request.AffectedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.2", "1.2.3"
+    request.DataSet = BytesIO(b"12345678")
+    sent = C_STORE_RQ()
+    sent.primitive_to_message(request)
+    command, *datasets = sent.encode_msg(1, 16382)
+    received = DIMSEMessage()
+
+    assert type(received) is DIMSEMessage and received.data_set is not None
+    assert type(command) is P_DATA, ASK
+    assert not received.decode_msg(command)
+    assert isinstance(received, C_STORE_RQ) and received.context_id == 1, ASK
+    assert received.command_set.AffectedSOPInstanceUID == "1.2.3", ASK
+    assert received.encoded_command_set.tell() > 0, ASK
+    buffer = received.data_set = BytesIO()
+    assert received.decode_msg(datasets[0])
+    primitive = received.message_to_primitive()
+    assert isinstance(primitive, C_STORE) and primitive.DataSet is buffer and buffer.getvalue() == b"12345678", ASK
+
+
+def test_no_other_file_reaches_into_pynetdicom() -> None:
+    wrong = [
+        f"{name_of(path)}: {found}"
+        for path in python_files("node/receive", "node/deliver", "node/net")
+        if name_of(path) != ADAPTER
+        for found in sorted(attributes_of(path) & ATTRIBUTES | imports_of(path) & IMPORTS)
+    ]
+
+    assert wrong == []
+
+
+def test_the_lists_of_internals_are_those_of_the_adapter() -> None:
+    adapter = REPOSITORY / ADAPTER
+
+    assert attributes_of(adapter) >= ATTRIBUTES
+    assert imports_of(adapter) >= IMPORTS
+
+
+def attributes_of(path: Path) -> set[str]:
+    return {node.attr for node in ast.walk(parsed(path)) if isinstance(node, ast.Attribute)}
+
+
+def imports_of(path: Path) -> set[str]:
+    """The names that a file imports from pynetdicom."""
+    return {
+        alias.name
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "pynetdicom"
+        for alias in node.names
+    }
