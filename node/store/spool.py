@@ -4,8 +4,7 @@ A file is written under a temporary name, synced, renamed, and its folder synced
 A file still under its temporary name was never acknowledged and is removed at start. A received object's file name
 contains its version and the hash of its bytes. The same object again is the same file. Other bytes under the same UID
 are the next version, unless their pixels differ: that is a conflict, which is stored and reported, but not read. A file
-whose bytes do not match its hash is damaged: it is neither read nor sent, and is replaced when the same object is
-received or written again.
+whose bytes do not match its hash is damaged: it is neither read nor sent; the same object replaces it.
 
     studies/<study>/received/<sop instance>~<version>~<hash>.dcm     as received, PS3.10 file meta in front
     studies/<study>/conflicts/<sop instance>~<number>~<hash>.dcm     the same, with other pixels than the stored version
@@ -35,7 +34,6 @@ from node.store import files, output_files, received, rounds
 from node.store.conflict import has_other_pixels
 from node.store.incoming import Incoming, full
 from node.store.instances import Instance, Study
-from node.store.received import Kept
 from node.store.rounds import RoundMark
 
 _MIB = 1024 * 1024
@@ -82,7 +80,7 @@ class Spool:
         """Begin to receive an object, with preamble and file meta information. Raises SpoolFull."""
         return Incoming(self._studies, meta=meta, has_room=lambda: self.has_room)
 
-    def settle(self, incoming: Incoming, *, study_uid: str, sop_instance_uid: str) -> Kept:
+    def settle(self, incoming: Incoming, *, study_uid: str, sop_instance_uid: str) -> received.Kept:
         """Store one received object and sync it to disk before returning.
 
         Raises Refused when a UID is not valid, SpoolFull when the disk cannot store the object.
@@ -96,7 +94,7 @@ class Spool:
         except OSError as error:
             raise full(error) from error
 
-    def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> Kept:
+    def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> received.Kept:
         """Give a sealed object its place, depending on the newest version only, so that a crash changes nothing."""
         place = folder / "received"
         known = received.versions(place, sop_instance_uid)
@@ -107,12 +105,13 @@ class Spool:
         same = [instance for instance in (known if is_conflict else known[-1:]) if instance.sha256 == incoming.sha256]
         if same and received.is_intact(same[0].path):
             files.sync_folder(place)  # its writer may not have synced it yet
-            return Kept(instance=same[0], is_new=False, is_conflict=is_conflict)
+            return received.Kept(instance=same[0], is_new=False, is_conflict=is_conflict)
         number = same[0].number if same else known[-1].number + 1 if known else 1
         path = place / received.file_name(sop_instance_uid, number=number, sha256=incoming.sha256)
         self._make_folder(place)
         incoming.publish(path)
-        return Kept(instance=received.instance_of(path), is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
+        new = received.instance_of(path)
+        return received.Kept(instance=new, is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
 
     def conflicts(self, study_uid: str) -> list[Instance]:
         """Return the objects of a study with other pixels than the stored version of their UID."""
