@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -308,7 +308,7 @@ class Report:
     """The result of one round of a study; never changed once created.
 
     created_at: start of the analysis, aware UTC, fixed once
-    predecessors: structured reports of earlier rounds that this one replaces
+    predecessors: the structured reports of the newest earlier round, which those of this round replace
     earlier: UIDs of the outputs of each earlier round, oldest first
     """
 
@@ -319,7 +319,7 @@ class Report:
     prompts_version: str
     prompts_sha256: str
     created_at: datetime
-    predecessors: tuple[ObjectReference, ...] = ()
+    predecessors: tuple[OutputObject, ...] = ()
     earlier: tuple[tuple[str, ...], ...] = ()
 
     @property
@@ -344,6 +344,9 @@ class OutputObject:
     """An output of the node: a DICOM object, or an HL7 message, which has no SOP class and no series.
 
     One UID never carries two contents.
+
+    film: SOP Instance UID of the film that a structured report is about; "" for a report on the study, for other kinds,
+        and for what earlier versions wrote
     """
 
     kind: str
@@ -351,6 +354,7 @@ class OutputObject:
     sop_class_uid: str
     sop_instance_uid: str
     series_instance_uid: str
+    film: str = field(default="", compare=False)
 
 
 class DeliveryState(StrEnum):

@@ -25,7 +25,6 @@ from node.domain import (
     MESSAGE_KIND,
     Film,
     JsonObject,
-    ObjectReference,
     OutputObject,
     PromptSet,
     Reason,
@@ -182,7 +181,7 @@ class Pipeline:
         return Answers(report=report, sources=sources, parked=parked)
 
     def write(self, plan: Round) -> Written:
-        """Write and store every output of a round; the report names the newest earlier report as its predecessor."""
+        """Write and store every output of a round; reports name those that they replace."""
         answers = self.answers(plan)
         outputs = []
         for output, content in self._objects(plan, answers):
@@ -314,16 +313,7 @@ class Pipeline:
             self.spool.keep_output(output, content)
 
 
-def _predecessors(rounds: Iterable[RoundMark]) -> tuple[ObjectReference, ...]:
-    """Return the newest structured report of the finished rounds, if they wrote a report."""
-    reports = [
-        ObjectReference(
-            sop_class_uid=output.sop_class_uid,
-            sop_instance_uid=output.sop_instance_uid,
-            series_instance_uid=output.series_instance_uid,
-        )
-        for mark in rounds
-        for output in mark.outputs
-        if output.kind == "sr"
-    ]
-    return tuple(reports[-1:])
+def _predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:
+    """Return the structured reports of the newest finished round that wrote any."""
+    reports = [tuple(output for output in mark.outputs if output.kind == "sr") for mark in rounds]
+    return next(filter(None, reversed(reports)), ())

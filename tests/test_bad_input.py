@@ -13,6 +13,7 @@ from pydicom.dataset import Dataset
 from pynetdicom import AE, _config, build_context
 
 from node.domain import derive_uid
+from node.outputs.sr.report import STUDY_SERIES_NUMBER
 from tests import films, peers
 from tests.service import Service, settings_for
 
@@ -129,8 +130,9 @@ def test_a_study_with_other_objects_loses_nothing(node: Node) -> None:
     statuses = peers.send_all([*others, lateral, frontal], port=node.service.dicom_port)
 
     assert set(statuses) == {0x0000}
-    state, report = node.wait(frontal.StudyInstanceUID, count=2)
-    assert (state.Modality, report.Modality) == ("PR", "SR")
+    state, *reports = node.wait(frontal.StudyInstanceUID, count=3)
+    assert [answer.Modality for answer in (state, *reports)] == ["PR", "SR", "SR"]
+    [report] = [answer for answer in reports if answer.SeriesNumber == STUDY_SERIES_NUMBER]
     named = {
         image.ReferencedSOPInstanceUID
         for series in report.CurrentRequestedProcedureEvidenceSequence[0].ReferencedSeriesSequence

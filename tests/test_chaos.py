@@ -69,6 +69,14 @@ def test_two_reports_that_nobody_followed_speak_for_no_film() -> None:
     assert unanswered({STUDY: FILMS}, [*reports, *map(overlay, FILMS)]) == tuple(sorted(FILMS))
 
 
+def test_each_film_may_have_a_report_in_a_series_of_its_own() -> None:
+    reports = [report("9.1", {"1.2.1"}), report("8.1", {"1.2.2"}, series="8", predecessor="7.1")]
+    replaced = report("7.1", FILMS, series="7")
+
+    assert unanswered({STUDY: FILMS}, [*reports, replaced, *map(overlay, FILMS)]) == ()
+    assert unanswered({STUDY: FILMS}, [reports[0], *map(overlay, FILMS)]) == ("1.2.2",)
+
+
 def test_a_study_without_any_answer_is_lost() -> None:
     assert unanswered({STUDY: FILMS}, []) == tuple(sorted(FILMS))
 
@@ -106,8 +114,9 @@ def overlay(film: str) -> Dataset:
     return state
 
 
-def report(uid: str, films: set[str], *, predecessor: str | None = None) -> Dataset:
+def report(uid: str, films: set[str], *, predecessor: str | None = None, series: str = "9") -> Dataset:
     document = Dataset()
+    document.SeriesInstanceUID = series
     document.StudyInstanceUID, document.Modality, document.SOPInstanceUID = STUDY, "SR", uid
     document.CurrentRequestedProcedureEvidenceSequence = [hierarchy(films)]
     if predecessor is not None:

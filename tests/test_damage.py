@@ -153,7 +153,7 @@ def test_rounds_with_a_parked_film_write_and_send_nothing_twice(bench: Bench) ->
     flip_a_pixel(bench.keep(FILM))
     bench.keep(OTHER)
     _, deliveries = bench.round()
-    assert sorted(delivery.kind for delivery in deliveries) == ["gsps", "sr"]
+    assert sorted(delivery.kind for delivery in deliveries) == ["gsps", "sr", "sr"]  # on the film, on the study
 
     assert [bench.round()[1] for _ in range(2)] == [[], []]
 
@@ -239,6 +239,23 @@ def test_a_damaged_output_is_written_and_sent_with_equal_bytes(tmp_path: Path, d
         assert {bench.send(delivery, 2) for delivery in deliveries} == {"sent"}
         sent = next(received.dataset for received in archive.kept if received.dataset.Modality == "SR")
         assert sent == dcmread(path)
+
+
+def test_a_lost_report_that_a_later_round_repeats_is_still_sent(bench: Bench) -> None:
+    bench.keep(FILM)
+    _, deliveries = bench.round()
+    report = next(delivery for delivery in deliveries if delivery.kind == "sr")
+    path, other = bench.output("sr"), bench.keep(OTHER)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    cut(path)
+
+    assert bench.steps.read(STUDY, other.name) == "read"
+    written = bench.steps.write(plan)
+
+    assert written is not None
+    assert report.sop_instance_uid in str(written["outputs"])
+    assert bench.ledger.delivery_state(report) is DeliveryState.WAITING
 
 
 def test_a_damaged_output_of_another_model_is_parked(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.domain import ObjectReference, Report
+from node.domain import OutputObject, Report
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
+from node.outputs.writers import output_of
 from tests import samples, validators
 from tests.samples import BERLIN, absent, bare, cr, film, finding, report, sources, unread
 
@@ -40,8 +41,12 @@ def test_the_same_reading_gives_the_same_bytes() -> None:
 
 
 def test_a_later_round_that_says_the_same_has_the_same_uid() -> None:
-    older = ObjectReference(
-        sop_class_uid="1.2.840.10008.5.1.4.1.1.88.33", sop_instance_uid="1.2.3", series_instance_uid="1.2"
+    older = OutputObject(
+        kind="sr",
+        study_uid=samples.STUDY,
+        sop_class_uid="1.2.840.10008.5.1.4.1.1.88.33",
+        sop_instance_uid="1.2.3",
+        series_instance_uid="1.2",
     )
     later = replace(ONE, created_at=datetime(2025, 1, 1, tzinfo=UTC), predecessors=(older,))
 
@@ -71,18 +76,14 @@ def test_the_order_of_equal_films_does_not_decide_the_patient(numbers: tuple[int
     headers = sources(bare(2), cr(1), cr(3))
     headers[samples.film_uid(3)].PatientName = "Other^Spelling"
 
-    [dataset] = sr.write(report(unread(2), *(film(number) for number in numbers)), headers, BERLIN)
+    *_, dataset = sr.write(report(unread(2), *(film(number) for number in numbers)), headers, BERLIN)
 
     assert dataset.PatientName == "Müller^Jörg"
 
 
 def test_a_document_never_names_itself_as_its_predecessor() -> None:
     first = written(ONE)
-    itself = ObjectReference(
-        sop_class_uid=first.SOPClassUID,
-        sop_instance_uid=first.SOPInstanceUID,
-        series_instance_uid=first.SeriesInstanceUID,
-    )
+    itself = output_of("sr", first)
 
     assert "PredecessorDocumentsSequence" not in written(replace(ONE, predecessors=(itself,)))
 
@@ -114,7 +115,7 @@ def test_whatever_is_said_differently_has_another_uid() -> None:
         written(replace(ONE, prompts_version="2")).SOPInstanceUID,
         written(replace(ONE, model=replace(samples.MODEL, weights_sha256="ef" * 32))).SOPInstanceUID,
         written(report(film(findings=(absent(),)))).SOPInstanceUID,
-        written(replace(ONE, films=(*ONE.films, unread(2)))).SOPInstanceUID,
+        sr.write(replace(ONE, films=(*ONE.films, unread(2))), sources(cr(1), bare(2)), BERLIN)[-1].SOPInstanceUID,
     }
 
     assert len(uids) == 7

@@ -27,7 +27,7 @@ def tracking_uids(report: Dataset) -> set[str]:
 
 
 @pytest.mark.parametrize("engine", ["onnx", "torch"])
-def test_two_films_come_back_as_one_report_and_two_overlays(
+def test_two_films_come_back_as_reports_and_overlays(
     tmp_path: Path, phantom_model: Path, chest_film: Path, chest_film_jpeg2000: Path, engine: str
 ) -> None:
     with peers.ReceivingArchive() as archive:
@@ -39,12 +39,13 @@ def test_two_films_come_back_as_one_report_and_two_overlays(
         )
         with Service(settings, scripted=False) as service:
             assert peers.send_all([chest_film, chest_film_jpeg2000], port=service.dicom_port) == [0, 0]
-            archive.wait_for_kept(3, limit_seconds=120)
+            archive.wait_for_kept(5, limit_seconds=120)
             assert service.stop() == 0
 
     answers = [received.dataset for received in archive.kept]
     reports, states = ([answer for answer in answers if answer.Modality == kind] for kind in ("SR", "PR"))
-    assert (len(reports), len(states)) == (1, 2)
+    assert (len(reports), len(states)) == (3, 2)  # a report on each film and one on the study
+    assert len({report.SeriesInstanceUID for report in reports}) == 3
     sources = [films.rg1(), films.rg1("J2KR")]
     for answer in answers:
         assert answer.StudyInstanceUID == sources[0].StudyInstanceUID
@@ -52,7 +53,7 @@ def test_two_films_come_back_as_one_report_and_two_overlays(
         assert answer.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
     shown = {str(graphic.TrackingUID) for state in states for graphic in _findings_drawn(state)}
     assert shown
-    assert shown <= tracking_uids(reports[0])
+    assert shown <= {uid for report in reports for uid in tracking_uids(report)}
 
 
 def test_a_film_that_is_sent_twice_adds_nothing(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_the_same_film_in_another_encoding_adds_nothing(tmp_path: Path) -> None:
         assert len(archive.requests) == 2
 
 
-def test_a_late_film_makes_a_new_report_that_names_the_older_one(tmp_path: Path) -> None:
+def test_a_late_film_gets_a_report_beside_the_first_films(tmp_path: Path) -> None:
     with (
         peers.ReceivingArchive() as archive,
         Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
@@ -98,13 +99,21 @@ def test_a_late_film_makes_a_new_report_that_names_the_older_one(tmp_path: Path)
         first = next(received for received in archive.wait_for_kept(2) if received.dataset.Modality == "SR").dataset
         service.wait_for("study.finished")
         peers.send(films.as_another(films.thumbnail(), "late"), port=service.dicom_port)
-        later = archive.wait_for_kept(4)[2:]
+        later = [received.dataset for received in archive.wait_for_kept(5)[2:]]
+        service.wait_for("study.finished", count=2)
+        assert service.stop() == 0
+        assert len(archive.requests) == 5  # the first film's report and state are not sent again
 
-    second = next(received for received in later if received.dataset.Modality == "SR").dataset
-    (predecessor,) = second.PredecessorDocumentsSequence
-    named = predecessor.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID
-    assert named == first.SOPInstanceUID
-    assert second.SOPInstanceUID != first.SOPInstanceUID
+    second, study = sorted((dataset for dataset in later if dataset.Modality == "SR"), key=lambda sr: sr.SeriesNumber)
+    assert len({report.SeriesInstanceUID for report in (first, second, study)}) == 3
+    assert not any("PredecessorDocumentsSequence" in report for report in (first, second, study))
+    (evidence,) = study.CurrentRequestedProcedureEvidenceSequence
+    named = {
+        image.ReferencedSOPInstanceUID
+        for series in evidence.ReferencedSeriesSequence
+        for image in series.ReferencedSOPSequence
+    }
+    assert named == {films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("first", "late")}
 
 
 def test_a_corrected_patient_name_makes_a_new_version(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_study_with_a_dose_report_loses_nothing(reading_room: tuple[Orthanc, S
     for dataset in (*others, lateral, frontal):
         orthanc.upload(dataset)
     service.wait_for("study.finished")
-    orthanc.wait_for_count(len(others) + 2 + 2)
+    orthanc.wait_for_count(len(others) + 2 + 3)  # the film's report and state, and the study's report
     orthanc.wait_until_idle()
 
     kept = {instance.SOPInstanceUID for instance in orthanc.instances(frontal.StudyInstanceUID)}

@@ -16,6 +16,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import read_files
+from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject, PromptSet
 from node.errors import InputError
 from node.read import prompts
@@ -101,6 +102,26 @@ def test_own_and_other_objects_are_listed_but_not_answered(tmp_path: Path) -> No
     listed = json.loads(json.dumps(report))
     assert [film["reason"] for film in listed["films"]] == ["own_object", "modality"]
     assert listed["outputs"] == []
+
+
+def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    paths.append(saved(tmp_path / "in", "lateral", films.as_another(films.lateral(), "lateral")))
+    (one_read,) = read(tmp_path / "one", paths[0], paths[2])
+
+    (report,) = read(tmp_path / "out", *paths)
+
+    uids = sorted(films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("a", "b"))
+    assert json.loads(json.dumps(report))["outputs"][:3] == [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
+    assert json.loads(json.dumps(one_read))["outputs"][:2] == ["sr.dcm", "study.sr.dcm"]
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    for uid in uids:
+        dataset = dcmread(folder / f"{uid}.sr.dcm")
+        assert dcmread(tmp_path / "one" / folder.name / "sr.dcm").StudyInstanceUID == dataset.StudyInstanceUID
+        assert only_evidence(dataset) == uid
+    read(tmp_path / "out", paths[0])
+    assert not list(folder.glob("*.sr.dcm"))
+    assert (folder / "sr.dcm").exists()
 
 
 def test_reading_again_changes_no_byte_of_an_object(tmp_path: Path) -> None:

@@ -2,78 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from io import BytesIO
 
 import pytest
-from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Box, Code, FindingState, GroundedSentence, Reason, Report, Side
+from node.domain import Box, Code, FindingState, GroundedSentence, Reason, Side
 from node.outputs import impression, wording
-from node.outputs.document import save_bytes
+from node.outputs.document import film_of
 from node.outputs.sr import report as sr
 from node.outputs.sr.findings import probability_name
 from node.read import prompts
 from tests import samples, validators
-from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, uncalibrated, unread
-
-SEVERAL = report(several())
-ONE = report(film(findings=(finding(), absent())))
-NONE = report(film(findings=(absent(),)))
-NOT_PROCESSED = report(unread(1), unread(2, Reason.LATERAL))
-MIXED = report(several(), unread(2), film(3, findings=(absent(), uncalibrated())))
-CONTAINED_TEXT = ("TEXT", "CONTAINS")  # the observer's name and versions are texts of another relationship
-FORMS = {"several": SEVERAL, "one": ONE, "none": NONE, "not processed": NOT_PROCESSED, "mixed": MIXED}
-
-
-def written(of: Report, *headers: Dataset) -> Dataset:
-    """Write a report on films 1 to 3, and read it back from its bytes."""
-    [dataset] = sr.write(of, sources(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
-    return dcmread(BytesIO(save_bytes(dataset)))
-
-
-def contents(item: Dataset, name: str) -> list[Dataset]:
-    """Return the children of a content item that have a code as their name."""
-    return [child for child in item.get("ContentSequence", ()) if child.ConceptNameCodeSequence[0].CodeValue == name]
-
-
-def groups(dataset: Dataset) -> list[Dataset]:
-    """Return the measurement groups."""
-    [measurements] = contents(dataset, "126010")
-    return contents(measurements, "125007")
-
-
-def numbers(item: Dataset) -> list[Dataset]:
-    """Return the children of a content item that are numbers."""
-    return [child for child in item.get("ContentSequence", ()) if child.ValueType == "NUM"]
-
-
-def everything(item: Dataset) -> Iterator[Dataset]:
-    """Walk the content tree."""
-    for child in item.get("ContentSequence", ()):
-        yield child
-        yield from everything(child)
-
-
-def said(dataset: Dataset) -> str:
-    """Return all text of the content tree, however it is broken into lines."""
-    return "\n".join(" ".join(item.TextValue.split()) for item in everything(dataset) if item.ValueType == "TEXT")
+from tests.documents import (
+    CONTAINED_TEXT,
+    FORMS,
+    MEASURED,
+    NONE,
+    NOT_PROCESSED,
+    ONE,
+    SEVERAL,
+    all_written,
+    contents,
+    everything,
+    form_of,
+    groups,
+    numbers,
+    said,
+    written,
+)
+from tests.samples import BERLIN, bare, cr, film, finding, report, several, sources, uncalibrated, unread
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
-    dataset = written(FORMS[form])
+    dataset = form_of(form)
 
     assert validators.dciodvfy(dataset) == []
     assert validators.dsrdump(dataset) == []
 
 
 def test_the_templates_hold_in_pixelmed() -> None:
-    forms = [written(FORMS[form]) for form in ("mixed", "one", "none", "not processed")]
+    forms = [form_of(form) for form in ("several", "to be reviewed", "none", "study")]
 
     assert validators.pixelmed(forms) == [[], [], [], []]
 
@@ -137,9 +109,9 @@ def test_the_longest_code_of_a_prompt_set_can_be_reported() -> None:
     assert validators.dsrdump(dataset) == []
 
 
-@pytest.mark.parametrize("form", ["several", "one", "none", "mixed"])
+@pytest.mark.parametrize("form", FORMS)
 def test_items_of_a_group_stand_apart(form: str) -> None:
-    containers = [item for item in everything(written(FORMS[form])) if item.ValueType == "CONTAINER"]
+    containers = [item for item in everything(form_of(form)) if item.ValueType == "CONTAINER"]
 
     assert {item.ContinuityOfContent for item in containers} == {"SEPARATE"}
 
@@ -204,9 +176,9 @@ def test_a_sentence_without_finding_is_inferred_from_its_boxes() -> None:
     assert list(region.GraphicData[:2]) == [1000, 200]
 
 
-@pytest.mark.parametrize("form", ["several", "one", "none", "mixed"])
+@pytest.mark.parametrize("form", MEASURED)
 def test_groups_have_the_shape_that_viewers_can_show(form: str) -> None:
-    found = groups(written(FORMS[form]))
+    found = groups(form_of(form))
 
     assert found
     assert all(len(contents(group, "111030")) == 1 for group in found)
@@ -215,36 +187,39 @@ def test_groups_have_the_shape_that_viewers_can_show(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_content_item_has_a_name(form: str) -> None:
-    assert all("ConceptNameCodeSequence" in item for item in everything(written(FORMS[form])))
+    assert all("ConceptNameCodeSequence" in item for item in everything(form_of(form)))
 
 
-def test_the_analyzed_square_stands_for_a_film_without_findings() -> None:
-    [group] = groups(written(NONE))
+def test_a_film_without_findings_gets_a_text_and_no_measurement() -> None:
+    dataset = written(NONE)
 
-    [region] = contents(group, "111030")
-    assert list(region.GraphicData[:6]) == [120, 0, 1880, 0, 1880, 1760]
-    assert numbers(group) == []
-    assert contents(group, "121106")[0].TextValue == wording.NOTHING_NEAR
-
-
-def test_a_film_without_findings_beside_others_is_told_in_words() -> None:
-    dataset = written(report(several(), film(3, findings=(absent(),))))
-
-    assert len(groups(dataset)) == 4
-    about = [item.TextValue for item in contents(dataset, "121106")]
-    assert [wording.NOTHING_NEAR in text for text in about] == [False, True, False]
+    assert dataset.ConceptNameCodeSequence[0].CodeValue == "18748-4"
+    assert {item.ValueType for item in everything(dataset) if item.RelationshipType == "CONTAINS"} <= {
+        "CONTAINER",
+        "TEXT",
+    }
+    for expected in (
+        wording.NOTHING_NEAR,
+        "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels",
+        "Pneumothorax: probability 4 %",
+        "The left lung is clear.",
+    ):
+        assert expected in said(dataset)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_first_text_says_what_was_found(form: str) -> None:
-    dataset = written(FORMS[form])
+    dataset = form_of(form)
 
     first = next(item for item in everything(dataset) if (item.ValueType, item.RelationshipType) == CONTAINED_TEXT)
 
     label, *lines = first.TextValue.split("\r\n")
     assert first.ConceptNameCodeSequence[0].CodeMeaning == "Impression"
     assert label == "AI RESEARCH - NOT FOR DIAGNOSIS"
-    assert " ".join(map(str.strip, lines)) == " ".join(map(str.strip, impression.of_report(FORMS[form])))
+    of, _ = FORMS[form]
+    said_of = [film for film in of.films if film.source == film_of(dataset)]
+    expected = impression.of_film(said_of[0]) if said_of else impression.of_report(of)
+    assert " ".join(map(str.strip, lines)) == " ".join(map(str.strip, expected))
 
 
 def test_the_analyzed_part_follows_and_the_versions_come_last() -> None:
@@ -258,17 +233,6 @@ def test_the_analyzed_part_follows_and_the_versions_come_last() -> None:
     assert "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels" in about.TextValue
     assert "The rest of the film was not analyzed." in about.TextValue
     assert "does not state view" in about.TextValue
-
-
-def test_a_film_that_was_not_read_is_listed_beside_the_read_ones() -> None:
-    dataset = written(MIXED)
-
-    assert wording.REASONS[Reason.UNDECODABLE] in said(dataset)
-    [evidence] = dataset.CurrentRequestedProcedureEvidenceSequence
-    [series] = evidence.ReferencedSeriesSequence
-    assert [reference.ReferencedSOPInstanceUID for reference in series.ReferencedSOPSequence] == [
-        samples.film_uid(number) for number in (1, 2, 3)
-    ]
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -334,7 +298,7 @@ def test_orders_are_named_once_where_the_films_name_them() -> None:
         header.RequestAttributesSequence = [request]
         header.FillerOrderNumberImagingServiceRequest = "F-9"
 
-    dataset = written(report(several(), film(3)), first, second)
+    dataset = all_written(report(several(), film(3)), first, second)[-1]
 
     [order] = dataset.ReferencedRequestSequence
     assert (order.AccessionNumber, order.RequestedProcedureID) == ("A-17", "P-1")
@@ -378,7 +342,7 @@ def test_a_reported_finding_without_a_box_is_refused() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_private_codes_are_declared(form: str) -> None:
-    dataset = written(FORMS[form])
+    dataset = form_of(form)
 
     used = {
         code.CodingSchemeDesignator
@@ -388,4 +352,4 @@ def test_private_codes_are_declared(form: str) -> None:
     declared = [item.CodingSchemeDesignator for item in dataset.get("CodingSchemeIdentificationSequence", ())]
 
     assert declared == (["99CHEX"] if "99CHEX" in used else [])
-    assert declared == (["99CHEX"] if form != "not processed" else [])
+    assert declared == (["99CHEX"] if form in MEASURED else [])

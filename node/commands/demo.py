@@ -84,7 +84,7 @@ def run(out: Path, *, model: ModelSettings, say: Say) -> None:
             for path in films:
                 dicom.send(path.read_bytes(), _to(_NODE, running.dicom_port or 0), calling_aet=_MODALITY)
         with _stage("read, write and deliver SR and GSPS", say):
-            _await(arrived, count=1 + len(films))
+            _await(arrived, count=2 * len(films) + 1)  # SR and GSPS of each film, SR of the study
         with _stage(f"write {out}", say):
             _write(out, archive, settings, reader)
 

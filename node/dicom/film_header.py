@@ -105,6 +105,14 @@ _KEYWORDS = (
 )
 
 
+def only_evidence(dataset: Dataset) -> str:
+    """Return the SOP Instance UID of the only object that a report names as its evidence (PS3.3 C.17.2), or ""."""
+    level: tuple[Dataset, ...] = (dataset,)
+    for keyword in ("CurrentRequestedProcedureEvidenceSequence", "ReferencedSeriesSequence", "ReferencedSOPSequence"):
+        level = attributes.items(level[0], keyword) if len(level) == 1 else ()
+    return attributes.text(level[0], "ReferencedSOPInstanceUID") if len(level) == 1 else ""
+
+
 def parse_header(dataset: Dataset) -> FilmHeader:
     """Parse the header of one object, as `decoding.read_header` returns it; reads each attribute once."""
     study, series, modality = (
@@ -123,6 +131,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
             series=series,
             modality=modality,
             devices=(attributes.text(item, "DeviceUID") for item in equipment),
+            film=only_evidence(dataset),
         ),
         modality=modality,
         conversion_type=attributes.text(dataset, "ConversionType"),

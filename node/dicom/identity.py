@@ -15,6 +15,8 @@ PROGRAM = "ChEX Node"
 MANUFACTURER = "ChEX Node project"
 RESEARCH_LABEL = "AI RESEARCH - NOT FOR DIAGNOSIS"
 VERSION = __version__
+STUDY = "study"
+"""What the series of reports on a whole study is about."""
 
 
 def device_uid(model: ModelIdentity) -> str:
@@ -22,15 +24,23 @@ def device_uid(model: ModelIdentity) -> str:
     return derive_uid("device", PROGRAM, model.name, model.version, model.weights_sha256)
 
 
-def series_uid(*, study_uid: str, modality: str, device: str) -> str:
-    """Return the UID of the series for a device's objects of one modality in one study."""
-    return derive_uid("series", study_uid, modality, device)
+def series_uid(*, study_uid: str, modality: str, device: str, about: str = "") -> str:
+    """Return the UID of the series for a device's objects of one modality in one study.
+
+    about: SOP Instance UID of a film whose objects have a series of their own, or `STUDY`
+    """
+    return derive_uid("series", study_uid, modality, device, *filter(None, (about,)))
 
 
-def is_own(*, study: str, series: str, modality: str, devices: Iterable[str]) -> bool:
+def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], film: str = "") -> bool:
     """Return whether this program wrote an object, with any weights: its series UID is derived from its device UID.
 
     study, series: UIDs of the object's study and series
     devices: the device UID of each item of ContributingEquipmentSequence (PS3.3 C.12.1)
+    film: SOP Instance UID of the only object that it names as its evidence, or ""
     """
-    return any(series == series_uid(study_uid=study, modality=modality, device=device) for device in devices)
+    return any(
+        series == series_uid(study_uid=study, modality=modality, device=device, about=about)
+        for device in devices
+        for about in ("", STUDY, film)
+    )

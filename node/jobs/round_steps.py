@@ -210,10 +210,11 @@ class Steps:
             self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=1, reason=_CANNOT_BE_REWRITTEN)
 
     def _replace_lost(self, study_uid: str, written: Collection[OutputObject]) -> None:
-        """End the deliveries of lost outputs, if this round wrote new outputs of the same kind."""
-        kinds = {output.kind for output in written}
+        """End the deliveries of lost outputs, if this round wrote new outputs of the same kind in their place."""
+        kinds, uids = ({output.kind for output in written}, {output.sop_instance_uid for output in written})
         for delivery in self._lost(study_uid):
-            if delivery.kind in kinds:
+            # An output of this round that an earlier round wrote was not written again: the sender asks for that.
+            if delivery.kind in kinds and delivery.sop_instance_uid not in uids:
                 self.ledger.end_delivery(delivery)
 
     def _lost(self, study_uid: str) -> list[Delivery]:

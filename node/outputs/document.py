@@ -19,6 +19,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from node.dicom import identity
+from node.dicom.film_header import only_evidence
 from node.domain import Report, derive_uid
 from node.outputs.patient import copy_patient, short_text
 
@@ -38,9 +39,19 @@ _OF_THE_ROUND = frozenset(
 
 
 def begin(
-    report: Report, source: Dataset, *, sop_class: str, modality: str, series_number: int, instance_number: int
+    report: Report,
+    source: Dataset,
+    *,
+    sop_class: str,
+    modality: str,
+    series_number: int,
+    instance_number: int,
+    about: str = "",
 ) -> Dataset:
-    """Start an object: patient, study, series and equipment (PS3.3 C.7.1 to C.7.5, C.12.1)."""
+    """Start an object: patient, study, series and equipment (PS3.3 C.7.1 to C.7.5, C.12.1).
+
+    about: as in `identity.series_uid`
+    """
     device = identity.device_uid(report.model)
     dataset = Dataset()
     dataset.SpecificCharacterSet = "ISO_IR 192"
@@ -48,7 +59,9 @@ def begin(
     copy_patient(source, dataset)
     dataset.StudyInstanceUID = report.study_uid
     dataset.Modality = modality
-    dataset.SeriesInstanceUID = identity.series_uid(study_uid=report.study_uid, modality=modality, device=device)
+    dataset.SeriesInstanceUID = identity.series_uid(
+        study_uid=report.study_uid, modality=modality, device=device, about=about
+    )
     dataset.SeriesNumber = series_number
     dataset.SeriesDescription = f"{identity.RESEARCH_LABEL}: {identity.PROGRAM}"
     dataset.InstanceNumber = instance_number
@@ -94,6 +107,18 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
     meta.ImplementationClassUID = UID(derive_uid("implementation", identity.PROGRAM))
     meta.ImplementationVersionName = short_text(f"CHEX_NODE {identity.VERSION}", 16)
     dataset.file_meta = meta
+
+
+def film_of(dataset: Dataset) -> str:
+    """Return the SOP Instance UID of the film that has a written object's series for itself, or ""."""
+    film = only_evidence(dataset)
+    series = identity.series_uid(
+        study_uid=str(dataset.StudyInstanceUID),
+        modality=str(dataset.Modality),
+        device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
+        about=film,
+    )
+    return film if series == dataset.SeriesInstanceUID else ""
 
 
 def save_bytes(dataset: Dataset) -> bytes:

@@ -1,4 +1,4 @@
-"""Write the results of one study as a folder (design §8): report.json, report.txt, sr.dcm, and per film an overlay."""
+"""Write the results of one study as a folder (design §8): report.json, report.txt, its objects, and overlays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from node.outputs import document, overlay, report_json, report_txt
 from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
-_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "sr.dcm", f"{files.TEMPORARY}*")
+_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "*.sr.dcm", "sr.dcm", f"{files.TEMPORARY}*")
 
 
 def write_folder(
@@ -45,7 +45,7 @@ def write_folder(
     files.sync_folder(out)
     names = []
     for kind, dataset in objects:
-        names.append("sr.dcm" if kind == "sr" else f"{_referenced_film(dataset)}.{kind}.dcm")
+        names.append(_name(kind, dataset, report))
         _keep(folder / names[-1], dataset)
     for film in report.read_films:
         names.append(f"{film.source}.overlay.png")
@@ -81,6 +81,16 @@ def hash_of(path: Path) -> str:
     """Return the SHA-256 of a file. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _name(kind: str, dataset: Dataset, report: Report) -> str:
+    """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none."""
+    if kind != "sr":
+        return f"{_referenced_film(dataset)}.{kind}.dcm"
+    film = document.film_of(dataset)
+    if not film:
+        return "study.sr.dcm" if report.read_films else "sr.dcm"
+    return f"{film}.sr.dcm" if len(report.read_films) > 1 else "sr.dcm"
 
 
 def _referenced_film(state: Dataset) -> str:

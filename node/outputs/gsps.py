@@ -65,7 +65,7 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
     if wording.reported(film):
         boxes = _layer(BOXES, order=3, gray=_WHITE, description="Boxes of reported findings")
         dataset.GraphicLayerSequence.append(boxes)
-    dataset.GraphicAnnotationSequence = list(_annotations(report, film))
+    dataset.GraphicAnnotationSequence = list(_annotations(film))
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset
 
@@ -105,15 +105,10 @@ def _layer(name: str, *, order: int, gray: int, description: str) -> Dataset:
     return layer
 
 
-def _annotations(report: Report, film: Film) -> Iterator[Dataset]:
+def _annotations(film: Film) -> Iterator[Dataset]:
     """Yield the annotations of square and label, and of the boxes if there are any (PS3.3 C.10.5)."""
     line = max(wording.size(film)[1] / 40, 1.0)
-    square = _rectangle(wording.analyzed(film))
-    if not wording.reported(film):
-        # If no film has a finding, the report has a group for the same square, with the same tracking UID.
-        square.TrackingID = wording.ANALYZED_SQUARE
-        square.TrackingUID = wording.analyzed_tracking_uid(report, film)
-    yield _annotation(SQUARE, graphics=[square])
+    yield _annotation(SQUARE, graphics=[_rectangle(wording.analyzed(film))])
     heading = dict(_heading(film, line))
     yield _annotation(LABEL, texts=[_text(value, where) for value, where in heading.items()])
     if wording.reported(film):

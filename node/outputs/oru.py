@@ -211,11 +211,13 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
             yield from _finding(finding, film=str(number))
     yield from _text(_REPORT, report_txt.render(report).splitlines())
     yield _Observation(value_type="ST", name=_STUDY, value=(report.study_uid,))
-    for number, film in enumerate(report.films, 1):
-        yield _Observation(value_type="ST", name=_FILM, value=(film.source,), sub_id=str(number))
+    numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
+    for source, number_of_film in numbers.items():
+        yield _Observation(value_type="ST", name=_FILM, value=(source,), sub_id=number_of_film)
     for document in documents:
         if document.kind == "sr":
-            yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(document.sop_instance_uid,))
+            uid, sub_id = document.sop_instance_uid, numbers.get(document.film, "")
+            yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(uid,), sub_id=sub_id)
 
 
 def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:

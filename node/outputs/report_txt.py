@@ -13,7 +13,11 @@ def render(report: Report) -> str:
     """Return the report as plain text: the impression, then what each film shows, and identities last."""
     lines = impression.labeled(impression.of_report(report))
     for film in report.films:
-        lines += ["", wording.film_number(report, film), *(f"  {line}" for line in _film(film))]
+        lines += [
+            "",
+            wording.film_number(report, film),
+            *(f"  {line}" for line in (*wording.about(film), *details(film))),
+        ]
     lines += ["", "About this report", *(f"  {line}" for line in _origin(report))]
     return "\n".join(lines) + "\n"
 
@@ -25,8 +29,8 @@ def _origin(report: Report) -> Iterator[str]:
     yield from (wording.film_name(report, film) for film in report.films)
 
 
-def _film(film: Film) -> Iterator[str]:
-    yield from wording.about(film)
+def details(film: Film) -> Iterator[str]:
+    """Yield the findings of a film by state, and its sentences."""
     for state in FindingState:
         if findings := impression.by_urgency(film.in_state(state)):
             yield f"{wording.HEADINGS[state]}:"

@@ -21,7 +21,6 @@ from node.domain import (
     Reason,
     Report,
     Side,
-    derive_uid,
 )
 from node.outputs.patient import short_text
 
@@ -60,7 +59,6 @@ TRUST: Mapping[str, str] = {
     "any": "Thresholds that were never measured on real films are accepted by this site.",
 }
 """How far the thresholds are trusted, by `ModelIdentity.trusted`."""
-ANALYZED_SQUARE = "Analyzed square"
 NOTHING_NEAR = (
     "No prompted finding came near its threshold in the analyzed square. "
     "This is not a report of a normal film: what was not asked for was not looked for."
@@ -85,11 +83,6 @@ def check(report: Report) -> None:
 def reported(film: Film) -> tuple[Finding, ...]:
     """Return the findings that get groups and drawn boxes, in prompt order: all but those below their threshold."""
     return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
-
-
-def nothing_near(report: Report) -> bool:
-    """Return whether films were read and none has a finding to report; then outputs show the analyzed squares."""
-    return bool(report.read_films) and not any(reported(film) for film in report.read_films)
 
 
 def name_of(finding: Finding) -> str:
@@ -161,11 +154,6 @@ def size(film: Film) -> tuple[int, int]:
     if film.columns is None or film.rows is None:
         raise ValueError("a film that was not read has no size")
     return film.columns, film.rows
-
-
-def analyzed_tracking_uid(report: Report, film: Film) -> str:
-    """Return the tracking UID of the analyzed square of a film."""
-    return derive_uid("analyzed", report.study_uid, film.source, *(f"{edge:.3f}" for edge in analyzed(film).edges))
 
 
 def spoken(sentence: GroundedSentence) -> str:

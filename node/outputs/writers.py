@@ -12,8 +12,8 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
 from node.dicom import attributes
-from node.domain import Film, ModelIdentity, ObjectReference, OutputObject, PromptSet, Report, derive_uid
-from node.outputs import gsps
+from node.domain import Film, ModelIdentity, OutputObject, PromptSet, Report, derive_uid
+from node.outputs import document, gsps
 from node.outputs.sr import report as sr
 
 Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
@@ -31,7 +31,7 @@ def make_report(
     model: ModelIdentity,
     prompts: PromptSet,
     created_at: datetime,
-    predecessors: tuple[ObjectReference, ...] = (),
+    predecessors: tuple[OutputObject, ...] = (),
     earlier: tuple[tuple[str, ...], ...] = (),
 ) -> Report:
     """Make a report of films, model and prompt set; the films are sorted, so their order of arrival has no effect."""
@@ -76,4 +76,5 @@ def output_of(kind: str, dataset: Dataset) -> OutputObject:
         sop_class_uid=str(dataset.SOPClassUID),
         sop_instance_uid=str(dataset.SOPInstanceUID),
         series_instance_uid=str(dataset.SeriesInstanceUID),
+        film=document.film_of(dataset),
     )

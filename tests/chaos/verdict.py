@@ -50,10 +50,10 @@ class Verdict:
 
 
 def unanswered(acknowledged: Mapping[str, AbstractSet[str]], objects: Iterable[Dataset]) -> tuple[str, ...]:
-    """Name the acknowledged films that have no GSPS, or that the newest SR of their study does not cover.
+    """Name the acknowledged films that have no GSPS, or that no newest SR covers.
 
     acknowledged: SOP Instance UIDs of films by study; objects: what an archive holds, each once
-    The newest SR is the one that no other names as its predecessor; of two such, neither speaks for the study.
+    The newest SR of a series is the one that no other names as its predecessor; of two such, neither speaks.
     """
     shown: set[str] = set()
     reports: dict[str, list[Dataset]] = {}
@@ -61,8 +61,9 @@ def unanswered(acknowledged: Mapping[str, AbstractSet[str]], objects: Iterable[D
         if dataset.Modality == "PR":
             shown |= _referenced(dataset)
         elif dataset.Modality == "SR":
-            reports.setdefault(str(dataset.StudyInstanceUID), []).append(dataset)
-    covered = {uid for several in reports.values() for uid in _covered_by_newest(several)}
+            reports.setdefault(str(dataset.SeriesInstanceUID), []).append(dataset)
+    followed = {uid for several in reports.values() for report in several for uid in _predecessors(report)}
+    covered = {uid for several in reports.values() for uid in _covered_by_newest(several, followed)}
     return tuple(sorted(uid for films in acknowledged.values() for uid in films if uid not in shown & covered))
 
 
@@ -85,8 +86,11 @@ def blamed(contents: Iterable[bytes]) -> int:
     return sum(words in content for content in contents)
 
 
-def _covered_by_newest(reports: list[Dataset]) -> set[str]:
-    followed = {uid for report in reports for uid in _uids(report.get("PredecessorDocumentsSequence", ()))}
+def _predecessors(report: Dataset) -> set[str]:
+    return _uids(report.get("PredecessorDocumentsSequence", ()))
+
+
+def _covered_by_newest(reports: list[Dataset], followed: AbstractSet[str]) -> set[str]:
     newest = [report for report in reports if str(report.SOPInstanceUID) not in followed]
     return _uids(newest[0].CurrentRequestedProcedureEvidenceSequence) if len(newest) == 1 else set()
 

@@ -1,8 +1,8 @@
-"""The findings of a structured report: a TID 1410 group per reported box, codes if not reported, text for sentences.
+"""The findings of a film's report: a TID 1410 group per reported box, codes if not reported, text for sentences.
 
 The structure avoids what OHIF 3.13.2 cannot load (interoperability §2): it needs at least one group, a region in each
 group, and a plain number either in every group or in no group. So the group of every finding has a number, numbers are
-never at the root, and a report has either groups of findings or groups of analyzed squares, which have no number.
+never at the root, and a film without a reported finding gets a report of text alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
-from node.outputs import wording
+from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
 from node.outputs.sr.items import code as code_answer
 from node.outputs.sr.items import concept, container, inferred_from, region, source_object, text
@@ -44,39 +44,32 @@ SIDES: Mapping[Side, Concept] = {
 }
 PERCENT = Concept("%", "UCUM", "percent")
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
-SELECTED_REGION = Concept("111099", "DCM", "Selected region")
 IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 
-def measurements(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
-    """Encode every reported box, or the analyzed squares if no box is reported (TID 1500 row 6)."""
+def measurements(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+    """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6)."""
     item = container(IMAGING_MEASUREMENTS)
-    for film in report.read_films:
-        source = sources[film.source]
-        if wording.nothing_near(report):
-            item.ContentSequence.extend(_square(report, film, source))
-        for finding in wording.reported(film):
-            for name, box in wording.named_boxes(finding):
-                item.ContentSequence.extend(_group(report, film, finding, name, box, source))
+    for finding in impression.by_urgency(wording.reported(film)):
+        for name, box in wording.named_boxes(finding):
+            item.ContentSequence.extend(_group(report, film, finding, name, box, source))
     return item
 
 
-def evaluations(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem | None:
+def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
     """Encode absent findings, and sentences without a finding group (TID 1500 row 12); None if there are neither.
 
     A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
     algorithm is not named again here: PixelMed takes its name for an evaluation with a wrong relationship.
     """
     item = container(QUALITATIVE_EVALUATIONS)
-    for film in report.read_films:
-        source = sources[film.source]
-        for finding in film.in_state(FindingState.ABSENT):
-            answer = code_answer(concept(finding.code), STATES[FindingState.ABSENT])
-            item.ContentSequence.append(inferred_from(answer, source_object(source)))
-        for sentence in _loose_sentences(film):
-            grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
-            item.ContentSequence.append(inferred_from(text(wording.spoken(sentence)), *grounds))
+    for finding in film.in_state(FindingState.ABSENT):
+        answer = code_answer(concept(finding.code), STATES[FindingState.ABSENT])
+        item.ContentSequence.append(inferred_from(answer, source_object(source)))
+    for sentence in _loose_sentences(film):
+        grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
+        item.ContentSequence.append(inferred_from(text(wording.spoken(sentence)), *grounds))
     return item if item.ContentSequence else None
 
 
@@ -123,21 +116,6 @@ def quantity_name(finding: Finding) -> Concept:
 def _quantity(finding: Finding, letter: str, end: str) -> Concept:
     meaning = short_text(finding.code.meaning, 64 - len(end)) + end
     return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, meaning)
-
-
-def _square(report: Report, film: Film, source: Dataset) -> PlanarROIMeasurementsAndQualitativeEvaluations:
-    """Encode the analyzed square of a film without findings, without a number, so that nothing looks measured."""
-    group = PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(
-            uid=wording.analyzed_tracking_uid(report, film), identifier=wording.ANALYZED_SQUARE
-        ),
-        referenced_region=_image_region(wording.analyzed(film), source),
-        finding_type=SELECTED_REGION,
-        algorithm_id=_algorithm(report),
-        geometric_purpose=BOUNDED_BY,
-    )
-    group[0].ContentSequence.append(text(wording.NOTHING_NEAR))
-    return _separate(group)
 
 
 def _separate(

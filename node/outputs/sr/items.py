@@ -5,6 +5,8 @@ Every item has a concept name, even where the standard does not require it: othe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from highdicom.sr import (
     CodeContentItem,
@@ -29,10 +31,12 @@ from pydicom.uid import UID
 
 from node.dicom import identity
 from node.domain import Box, Code, Report
+from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
 
 COMMENT = Concept("121106", "DCM", "Comment")
 FINDING = Concept("121071", "DCM", "Finding")
+IMPRESSION = Concept("121073", "DCM", "Impression")
 SOURCE = Concept("260753009", "SCT", "Source")
 IMAGE_REGION = Concept("111030", "DCM", "Image Region")
 ENGLISH = Concept("en-US", "RFC5646", "English (United States)")
@@ -53,6 +57,11 @@ def container(name: Concept, *, template: str | None = None, is_root: bool = Fal
 def text(value: str, *, name: Concept = COMMENT) -> TextContentItem:
     """Make a contained text, without characters that are invalid in DICOM; never empty (PS3.3 C.17.3, type 1C)."""
     return TextContentItem(name=name, value=long_text(value) or "-", relationship_type=RelationshipTypeValues.CONTAINS)
+
+
+def impression_text(lines: Iterable[str]) -> TextContentItem:
+    """Make the first text of a report: the research label and the impression, in short lines."""
+    return text(wording.wrapped(*impression.labeled(lines)), name=IMPRESSION)
 
 
 def code(name: CodedConcept, value: Concept) -> CodeContentItem:

@@ -1,13 +1,16 @@
-"""The structured report of a study: Comprehensive SR, PS3.16 TID 1500, or TID 2000 if no film could be read.
+"""The structured reports of a study: Comprehensive SR, one for each film that was read, and one for the study.
 
-One document contains all answers of a round: which films were read, which were not, and why. It is complete,
-preliminary and unverified (PS3.3 C.17.2): a machine wrote it and no person reviewed it.
+A film's report has a series of its own, for OHIF 3.13.2 shows at best one film's boxes of a report on several. It says
+nothing of other films, so it stays the same object when another film arrives. It is a TID 1500 report if there is a
+finding to report, else a text (TID 2000). The report on the study is a text; it is written if the study has several
+films, or a film that was not read. All are complete, preliminary and unverified (PS3.3 C.17.2): a machine wrote them
+and no person reviewed them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from highdicom.sr import (
@@ -23,57 +26,116 @@ from pydicom.sr.coding import Code as Concept
 from pydicom.uid import ComprehensiveSRStorage
 
 from node.dicom import attributes, identity
-from node.domain import Film, ObjectReference, Report
+from node.domain import Film, ObjectReference, OutputObject, Report
 from node.outputs import document, impression, wording
 from node.outputs.patient import best_described, read_text
-from node.outputs.sr import findings
-from node.outputs.sr.items import FINDING, container, image, inferred_from, language, observer, source_object, text
+from node.outputs.sr import findings, text_report
+from node.outputs.sr.items import (
+    container,
+    image,
+    impression_text,
+    inferred_from,
+    language,
+    observer,
+    source_object,
+    text,
+)
 
-SERIES_NUMBER = 9001
+FILM_SERIES_NUMBER, STUDY_SERIES_NUMBER = 9001, 9003
+"""Series numbers beside 9002 of the presentation states. All films' reports have the same: a place among the films
+would change when another film arrives, and the report with it."""
+
 SOP_CLASS = ComprehensiveSRStorage
 REPORT_TITLE = Concept("126000", "DCM", "Imaging Measurement Report")
 PROCEDURE_REPORTED = Concept("121058", "DCM", "Procedure reported")
-IMPRESSION = Concept("121073", "DCM", "Impression")
 CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
 
 
 def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
-    """Write the structured report of a study; an empty list for a study without films.
+    """Write the structured reports of a study: of each film that was read, then of the study.
 
     sources: header of each film's object by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
-    if not report.films:
-        return []
     wording.check(report)
+    written = [_film_report(report, film, sources[film.source], zone) for film in report.read_films]
+    if _concerns_study(report):
+        written.append(_study_report(report, sources, zone))
+    return written
+
+
+def _concerns_study(report: Report) -> bool:
+    """Return whether there is something to say that no film's own report says."""
+    return len(report.films) > 1 or len(report.read_films) < len(report.films)
+
+
+def _film_report(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Dataset:
+    dataset = document.begin(
+        report,
+        source,
+        sop_class=SOP_CLASS,
+        modality="SR",
+        series_number=FILM_SERIES_NUMBER,
+        instance_number=1,
+        about=film.source,
+    )
+    is_measured = bool(wording.reported(film))
+    _describe_document(dataset, report, [source], zone)
+    if is_measured and (schemes := _private_schemes(film)):
+        dataset.CodingSchemeIdentificationSequence = schemes
+    tree = _measurement_report(report, film, source) if is_measured else text_report.of_film(report, film, source)
+    _finish(dataset, report, tree, films=[film], about=film.source, zone=zone)
+    return dataset
+
+
+def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> Dataset:
     about = [sources[film.source] for film in sorted(report.films, key=lambda film: (not film.is_read, film.source))]
     dataset = document.begin(
         report,
         best_described(about),
         sop_class=SOP_CLASS,
         modality="SR",
-        series_number=SERIES_NUMBER,
+        series_number=STUDY_SERIES_NUMBER,
         instance_number=1,
+        about=identity.STUDY,
     )
-    _describe_document(dataset, report, sources, zone)
-    make = _measurement_report if report.read_films else _not_processed
-    for element in make(report, sources):
+    _describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
+    _finish(dataset, report, text_report.of_study(report, sources), films=report.films, about="", zone=zone)
+    return dataset
+
+
+def _finish(
+    dataset: Dataset, report: Report, tree: ContainerContentItem, *, films: Sequence[Film], about: str, zone: ZoneInfo
+) -> None:
+    """Add the content tree and the identity; about: the film whose report it is, or "" for the study's."""
+    for element in tree:
         dataset[element.tag] = element
-    document.seal(dataset, report, sources=[film.source for film in report.films], zone=zone)
+    document.seal(dataset, report, sources=[film.source for film in films], zone=zone)
     # The UID is known only now, and does not depend on this. A repeated round may have itself as predecessor: skip it.
-    older = [reference for reference in report.predecessors if reference.sop_instance_uid != dataset.SOPInstanceUID]
+    older = [earlier for earlier in _replaced(report, about) if earlier.sop_instance_uid != dataset.SOPInstanceUID]
     if older:
         dataset.PredecessorDocumentsSequence = [_references(report.study_uid, older)]
-    return [dataset]
 
 
-def _describe_document(dataset: Dataset, report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> None:
+def _replaced(report: Report, about: str) -> list[OutputObject]:
+    """Return the earlier reports that a report replaces; about: its film, or "" for the study's.
+
+    It replaces the one on the same film. Those on no film, or on a film without a report now, are replaced by the
+    study's report, or by the only film's if there is none on the study.
+    """
+    read = {film.source for film in report.read_films}
+    is_heir = not about or not _concerns_study(report)
+    return [
+        earlier
+        for earlier in report.predecessors
+        if (earlier.film == about and about) or (is_heir and earlier.film not in read)
+    ]
+
+
+def _describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset], zone: ZoneInfo) -> None:
     """Fill the SR Document Series and General modules (PS3.3 C.17.1, C.17.2)."""
-    films = [sources[film.source] for film in report.films]
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.PerformedProcedureCodeSequence = []
-    if schemes := _private_schemes(report):
-        dataset.CodingSchemeIdentificationSequence = schemes
     dataset.CompletionFlag = "COMPLETE"
     dataset.PreliminaryFlag = "PRELIMINARY"
     dataset.VerificationFlag = "UNVERIFIED"
@@ -95,14 +157,10 @@ def _describe_document(dataset: Dataset, report: Report, sources: Mapping[str, D
         dataset.ReferencedRequestSequence = requests
 
 
-def _private_schemes(report: Report) -> list[Dataset]:
+def _private_schemes(film: Film) -> list[Dataset]:
     """Declare the private coding schemes of findings, sites, states and probabilities (PS3.3 C.12.1.1.1)."""
-    codes = {
-        code for film in report.read_films for finding in film.findings for code in (finding.code, finding.site) if code
-    }
-    schemes = {code.scheme for code in codes if code.scheme.startswith("99")}
-    if any(film.findings for film in report.read_films):
-        schemes.add(findings.PRIVATE_SCHEME)
+    codes = {code for finding in film.findings for code in (finding.code, finding.site) if code}
+    schemes = {code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME}
     items = []
     for scheme in sorted(schemes):
         item = Dataset()
@@ -113,7 +171,7 @@ def _private_schemes(report: Report) -> list[Dataset]:
     return items
 
 
-def _references(study_uid: str, references: Iterable[ObjectReference]) -> Dataset:
+def _references(study_uid: str, references: Iterable[ObjectReference | OutputObject]) -> Dataset:
     """Reference objects of the study, by series (PS3.3 C.17.2.1)."""
     by_series: dict[str, list[Dataset]] = defaultdict(list)
     for reference in references:
@@ -155,8 +213,8 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     return [item for values, item in found.items() if any(values)]
 
 
-def _measurement_report(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
-    """Build the content tree of TID 1500: impression and analyzed parts, the findings, and the intended use last."""
+def _measurement_report(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+    """Build the content tree of TID 1500: impression and analyzed part, the findings, and the intended use last."""
     root = container(REPORT_TITLE, template="1500", is_root=True)
     content = root.ContentSequence
     content.extend(language())
@@ -168,28 +226,14 @@ def _measurement_report(report: Report, sources: Mapping[str, Dataset]) -> Conta
             relationship_type=RelationshipTypeValues.HAS_CONCEPT_MOD,
         )
     )
-    content.append(_impression(report))
-    for film in report.films:
-        content.append(inferred_from(text(_about(report, film)), source_object(sources[film.source])))
-    content.append(_library(report, sources))
-    content.append(findings.measurements(report, sources))
-    if evaluations := findings.evaluations(report, sources):
+    content.append(impression_text(impression.of_film(film)))
+    content.append(inferred_from(text(wording.looked_at(film)), source_object(source)))
+    content.append(_library(film, source))
+    content.append(findings.measurements(report, film, source))
+    if evaluations := findings.evaluations(film, source):
         content.append(evaluations)
     content.append(text(wording.intended_use(report)))
     return root
-
-
-def _impression(report: Report) -> ContentItem:
-    """Say first what was found, in short lines."""
-    return text(wording.wrapped(*impression.labeled(impression.of_report(report))), name=IMPRESSION)
-
-
-def _about(report: Report, film: Film) -> str:
-    """Return the text about a film: the analyzed part, and that nothing was found; or why it was not read."""
-    name = wording.film_name(report, film)
-    if not film.is_read:
-        return f"{name}. {wording.not_processed(film)}"
-    return " ".join((f"{name}.", wording.looked_at(film), *([] if wording.reported(film) else [wording.NOTHING_NEAR])))
 
 
 IMAGE_LIBRARY = Concept("111028", "DCM", "Image Library")
@@ -205,14 +249,12 @@ MODALITIES: Mapping[str, Concept] = {
 OTHER_MODALITY = Concept("OT", "DCM", "Other Modality")
 
 
-def _library(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
-    """List the films that were read, in one group: OHIF 3.13.2 uses only the first group."""
+def _library(film: Film, source: Dataset) -> ContainerContentItem:
+    """Describe the film."""
     item, group = container(IMAGE_LIBRARY), container(IMAGE_LIBRARY_GROUP)
-    for film in report.read_films:
-        source = sources[film.source]
-        entry = image(source, RelationshipTypeValues.CONTAINS)
-        entry.ContentSequence = ContentSequence(list(_describe_film(film, source)))
-        group.ContentSequence.append(entry)
+    entry = image(source, RelationshipTypeValues.CONTAINS)
+    entry.ContentSequence = ContentSequence(list(_describe_film(film, source)))
+    group.ContentSequence.append(entry)
     item.ContentSequence.append(group)
     return item
 
@@ -228,25 +270,3 @@ def _describe_film(film: Film, source: Dataset) -> Iterator[ContentItem]:
         yield NumContentItem(
             name=name, value=pixels, unit=PIXELS, relationship_type=RelationshipTypeValues.HAS_ACQ_CONTEXT
         )
-
-
-IMAGING_REPORT = Concept("18748-4", "LN", "Diagnostic Imaging Report")
-IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
-FINDINGS = Concept("59776-5", "LN", "Findings")
-
-
-def _not_processed(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
-    """Build the content tree of TID 2000: why each film has no result."""
-    root = container(IMAGING_REPORT, template="2000", is_root=True)
-    root.ContentSequence.extend(language())
-    root.ContentSequence.extend(observer(report))
-    first = container(IMPRESSIONS)
-    first.ContentSequence.append(_impression(report))
-    root.ContentSequence.append(first)
-    section = container(FINDINGS)
-    for film in report.films:
-        why = wording.wrapped(wording.not_processed(film), wording.film_name(report, film))
-        section.ContentSequence.append(inferred_from(text(why, name=FINDING), source_object(sources[film.source])))
-    section.ContentSequence.append(text(wording.wrapped(wording.intended_use(report)), name=FINDING))
-    root.ContentSequence.append(section)
-    return root

@@ -1,0 +1,59 @@
+"""Reports of text alone (PS3.16 TID 2000): on a film without a finding to report, and on a whole study.
+
+Lines are short, because OHIF 3.13.2 does not wrap them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from highdicom.sr import ContainerContentItem
+from highdicom.sr.value_types import ContentItem
+from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code as Concept
+
+from node.domain import Film, Report
+from node.outputs import impression, report_txt, wording
+from node.outputs.sr.items import (
+    FINDING,
+    container,
+    impression_text,
+    inferred_from,
+    language,
+    observer,
+    source_object,
+    text,
+)
+
+IMAGING_REPORT = Concept("18748-4", "LN", "Diagnostic Imaging Report")
+IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
+FINDINGS = Concept("59776-5", "LN", "Findings")
+
+
+def of_film(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+    """Build the report on a film that was read and has no finding to report."""
+    about = wording.wrapped(*wording.about(film), *report_txt.details(film))
+    return _tree(report, impression.of_film(film), [inferred_from(text(about, name=FINDING), source_object(source))])
+
+
+def of_study(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
+    """Build the report on a study: the impression of all films, and why films have no result."""
+    films = []
+    for film in report.films:
+        said = "Read; its findings are in a report of its own." if film.is_read else wording.not_processed(film)
+        about = wording.wrapped(said, wording.film_name(report, film))
+        films.append(inferred_from(text(about, name=FINDING), source_object(sources[film.source])))
+    return _tree(report, impression.of_report(report), films)
+
+
+def _tree(report: Report, lines: Iterable[str], about: Iterable[ContentItem]) -> ContainerContentItem:
+    """Build the content tree: impression first, intended use last."""
+    root = container(IMAGING_REPORT, template="2000", is_root=True)
+    root.ContentSequence.extend(language())
+    root.ContentSequence.extend(observer(report))
+    first, section = container(IMPRESSIONS), container(FINDINGS)
+    first.ContentSequence.append(impression_text(lines))
+    section.ContentSequence.extend(about)
+    section.ContentSequence.append(text(wording.wrapped(wording.intended_use(report)), name=FINDING))
+    root.ContentSequence.extend([first, section])
+    return root
