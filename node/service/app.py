@@ -29,6 +29,7 @@ from node.read import prompts
 from node.read.model import Reader, check_files, open_reader, read_parity
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.receiver import Receiving, open_receiving, opening
+from node.service.shared import Shared
 from node.service.worker import OpenModel, Working, open_working
 from node.store import database, files
 from node.store.ledger import Ledger
@@ -65,8 +66,7 @@ class Running:
 class _Opened:
     """The parts of a process that are open so far."""
 
-    process: Process
-    spool: Spool
+    shared: Shared
     receiving: Receiving | None = None
     model: OpenModel | None = None
     working: Working | None = None
@@ -80,7 +80,7 @@ class _Opened:
 
     def readiness(self) -> Readiness:
         """Return the state of each part that this process has or will have."""
-        parts = {"disk": self.spool.has_room}
+        process, parts = self.shared.process, {"disk": self.shared.spool.has_room}
         facts: dict[str, object] = {}
         workers = []
         if self.receiving is not None:
@@ -88,9 +88,9 @@ class _Opened:
             if self.receiving.orders is not None:
                 parts["orders"] = self.receiving.orders.is_listening
             workers.append(self.receiving.submitter.is_alive)
-        if self.process.reads or self.process.sends:
+        if process.reads or process.sends:
             workers.append(self.working is not None and self.working.is_good)
-        if self.process.reads:
+        if process.reads:
             parts["model"] = self.model is not None
         if self.model is not None:
             facts["engine"] = self.model.reader.identity.engine
@@ -121,15 +121,18 @@ def run(
     with ExitStack() as parts, ExitStack() as ports:
         parts.enter_context(_only_one(settings, process))
         _set_damaged_aside(database.LEDGER, settings)
-        spool, orders = _open_spool(settings), OrderStore(settings.storage.directory)
-        parts.callback(spool.end_readings_in_hand)
-        opened = _Opened(process=process, spool=spool)
+        shared = Shared(
+            settings=settings,
+            process=process,
+            spool=_open_spool(settings),
+            orders=OrderStore(settings.storage.directory),
+            metrics=metrics,
+        )
+        parts.callback(shared.spool.end_readings_in_hand)
+        opened = _Opened(shared=shared)
         if process.receives:
-            opened.receiving = open_receiving(
-                settings, spool=spool, orders=orders, metrics=metrics, parts=ports,
-                refused_callers=processes.refused_callers_path(settings.storage, process),
-            )  # fmt: skip
-        metrics.registry.register(SnapshotCollector(lambda: _snapshot(settings, opened)))
+            opened.receiving = open_receiving(shared, parts=ports)
+        metrics.registry.register(SnapshotCollector(lambda: _snapshot(opened)))
         running = Running(
             http_port=_open_pages(settings, metrics, opened.readiness, parts),
             dicom_port=None if opened.receiving is None else opened.receiving.listener.port,
@@ -147,11 +150,7 @@ def run(
         if process.reads:
             opened.model = _unless_stopped(lambda: _open_model(settings, metrics, reader), stop)
         if process.reads or process.sends:
-            opened.working = open_working(
-                settings, process,
-                spool=spool, orders=orders, metrics=metrics, model=opened.model, on_step=on_step, stop=stop,
-                parts=parts,
-            )  # fmt: skip
+            opened.working = open_working(shared, model=opened.model, on_step=on_step, stop=stop, parts=parts)
         if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
             opened.receiving.submitter.start()
         _say("service.ready", process, running)
@@ -281,10 +280,10 @@ def _open_pages(settings: Settings, metrics: Metrics, readiness: Callable[[], Re
     return http.port
 
 
-def _snapshot(settings: Settings, opened: _Opened) -> Snapshot:
-    spool, working = opened.spool, opened.working
+def _snapshot(opened: _Opened) -> Snapshot:
+    spool, working = opened.shared.spool, opened.working
     return Snapshot(
-        counts=None if working is None else _counts(settings, working.ledger),
+        counts=None if working is None else _counts(opened.shared.settings, working.ledger),
         spool_free_bytes=spool.free_bytes,
         spool_capacity_bytes=spool.capacity_bytes,
         spool_reserve_bytes=spool.reserve_bytes,

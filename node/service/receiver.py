@@ -11,21 +11,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from node.config import Settings
 from node.deliver.commitment import Commitments
 from node.errors import InputError
 from node.jobs.executor import Client
+from node.jobs.processes import refused_callers_path
 from node.jobs.submitter import Submitter, Touch
-from node.metrics import Metrics
 from node.net.callers import RefusedCallers
 from node.orders.listener import OrderListener
-from node.orders.store import OrderStore
 from node.receive.listener import Listener
+from node.service.shared import Shared
 from node.store import database
 from node.store.ledger import Ledger
-from node.store.spool import Spool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +43,9 @@ class Receiving:
         return self.damaged.is_set()
 
 
-def open_receiving(
-    settings: Settings,
-    *,
-    spool: Spool,
-    orders: OrderStore,
-    metrics: Metrics,
-    refused_callers: Path,
-    parts: ExitStack,
-) -> Receiving:
-    """Open the ports until `parts` are closed; refused_callers: the file with the list of refused callers.
-
-    Raises InputError when an address cannot be opened.
-    """
+def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
+    """Open the ports until `parts` are closed. Raises InputError when an address cannot be opened."""
+    settings, spool, metrics = shared.settings, shared.spool, shared.metrics
     ledger, client = (
         Ledger(database.open_ledger(settings.storage)),
         Client(database.open_executor_database(settings.storage)),
@@ -68,10 +55,10 @@ def open_receiving(
 
     damaged = threading.Event()
     submitter = Submitter(
-        _touch(settings, spool, ledger, client, damaged), on_delayed=metrics.failures.labels("submit", "database").inc
+        _touch(shared, ledger, client, damaged), on_delayed=metrics.failures.labels("submit", "database").inc
     )
     parts.callback(submitter.close)
-    refused = RefusedCallers(refused_callers)
+    refused = RefusedCallers(refused_callers_path(settings.storage, shared.process))
     parts.callback(refused.close)
     with opening("listener", settings.listener.host, settings.listener.port):
         listener = Listener(
@@ -89,13 +76,14 @@ def open_receiving(
     return Receiving(
         listener=listener,
         submitter=submitter,
-        orders=_open_orders(settings, orders, metrics, parts),
+        orders=_open_orders(shared, parts),
         damaged=damaged,
     )
 
 
-def _touch(settings: Settings, spool: Spool, ledger: Ledger, client: Client, damaged: threading.Event) -> Touch:
+def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Event) -> Touch:
     """Return the function that hands a study to the executor; it sets `damaged` when a database is damaged."""
+    spool = shared.spool
 
     @cache
     def planned_at_start() -> dict[str, frozenset[str] | None]:
@@ -114,7 +102,7 @@ def _touch(settings: Settings, spool: Spool, ledger: Ledger, client: Client, dam
         if not is_needed(study_uid, is_new=is_new):
             return False
         ledger.set_study(study_uid, "receiving")
-        client.touch_study(study_uid, settings.study)
+        client.touch_study(study_uid, shared.settings.study)
         return True
 
     def touch_or_break(study_uid: str, *, is_new: bool) -> bool:
@@ -137,11 +125,12 @@ def opening(table: str, host: str, port: int) -> Iterator[None]:
         raise InputError(f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another") from error
 
 
-def _open_orders(settings: Settings, orders: OrderStore, metrics: Metrics, parts: ExitStack) -> OrderListener | None:
+def _open_orders(shared: Shared, parts: ExitStack) -> OrderListener | None:
     """Receive orders until the service stops, if the settings ask for it."""
+    settings = shared.settings
     if settings.orders is None:
         return None
     with opening("orders", settings.orders.host, settings.orders.port):
-        listener = OrderListener(settings.orders, orders, metrics, zone=settings.site.zone)
+        listener = OrderListener(settings.orders, shared.orders, shared.metrics, zone=settings.site.zone)
     parts.callback(listener.close)
     return listener

@@ -19,21 +19,19 @@ from node.deliver.delivery import Sending
 from node.domain import MESSAGE_KIND, Delivery, PromptSet
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
-from node.jobs.processes import Process
 from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
-from node.orders.store import OrderStore
 from node.outputs.writers import WRITERS
 from node.periodic import Periodic
 from node.pipeline import Pipeline
 from node.read.model import Reader
 from node.service.drift import Watch
 from node.service.retention import Janitor
+from node.service.shared import Shared
 from node.store import database
 from node.store.ledger import Ledger
-from node.store.spool import Spool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +57,8 @@ class Working:
 
 
 def open_working(
-    settings: Settings,
-    process: Process,
+    shared: Shared,
     *,
-    spool: Spool,
-    orders: OrderStore,
-    metrics: Metrics,
     model: OpenModel | None,
     on_step: Callable[[str], None],
     stop: threading.Event,
@@ -75,7 +69,7 @@ def open_working(
     model: the model and its prompts; None in a process that does not read
     Raises Stopped when `stop` is set while it waits for the database or for its name.
     """
-    gate = Gate()
+    settings, process, spool, gate = shared.settings, shared.process, shared.spool, Gate()
     sql = database.open_ledger(settings.storage)
     parts.callback(sql.dispose)
     if database.is_server(sql):
@@ -86,9 +80,9 @@ def open_working(
     ledger = Ledger(sql)
     client = Client(database.open_executor_database(settings.storage))
     parts.callback(client.close)
-    sending = _sending(settings, spool=spool, ledger=ledger, metrics=metrics, rewrite=client.run_study)
-    _watch_certificates(settings, metrics)
-    steps = None if model is None else _steps(settings, sending, model, orders)
+    sending = _sending(shared, ledger, rewrite=client.run_study)
+    _watch_certificates(settings, shared.metrics)
+    steps = None if model is None else _steps(shared, sending, model)
     executor = Executor(
         database.open_executor_database(settings.storage), sending, steps, process=process, gate=gate, on_step=on_step
     )
@@ -99,18 +93,17 @@ def open_working(
         threads.append(Takeover(sql, process.executor, executor.recover))
     if process.reads:
         with database.restoring(sql):
-            _restore(settings, spool, ledger, executor)
-        threads.append(Janitor(spool, ledger, orders, executor, keep_days=settings.storage.keep_days))
+            _restore(shared, ledger, executor)
+        threads.append(Janitor(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
     for thread in threads:
         parts.callback(thread.close)
     return Working(ledger=ledger, gate=gate, threads=tuple(threads))
 
 
-def _sending(
-    settings: Settings, *, spool: Spool, ledger: Ledger, metrics: Metrics, rewrite: Callable[[str], None]
-) -> Sending:
+def _sending(shared: Shared, ledger: Ledger, *, rewrite: Callable[[str], None]) -> Sending:
+    settings, metrics = shared.settings, shared.metrics
     return Sending(
-        spool=spool,
+        spool=shared.spool,
         ledger=ledger,
         metrics=metrics,
         destinations={destination.name: destination for destination in settings.destinations},
@@ -135,12 +128,12 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
             gauge.set_function(partial(days, destination.tls.certificate))
 
 
-def _steps(settings: Settings, sending: Sending, model: OpenModel, orders: OrderStore) -> Steps:
+def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
+    settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
     wanted = {kind for destination in settings.destinations for kind in destination.outputs}
-    spool, metrics, reader = sending.spool, sending.metrics, model.reader
     pipeline = Pipeline(
         spool=spool,
-        orders=orders,
+        orders=shared.orders,
         reader=reader,
         prompts=model.prompts,
         zone=settings.site.zone,
@@ -157,16 +150,16 @@ def _steps(settings: Settings, sending: Sending, model: OpenModel, orders: Order
     )
 
 
-def _restore(settings: Settings, spool: Spool, ledger: Ledger, executor: Executor) -> None:
+def _restore(shared: Shared, ledger: Ledger, executor: Executor) -> None:
     """Restore what a lost database held. An output may be sent twice, byte for byte the same, but is never lost.
 
     Deliveries are queued first and recorded after that, so that the next start completes an interrupted one. The ledger
     is read before the executor: a delivery that ends in between is not sent a second time.
     """
     executor.deliver(executor.forgotten(ledger.open_deliveries()))
-    known, noted = ledger.delivered_studies(), ledger.studies()
+    spool, known, noted = shared.spool, ledger.delivered_studies(), ledger.studies()
     for study_uid in spool.studies():
-        deliveries = [] if study_uid in known else list(_deliveries(settings, spool, study_uid))
+        deliveries = [] if study_uid in known else list(_deliveries(shared, study_uid))
         if deliveries:
             executor.deliver(deliveries)
             for delivery in deliveries:
@@ -176,10 +169,10 @@ def _restore(settings: Settings, spool: Spool, ledger: Ledger, executor: Executo
             ledger.add_finished_study(study_uid)
 
 
-def _deliveries(settings: Settings, spool: Spool, study_uid: str) -> Iterator[Delivery]:
+def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
     """Return every delivery of a study's finished rounds; which of them were sent is unknown."""
-    for mark in spool.rounds(study_uid):
+    for mark in shared.spool.rounds(study_uid):
         for output in mark.outputs:
-            for receiver in settings.destinations:
-                if output.kind in receiver.outputs and spool.has_output(output):
+            for receiver in shared.settings.destinations:
+                if output.kind in receiver.outputs and shared.spool.has_output(output):
                     yield delivery_of(receiver.name, output)
