@@ -89,7 +89,7 @@ def test_an_answer_tells_what_is_kept_from_what_is_not(desk: Desk) -> None:
     standing = desk.ledger.delivery_record(desk.deliveries[1])
     assert standing is not None
     assert standing.failures == 1
-    assert standing.reason == "pacs cannot commit to it: no such object (0112); see its log, then retry"
+    assert standing.reason == "pacs cannot commit to the object: no such object (0112); see its log, then retry"
 
 
 def test_an_answer_that_comes_again_changes_nothing(desk: Desk) -> None:

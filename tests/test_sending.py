@@ -274,7 +274,7 @@ def test_an_archive_that_never_answers_parks_what_it_was_sent(bench: Bench) -> N
 
     assert (asked["again"], asked["open"]) == ([], [])
     assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.PARKED}
-    assert "never reported whether it keeps it" in bench.ledger.parked()[0].reason
+    assert "never reported whether it keeps the object" in bench.ledger.parked()[0].reason
     assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
     assert counted(sending, "cxr_failures_total", stage="commit", reason="expired") == 2
 

@@ -24,7 +24,7 @@ from node.net import admission
 from node.store.ledger import DeliveryRecord, Ledger
 
 MOST_FAILURES: Final = 3
-"""At this many reports that a destination cannot keep an object, its delivery is parked; before, it is sent again."""
+"""After this many reports that a destination cannot keep an object, its delivery is parked; after fewer, sent again."""
 
 # PS3.7 C, as the answer to an N-EVENT-REPORT
 SUCCESS: Final = 0x0000
@@ -41,7 +41,7 @@ _FAILURES: Final = {
     0x0112: "no such object",
     0x0213: "resource limitation",
     0x0122: "SOP class not supported",
-    0x0119: "class and instance do not fit",
+    0x0119: "SOP class and instance do not match",
     0x0131: "duplicate transaction",
 }
 
@@ -97,7 +97,7 @@ def read_report(information: Dataset) -> CommitmentReport:
 
 def failure(name: str, code: int) -> str:
     """Say why a destination cannot keep an object."""
-    return f"{name} cannot commit to it: {_FAILURES.get(code, 'failure')} ({code:04X}); see its log, then retry"
+    return f"{name} cannot commit to the object: {_FAILURES.get(code, 'failure')} ({code:04X}); see its log, then retry"
 
 
 class Commitments:

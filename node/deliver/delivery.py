@@ -99,14 +99,14 @@ class Sending:
         settings: DestinationSettings,
         started: float,
     ) -> StepResult:
-        """Have a missing or damaged output written again, and send it later; if that has failed, it stays parked."""
+        """Have a missing or damaged output written again and send it later; if that failed before, it stays parked."""
         if record is not None and record.state is DeliveryState.PARKED:
             return {"outcome": "parked"}
         self.metrics.damaged.labels("output").inc()
         log.get().error(
             "output.damaged", study=delivery.study_uid, sop_instance_uid=delivery.sop_instance_uid, kind=delivery.kind
         )
-        error = RetryLater("its stored copy is missing or damaged; the node writes it again")
+        error = RetryLater("the stored output is missing or damaged; the node writes it again")
         if time.time() > _end(settings, started):
             return self._parked(delivery, attempt, "expired", reason=_gave_up(error, settings))
         self.rewrite(delivery.study_uid)
@@ -128,7 +128,7 @@ class Sending:
                 lambda: destinations.probe(settings, calling_aet=self.calling_aet),
                 limit_seconds=limit,
             )
-        except Exception:  # a boundary: sending will meet an unforeseen error again, and parks
+        except Exception:  # a boundary: try to send; if the unforeseen error comes again, `send` parks the delivery
             return True
         return is_back or time.time() >= end
 
@@ -201,7 +201,10 @@ class Sending:
                 raise
             self._park_open(open_, attempt, "unforeseen", reason=where(caught))
         if time.time() > _end(settings, started):
-            silence = f"{settings.name} never reported whether it keeps it; let its reports reach the node's port"
+            silence = (
+                f"{settings.name} never reported whether it keeps the object; "
+                "make sure that its reports reach the node's DICOM port"
+            )
             reason = error or silence
             self._park_open(open_, attempt, "expired", reason=_gave_up(reason, settings))
         return isinstance(error, DestinationDown)

@@ -42,7 +42,7 @@ STORAGE_COMMITMENT: Final = UID(StorageCommitmentPushModel)
 _CONNECT_SECONDS: Final = 10
 _ACCEPT_SECONDS: Final = 60
 _PROBE_SECONDS: Final = 5
-_RELEASE_SECONDS: Final = 5  # what was answered is done, also without an answer to the release (PS3.8 7.2)
+_RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
 _LOOK_SECONDS: Final = 0.1
 
 _NATIVE: Final = (ExplicitVRLittleEndian, ImplicitVRLittleEndian)
@@ -142,8 +142,8 @@ def ask_commitment(
 ) -> None:
     """Ask a destination to commit to objects that it was sent (PS3.4 J.3.2), and wait briefly for its report.
 
-    The report may come on this association or on another one, now or in hours (PS3.4 J.3.3). `is_over` says that no
-    report is missing any more.
+    The report may come on this association or on another one, now or in hours (PS3.4 J.3.3). `is_over` says that every
+    report has arrived.
     Raises RetryLater or GiveUp.
     """
     reporting = _Reporting(on_report)
@@ -172,7 +172,7 @@ def ask_commitment(
 
 
 def _send_echo(association: Association, destination: DicomDestination) -> None:
-    """Raises DestinationDown when no answer comes."""
+    """Send a C-ECHO. Raises DestinationDown when no answer comes."""
     try:
         status = association.send_c_echo()
     except RuntimeError as error:
@@ -215,7 +215,7 @@ class _Reporting:
 
 
 def _request(objects: Sequence[ObjectName], transaction_uid: str) -> Dataset:
-    """Name the objects (PS3.4 J.3.2.1.1)."""
+    """Return the information of an N-ACTION that names the objects (PS3.4 J.3.2.1.1)."""
     request = Dataset()
     request.TransactionUID = transaction_uid
     request.ReferencedSOPSequence = []
@@ -279,8 +279,8 @@ def _rejection(association: Association) -> str:
 def _ended(association: Association) -> Iterator[Association]:
     """Release an association at the end, or abort it if its peer gave no answer (DestinationDown).
 
-    pynetdicom 3.0.4 waits for the whole ACSE timeout if it releases an association that its peer closes meanwhile: its
-    own thread may take the news off the queue first.
+    If the peer closes the connection during the release, pynetdicom 3.0.4 may wait for the whole ACSE timeout: another
+    of its threads may take the event from the queue first.
     """
     is_lost = False
     try:

@@ -126,7 +126,7 @@ class Executor:
 
 
 class Client:
-    """Queues work for the service, which may run in another process or not yet. Connects on first use.
+    """Queues work for the service, which may run in another process or not run yet. Connects on first use.
 
     Every method raises SQLAlchemyError when the database does not answer, or before an executor has created its tables.
     """

@@ -81,11 +81,11 @@ _READY, _NOT_READY = 200, 503
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
-    """What a running process says of itself.
+    """The state that a running process reports.
 
     ready: its own answer to `/ready`; None for a process on another machine, which cannot be asked from here
     answers: whether it answers on its HTTP port, ready or not
-    ports: the ports that it has opened, by its own statement
+    ports: the ports that it has opened
     """
 
     executor: str

@@ -26,7 +26,7 @@ from node.store.ledger import Ledger, is_away
 from node.store.received import sop_instance_uid_of
 
 _CANNOT_BE_REWRITTEN: Final = (
-    "its stored copy is missing or damaged and cannot be written again with the same content: model, program or "
+    "the stored output is missing or damaged and cannot be written again with the same content: model, program or "
     "prompts have changed since, or its film is damaged too; retry reads the films again and sends a new report"
 )
 _T = TypeVar("_T")

@@ -31,7 +31,7 @@ class ExecutorLock:
     def __init__(
         self, database: sa.Engine, executor: str, *, stop: threading.Event, silence_seconds: int = _SILENCE_SECONDS
     ) -> None:
-        """Wait for the lock: an earlier process of this name may still be ending, or its work be handed over.
+        """Wait for the lock. An earlier process of this name may still be ending, or another taking its work.
 
         Raises Stopped when `stop` is set meanwhile, SQLAlchemyError when the database does not answer.
         """
@@ -90,7 +90,7 @@ class Takeover(Periodic):
     def _try(self) -> None:
         try:
             self._look()
-        except Exception as error:  # the boundary to the database, which the lifeline watches: try again
+        except Exception as error:  # the boundary to the database, whose loss `ExecutorLock` reports: try again
             log.get().warning("library.warned", library="heir", where=where(error))
 
     def _look(self) -> None:

@@ -30,7 +30,7 @@ _BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs
 OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
 """The states of a workflow that has not ended."""
 
-_RECOVERIES: Final = 1_000_000  # restarts, however many, never end a study
+_RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
 _T = TypeVar("_T")
 DeliverWorkflow = Callable[[list[DeliveryJson], int, float], None]
@@ -149,7 +149,7 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
             DBOS.enqueue_workflow(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
 
     def send(delivery: DeliveryJson, attempt: int, started: float) -> StepResult:
-        """Send one object. While its destination is down, wait in the slot, so that few objects are tried in vain.
+        """Send one object. While its destination is down, wait in the slot, so that few objects are sent in vain.
 
         If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
         """

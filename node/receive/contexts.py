@@ -1,7 +1,7 @@
 """The presentation contexts that the listener accepts: every proposed storage class, in every readable transfer syntax.
 
-Private and retired classes are accepted too: a sender whose job meets one refused class may drop the film beside it
-(interoperability §6).
+Private and retired classes are accepted too: if one class of a job is refused, some senders do not send the job's films
+either (interoperability §6).
 """
 
 from __future__ import annotations

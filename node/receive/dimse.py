@@ -62,9 +62,9 @@ class DatasetOnDisk(BytesIO):
 
 
 class Reception:
-    """Decides about the messages of one association until it ends.
+    """Limits the messages of one association, and gives the dataset of each C-STORE a file.
 
-    receive: begins to receive an object; gets the first bytes of its file
+    receive: begins the file of an object; gets its first bytes
     on_aborted: gets the reason why the association is aborted
     """
 

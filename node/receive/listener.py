@@ -148,8 +148,8 @@ class Listener:
             refusal, message = self._admit(association), None
         except Exception as error:  # a boundary: after an exception pynetdicom would admit the caller
             refusal, message = admission.NO_ROOM, where(error)
-        if refusal is not None:  # pynetdicom would let in whom it was not told about: first of all
-            # Told before it is answered, for nothing in it waits: whoever is refused finds himself in `status` at once.
+        if refusal is not None:
+            # Recorded first, which never blocks: `status` shows the refusal as soon as the caller gets its answer.
             self._on_refused(refusal.reason, str(association.requestor.address), message, association)
             pynetdicom_adapter.reject(association, refusal.answer)
 
@@ -191,7 +191,7 @@ class Listener:
     def _on_refused(
         self, reason: str, host: str, message: str | None = None, association: Association | None = None
     ) -> None:
-        """Count and tell a refusal; association: where one was asked for, which tells who called whom."""
+        """Count and log a refusal. association: its AE titles are logged; None if the connection requested none."""
         self._metrics.associations_refused.labels(reason).inc()
         titles = ("", "")
         if association is not None:
@@ -204,7 +204,7 @@ class Listener:
         log.get().warning("association.aborted", reason=reason, host=host)
 
     def _on_ended(self, event: evt.Event) -> None:
-        """Report an association that was silent for too long; other aborts are reported where they happen."""
+        """Report an association whose peer sent nothing for too long; other aborts are reported where they happen."""
         if pynetdicom_adapter.is_idle(event.assoc):
             self._on_aborted("idle", str(event.assoc.requestor.address))
 

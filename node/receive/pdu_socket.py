@@ -35,7 +35,7 @@ class PduReader:
 
     lobby_end: the time (of `time.monotonic`) by which data must have arrived before the association is admitted
     idle_seconds: the limit for each PDU afterwards, in both directions
-    on_aborted: gets the reason why an admitted association is lost; another caller was reported as refused
+    on_aborted: gets the reason why an admitted association ends; a caller that was not admitted is reported as refused
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PduReader:
 def read_request(connection: socket.socket, end: float) -> bytes:
     """Read the whole first PDU, which must be an A-ASSOCIATE-RQ (PS3.8 9.3.2). Raises NotAssociated.
 
-    AE titles may be padded with zeros, as some old modalities do, and as dcmtk understands.
+    Zeros that pad an AE title are read as spaces: some old modalities send them, and dcmtk accepts them.
     """
     try:
         head = _read(connection, 6, end)
@@ -121,7 +121,7 @@ def _read(connection: socket.socket, count: int, end: float) -> bytearray:
 
 
 def left(end: float) -> float:
-    """Return the seconds until a moment. Raises TimeoutError when it has passed."""
+    """Return the seconds until `end` (of `time.monotonic`). Raises TimeoutError when it has passed."""
     left = end - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -1,11 +1,11 @@
-"""Accepts TCP and TLS connections below the associations, so that no connection delays another.
+"""Accepts TCP and TLS connections, and starts an association on each when its request has arrived.
 
 pynetdicom's own server does the TLS handshake in the thread that accepts, and counts a silent connection as an
 association. Here a connection waits in the lobby, in a thread of its own, until its handshake and its whole
-A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it. The lobby has a limit for every known host, and
-one for all other hosts together. At the limit the connection that has waited longest is closed for the new one. So
-neither strangers nor silent connections can keep out an association request, which needs its place for milliseconds
-only.
+A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it. So no connection delays another one. The lobby
+has a limit for every known host, and one for all other hosts together. At the limit the connection that has waited
+longest is closed for the new one. So neither strangers nor silent connections can keep out an association request,
+which needs its place for milliseconds only.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Server(ThreadedAssociationServer):
     def service_actions(self) -> None:
         """Collect garbage less often than pynetdicom does, because with a model in memory each collection is slow.
 
-        Associations contain reference cycles, so they need it.
+        Ended associations need it, because they contain reference cycles.
         """
         self.terms.on_turn()
         if time.monotonic() - self._collected_at > _COLLECTION_SECONDS:

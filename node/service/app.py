@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running process; its real ports, also where the settings say 0; None for ports it does not open."""
+    """A running process with its real ports, also where the settings say 0; None for ports that it does not open."""
 
     http_port: int
     dicom_port: int | None = None
@@ -197,14 +197,16 @@ def serve(
 
 @contextmanager
 def _only_one(settings: Settings, process: Process) -> Iterator[None]:
-    """Let no second process do the same work on one folder: it would repeat the work of the first."""
+    """Hold the lock of this process on its folder: a second process with the same work would repeat it."""
     directory = settings.storage.directory
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = ExitStack()
         is_only = lock.enter_context(files.try_lock(processes.lock_path(settings.storage, process)))
     except OSError as error:
-        raise InputError(f"storage.directory {directory}: cannot be used ({error.strerror}); choose another") from error
+        raise InputError(
+            f"storage.directory {directory}: cannot be used ({error.strerror}); choose another folder"
+        ) from error
     with lock:
         if not is_only:
             remedy = "stop it, or set --executor" if settings.storage.database_url else "stop it"

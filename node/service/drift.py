@@ -1,4 +1,4 @@
-"""Compares how the network answers today's films with its first films: the population stability index, per prompt.
+"""Compares the network's answers to recent films with those to its first films: population stability index by prompt.
 
 A window holds, for one scanner or for all, the answers to the first `REFERENCE_FILMS` films and to the last
 `CURRENT_FILMS` films after them. Of each answer only the bin of its probability is stored, one of ten equal bins.

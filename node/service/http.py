@@ -104,7 +104,7 @@ class HttpServer:
         return self._port
 
     def close(self) -> None:
-        """Stop serving. A request in hand has a second to be answered."""
+        """Stop serving. Requests that have begun may take one more second."""
         self._server.should_exit = True
         self._thread.join(timeout=5)
         self._ready.close()

@@ -93,7 +93,7 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         unread = spool.unread(study_uid)
         if is_new:
             return bool(unread) or ledger.study_state(study_uid) != "finished"  # or a film that was read came again
-        if (parked_at := ledger.parked_at(study_uid)) is not None:  # it waits for a person, or for a new film
+        if (parked_at := ledger.parked_at(study_uid)) is not None:  # parked: it waits for a person, or for a new film
             return any(instance.received_at.timestamp() > parked_at for instance in unread)
         planned = planned_at_start().get(study_uid, frozenset())
         return planned is not None and not {instance.path.name for instance in unread} <= planned
@@ -122,7 +122,9 @@ def opening(table: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another") from error
+        raise InputError(
+            f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another address"
+        ) from error
 
 
 def _open_orders(shared: Shared, parts: ExitStack) -> OrderListener | None:

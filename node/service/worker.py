@@ -1,6 +1,7 @@
-"""Opens what reads studies and sends results: ledger, durable executor, janitor; as far as the process's role needs it.
+"""Opens the parts that read studies and send results, as far as the process's role needs them.
 
-On PostgreSQL a process first waits for the server and for the lock of its name, and then watches the other processes.
+They are the ledger, the durable executor and the janitor. On PostgreSQL a process first waits for the server and
+for the lock of its name, and then watches the other processes.
 """
 
 from __future__ import annotations
