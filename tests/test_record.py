@@ -182,6 +182,13 @@ def test_the_text_says_first_what_was_found_and_last_by_whom() -> None:
         assert version not in rendered.removesuffix(origin)
 
 
+def test_a_sentence_that_a_rule_made_says_so() -> None:
+    by_rule = replace(film(findings=(finding(),)), sentences=(replace(film().sentences[0], by="rule"),))
+
+    assert "Small right pleural effusion. (made by rule)" in report_txt.render(report(by_rule))
+    assert "made by rule" not in report_txt.render(report(film(findings=(finding(),))))
+
+
 def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
     lines = report_txt.render(report(several())).splitlines()
 

@@ -154,6 +154,14 @@ def test_absent_findings_are_codes_at_the_root_and_never_numbers() -> None:
     assert "NUM" not in {item.ValueType for item in everything(evaluations)}
 
 
+def test_a_sentence_that_a_rule_made_says_so() -> None:
+    by_rule = replace(film(findings=(finding(),)), sentences=(replace(film().sentences[0], by="rule"),))
+
+    [group] = groups(written(report(by_rule)))
+
+    assert contents(group, "121106")[0].TextValue == "Small right pleural effusion. (made by rule)"
+
+
 def test_what_nobody_measured_is_to_be_reviewed_and_says_why() -> None:
     [group] = groups(written(report(film(findings=(uncalibrated(),)))))
 

@@ -37,7 +37,7 @@ def details(film: Film) -> Iterator[str]:
             for finding in findings:
                 yield from (f"  {line}" for line in _finding(finding))
     if film.sentences:
-        yield "Generated sentences (unreviewed):"
+        yield "Sentences (unreviewed):"
     for number, sentence in enumerate(film.sentences, 1):
         boxes = "; ".join(_edges(scored.box) for scored in sentence.boxes) or "no box"
         yield f"  [{number}] {short_text(wording.spoken(sentence), 2000)} @ {boxes}"

@@ -158,7 +158,12 @@ def size(film: Film) -> tuple[int, int]:
 
 def spoken(sentence: GroundedSentence) -> str:
     """Quote a sentence that belongs to no finding, with its prompt and the score of its regions."""
-    return f"{sentence.prompt.replace('_', ' ')} (score {sentence.score:.2f}): {sentence.text.strip()}"
+    return f"{sentence.prompt.replace('_', ' ')} (score {sentence.score:.2f}): {said(sentence)}"
+
+
+def said(sentence: GroundedSentence) -> str:
+    """Return a sentence; one that a rule made says so."""
+    return f"{sentence.text.strip()} (made by rule)" if sentence.by == "rule" else sentence.text.strip()
 
 
 def film_number(report: Report, film: Film) -> str:

@@ -92,7 +92,7 @@ def _group(
         geometric_purpose=BOUNDED_BY,
     )
     if finding.sentence is not None:
-        group[0].ContentSequence.append(text(film.sentences[finding.sentence].text))
+        group[0].ContentSequence.append(text(wording.said(film.sentences[finding.sentence])))
     return _separate(group)
 
 
