@@ -19,12 +19,15 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from language.check import Fault
 from node.domain import DELIVERY_STATES, STUDY_STATES, FindingState, Reason
 from node.net.http_limits import CLOSE_REASONS
 
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
+WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown")
+"""Reasons why a generated sentence does not leave (`models.reading.checking`)."""
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
 DAMAGES: Final = ("film", "output", "database")
 Guarded: TypeAlias = Literal["place", "plan", "read", "write", "finish"]
@@ -131,6 +134,7 @@ class Metrics:
         self.withheld = self._counter(
             "cxr_sentences_withheld", "Generated sentences that did not say what was decided.", "reason"
         )
+        _start_at_zero(self.withheld, WITHHELD)
         self.findings = self._counter(
             "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
         )

@@ -10,12 +10,15 @@ from typing import Final, Literal
 import numpy as np
 import pytest
 
+from language.check import Fault
 from models.evaluation.prompt_set import DEFAULT, read_questions
 from models.phantoms import phantom
+from models.reading import checking
 from models.reading.answers import FilmReading, FloatArray, PromptReading, ReaderPrompt
 from models.reading.checking import Decided, answer_in_words, settle
 from models.reading.decision import State, Trusted
 from models.reading.reader import open_reader
+from node.metrics import WITHHELD
 
 EFFUSION = ReaderPrompt(
     key="pleural_effusion", kind="pathology", phrases=("Pleural effusion",), negatives=("No pleural effusion",)
@@ -146,6 +149,12 @@ def test_a_finding_that_is_not_reported_gets_none() -> None:
 )  # fmt: skip
 def test_other_words_are_answered_as_decided(state: State | None, measured: bool, said: tuple[str, str]) -> None:
     assert answer_in_words("There is a nodule.", prompt="Nodule", state=state, measured=measured) == said
+
+
+def test_every_reason_is_counted_from_zero() -> None:
+    reasons = {fault.value for fault in Fault} | {checking.CONTRADICTS, checking.NOT_MEASURED, checking.SIDE_UNKNOWN}
+
+    assert set(WITHHELD) == reasons
 
 
 def test_a_trusted_denial_of_other_words_is_said() -> None:

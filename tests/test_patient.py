@@ -59,9 +59,9 @@ def test_what_a_film_does_not_say_is_left_empty() -> None:
 
 
 def test_the_film_that_says_most_describes_the_patient() -> None:
-    dataset = written(report(film(1), film(3)), bare(1), cr(3))
+    datasets = sr.write(report(film(1), film(3)), sources(bare(1), cr(3)), BERLIN)
 
-    assert dataset.PatientID == "4711"
+    assert [dataset.PatientID for dataset in datasets] == ["4711"] * 3  # on each film, and on the study
 
 
 @pytest.mark.filterwarnings("ignore:.*encod:UserWarning")  # pydicom says that bytes do not fit their character set

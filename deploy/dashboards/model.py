@@ -63,15 +63,27 @@ _ANSWERS = (
     ),
     Panel(
         title="To be reviewed",
-        description="Part of the films in the band below the threshold, by prompt.",
+        description="Part of the films that a person has to look at, by prompt: near the threshold, or not calibrated.",
         queries={
             "{{prompt}}": "sum by (prompt) "
-            '(increase(cxr_findings_total{instance=~"$instance",scanner=~"$scanner",state="indeterminate"}[1d])) / '
+            '(increase(cxr_findings_total{instance=~"$instance",scanner=~"$scanner",'
+            'state=~"indeterminate|uncalibrated"}[1d])) / '
             "sum by (prompt) "
             '(increase(cxr_findings_total{instance=~"$instance",scanner=~"$scanner"}[1d]))'
         },
         unit=RATIO,
         height=10,
+    ),
+    Panel(
+        title="Withheld sentences",
+        description="Generated sentences per second that did not say what was decided, by reason; DICOM has a table "
+        "of the reasons.",
+        queries={
+            "{{reason}}": "sum by (reason) "
+            '(rate(cxr_sentences_withheld_total{instance=~"$instance"}[$__rate_interval]))'
+        },
+        unit=PER_SECOND,
+        kind=Kind.STACK,
     ),
     Panel(
         title="Probability, half of the films below",

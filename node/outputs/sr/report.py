@@ -58,7 +58,7 @@ def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> lis
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
-    written = [_film_report(report, film, sources[film.source], zone) for film in report.read_films]
+    written = [_film_report(report, film, sources, zone) for film in report.read_films]
     if _concerns_study(report):
         written.append(_study_report(report, sources, zone))
     return written
@@ -69,10 +69,12 @@ def _concerns_study(report: Report) -> bool:
     return len(report.films) > 1 or len(report.read_films) < len(report.films)
 
 
-def _film_report(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Dataset:
+def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zone: ZoneInfo) -> Dataset:
+    """Write the report on one film, under its own patient, or the study's if the film names none."""
+    source = sources[film.source]
     dataset = document.begin(
         report,
-        source,
+        source if read_text(source, "PatientID") else best_described(sources.values()),
         sop_class=SOP_CLASS,
         modality="SR",
         series_number=FILM_SERIES_NUMBER,
