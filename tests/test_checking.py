@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -91,6 +92,22 @@ def test_a_side_that_nobody_knows_is_not_named(boxes: FloatArray) -> None:
 
     assert unknown.fault(0, "There is a small right pleural effusion.") == "side_unknown"
     assert unknown.fault(0, "There is a small pleural effusion.") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("There is a right pleural effusion.", None),
+        ("There is a left pleural effusion.", "wrong_side"),
+        ("There are bilateral pleural effusions.", "wrong_side"),
+        ("There is a pleural effusion.", None),
+    ],
+)
+def test_across_the_middle_the_side_is_that_of_the_center(text: str, fault: str | None) -> None:
+    across = replace(decided(boxes=np.array([[0.45, 0.7, 0.3, 0.3]], dtype=np.float32)), side_of=_half)
+
+    assert across.side(0) is None
+    assert across.fault(0, text) == fault
 
 
 def test_a_second_try_comes_before_a_sentence_by_rule() -> None:

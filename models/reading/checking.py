@@ -17,6 +17,7 @@ import numpy as np
 from language.check import Claim, Fault, contradictions, faults
 from language.labels import NO_FINDING, RuleLabeler
 from language.sentences import by_rule
+from language.statements import sides_in
 from models import boxes as unit_boxes
 from models.reading.answers import By, FloatArray, ReaderPrompt, Withheld
 from models.reading.decision import State
@@ -62,8 +63,8 @@ class Decided:
         found = [fault.value for fault in faults(text, self._claim(index))]
         if not found and contradictions(text, {self.prompts[i].key: state for i, state in self.states.items()}):
             found = [CONTRADICTS]
-        if not found and prompt.kind == "pathology" and self.side(index) is None and names_side(text):
-            found = [SIDE_UNKNOWN]
+        if not found and prompt.kind == "pathology" and self.side(index) is None:
+            return self._fault_of_side(index, text)
         return found[0] if found else None
 
     def sentence_by_rule(self, index: int) -> str | None:
@@ -85,6 +86,16 @@ class Decided:
         if None in sides:
             return None
         return "both" if len(sides) == 2 else sides.pop()
+
+    def _fault_of_side(self, index: int, text: str) -> str | None:
+        """Compare the sides that a sentence names with the centers of boxes that lie across the middle of the film."""
+        named = sides_in(text.lower())
+        if not named:
+            return None
+        if self.side_of is None:
+            return SIDE_UNKNOWN
+        centers = {self.side_of(float(x), 0.0) for x, _, _, _ in self.boxes[index]}
+        return None if named <= centers else Fault.WRONG_SIDE.value
 
     def _may_be_said(self, index: int) -> bool:
         """Whether a finding may be asserted or denied, or a region called normal."""
@@ -215,11 +226,3 @@ def _labeler() -> RuleLabeler:
 
 
 _ANY_FAULT: Final = frozenset((Fault.EARLIER_FILM, Fault.UNREADABLE, Fault.SAYS_NOTHING))
-
-
-def names_side(text: str) -> bool:
-    """Whether a sentence names a side of the patient."""
-    return not _SIDES.isdisjoint(text.lower().replace("-", " ").replace(",", " ").replace(".", " ").split())
-
-
-_SIDES: Final = frozenset(("left", "right", "bilateral", "both", "bibasilar", "lefts", "rights"))
