@@ -15,11 +15,9 @@ import pytest
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
-from models.random_weights import DEFAULT_SEED, write_directory
 from node.store import files
 from tests import heavy
 from tests.certificates import Authority
-from tests.imported import import_recorded
 from tests.material import summary_of
 from tests.postgres import Postgres
 from tests.reports import FirstInternalError, make_sendable
@@ -121,6 +119,8 @@ def half_model(phantom_model: Path, once: Once) -> Path:
 @pytest.fixture(scope="session")
 def untrained_weights(once: Once) -> Path:
     """A small model directory that has learned nothing: none of its numbers counts more than another."""
+    from models.random_weights import DEFAULT_SEED, write_directory  # needs PyTorch
+
     return once("untrained-weights", lambda folder: write_directory(folder, size="small", seed=DEFAULT_SEED))
 
 
@@ -130,6 +130,8 @@ def imported_model(once: Once) -> Path:
 
     They have learned nothing either, and they are what the published network's numbers were recorded with.
     """
+    from tests.imported import import_recorded  # needs PyTorch
+
     return once("imported", import_recorded) / "model"
 
 

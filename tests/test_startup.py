@@ -105,3 +105,9 @@ def test_a_film_is_read_without_the_compiler_of_torch(
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.glob("*/sr.dcm"))
     assert COMPILER & set(json.loads(done.stderr.splitlines()[-1])) == set()
+
+
+def test_quick_tests_can_be_collected_without_torch() -> None:
+    program = "import sys; sys.modules['torch'] = None; import tests.conftest"
+
+    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False).returncode == 0
