@@ -119,7 +119,7 @@ def test_boxes_go_where_the_pixels_go(seed: int, x: float, y: float) -> None:
     rows, columns = np.nonzero(gray > 0.5)
     corners = unit_boxes.to_corners(shown.boxes[0, 0])
     # Of a turned box that is cut off, the corner that reached farthest may be gone; its box then is a little too large.
-    if shown.valid[0, 0] and len(rows) and 0 < corners.min() and corners.max() < 1:
+    if shown.valid[0, 0] and len(rows) and corners.min() > 0 and corners.max() < 1:
         drawn = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / 224
         assert corners == pytest.approx(drawn, abs=2 / 224)
 
