@@ -8,7 +8,7 @@ nor denied nor called normal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
@@ -153,13 +153,6 @@ class Settled:
     withheld: tuple[Withheld, ...] = ()
 
 
-@dataclass(slots=True)
-class _Settling:
-    texts: dict[int, str] = field(default_factory=dict)
-    by_rule: set[int] = field(default_factory=set)
-    withheld: list[Withheld] = field(default_factory=list)
-
-
 def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int]], list[str]]) -> Settled:
     """Choose what may be said for each prompt.
 
@@ -169,19 +162,21 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
     wrong = {index: why for index, text in texts.items() if (why := decided.fault(index, text))}
     tried = [index for index, why in wrong.items() if index in decided.states and why != NOT_MEASURED]
     second = dict(zip(tried, again(tried) if tried else (), strict=True))
-    done = _Settling()
+    said: dict[int, str] = {}
+    made_by_rule: set[int] = set()
+    withheld: list[Withheld] = []
     for index, text in texts.items():
         if index not in wrong:
-            done.texts[index] = text
+            said[index] = text
             continue
         if text:
-            done.withheld.append(Withheld(text=text, key=decided.prompts[index].key, reason=wrong[index]))
+            withheld.append(Withheld(text=text, key=decided.prompts[index].key, reason=wrong[index]))
         if (better := second.get(index)) and decided.fault(index, better) is None:
-            done.texts[index] = better
+            said[index] = better
         elif made := decided.sentence_by_rule(index):
-            done.texts[index] = made
-            done.by_rule.add(index)
-    return Settled(texts=done.texts, by_rule=frozenset(done.by_rule), withheld=tuple(done.withheld))
+            said[index] = made
+            made_by_rule.add(index)
+    return Settled(texts=said, by_rule=frozenset(made_by_rule), withheld=tuple(withheld))
 
 
 def _share_inside(box: FloatArray, regions: FloatArray) -> float:

@@ -152,10 +152,9 @@ class ChexReader:
         )
         return FilmReading(
             sentences=tuple(
-                self._sentence(prompts[i], text, film.regions, i, by="rule" if i in said.by_rule else "network")
-                for i, text in kept
+                self._sentence(film, text, i, by="rule" if i in said.by_rule else "network") for i, text in kept
             ),
-            prompts=tuple(self._reading(prompt, film, i, standing.get(i)) for i, prompt in enumerate(prompts)),
+            prompts=tuple(self._reading(film, i, standing.get(i)) for i in range(len(prompts))),
             withheld=said.withheld,
         )
 
@@ -219,11 +218,11 @@ class ChexReader:
         temperature = self.manifest.decisions.temperature
         return contrast(features, positive=positive, negative=negative, temperature=temperature)
 
-    def _reading(self, prompt: ReaderPrompt, film: _Found, index: int, sentence: int | None) -> PromptReading:
-        boxes, scores = self._visible(film.regions.boxes[0, index], film.regions.scores[0, index])
+    def _reading(self, film: _Found, index: int, sentence: int | None) -> PromptReading:
+        boxes, scores = film.visible[index]
         return PromptReading(
-            key=prompt.key,
-            kind=prompt.kind,
+            key=film.prompts[index].key,
+            kind=film.prompts[index].kind,
             probability=film.probabilities.get(index),
             state=film.states.get(index),
             boxes=boxes,
@@ -231,10 +230,10 @@ class ChexReader:
             sentence=sentence,
         )
 
-    def _sentence(self, prompt: ReaderPrompt, text: str, regions: Regions, index: int, *, by: By) -> Sentence:
-        boxes, scores = self._visible(regions.boxes[0, index], regions.scores[0, index])
-        score = float(regions.aggregated_scores[0, index])
-        return Sentence(text=text, key=prompt.key, score=score, boxes=boxes, box_scores=scores, by=by)
+    def _sentence(self, film: _Found, text: str, index: int, *, by: By) -> Sentence:
+        boxes, scores = film.visible[index]
+        score = float(film.regions.aggregated_scores[0, index])
+        return Sentence(text=text, key=film.prompts[index].key, score=score, boxes=boxes, box_scores=scores, by=by)
 
     def _state(self, key: str | None, probability: float) -> State:
         return decide(self.manifest.decisions, key, probability, trusted=self.trusted)
@@ -264,7 +263,7 @@ class ChexReader:
         said = self._say(film, places)
         answers = []
         for place in places:
-            boxes, scores = self._visible(film.regions.boxes[0, place], film.regions.scores[0, place])
+            boxes, scores = film.visible[place]
             answers.append(
                 Answer(
                     sentence=said.texts.get(place, ""),
@@ -283,7 +282,8 @@ class ChexReader:
         regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
         probabilities = self._probabilities(vectors, regions.features[0])
         states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
-        return _Found(prompts, vectors, regions, probabilities, states, side_of)
+        visible = [self._visible(*found) for found in zip(regions.boxes[0], regions.scores[0], strict=True)]
+        return _Found(prompts, vectors, regions, visible, probabilities, states, side_of)
 
     def _say(self, film: _Found, told: Sequence[int]) -> Settled:
         """Generate the sentences of some prompts, and check them if they are to be checked."""
@@ -291,9 +291,7 @@ class ChexReader:
             prompts=film.prompts,
             states=film.states,
             measured={i: is_trusted(self.manifest.decisions, film.prompts[i].key, self.trusted) for i in film.states},
-            boxes=[
-                self._visible(*found)[0] for found in zip(film.regions.boxes[0], film.regions.scores[0], strict=True)
-            ],
+            boxes=[boxes for boxes, _ in film.visible],
             side_of=film.side_of,
         )
         return self._speech.sentences(
@@ -353,11 +351,15 @@ class ChexReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """What the network finds on one film for the prompts of a set; probabilities and states: by index of the prompt."""
+    """What the network finds on one film for the prompts of a set; probabilities and states: by index of the prompt.
+
+    visible: the boxes and scores of each prompt that are shown
+    """
 
     prompts: tuple[ReaderPrompt, ...]
     vectors: PromptVectors
     regions: Regions
+    visible: Sequence[tuple[FloatArray, FloatArray]]
     probabilities: Mapping[int, float]
     states: Mapping[int, State]
     side_of: SideOf | None
