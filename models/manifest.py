@@ -16,7 +16,7 @@ from typing import Literal
 
 import tomli_w
 
-from models.bounds import require_divisible, require_positive, require_size, require_unit
+from models.bounds import require_divisible, require_positive, require_rising, require_size, require_unit
 from models.decisions import Decisions
 from models.errors import ModelError
 from models.files import replacing
@@ -62,7 +62,10 @@ class ImageEncoderSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptEncoderSizes:
-    """The text transformer (spec §3). `context` is the token count of every prompt, padding included."""
+    """The text transformer (spec §3). `context` is the token count of every prompt, padding included.
+
+    own_tokens: ids with an embedding of their own, rising; all others share one. If empty, each id has its own
+    """
 
     vocabulary: int
     context: int
@@ -70,10 +73,12 @@ class PromptEncoderSizes:
     layers: int
     heads: int
     output: int
+    own_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_size(self)
         require_divisible("width", self.width, "heads", self.heads)
+        require_rising("own_tokens", self.own_tokens, below=self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,10 @@ class PostDecoderSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSizes:
-    """The sentence generator (spec §7). `max_length` counts tokens of a sentence, the leading BOS included."""
+    """The sentence generator (spec §7). `max_length` counts tokens of a sentence, the leading BOS included.
+
+    own_tokens: as of the prompt encoder
+    """
 
     vocabulary: int
     positions: int
@@ -119,10 +127,12 @@ class GeneratorSizes:
     prefix_length: int
     prefix_hidden: int
     max_length: int
+    own_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_size(self)
         require_divisible("width", self.width, "heads", self.heads)
+        require_rising("own_tokens", self.own_tokens, below=self.vocabulary)
         if self.max_length > self.positions:
             raise ValueError(f"max_length ({self.max_length}) must not exceed positions ({self.positions})")
 
@@ -293,6 +303,9 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     for key in ("origins", "vocabulary"):
         if not table[key]:
             del table[key]
+    for part in ("prompt_encoder", "generator"):
+        if not table["sizes"][part]["own_tokens"]:
+            del table["sizes"][part]["own_tokens"]
     if not manifest.decisions.measurements:
         del table["decisions"]["measurements"]
     if manifest.decisions.merge_overlap == 1:

@@ -56,7 +56,7 @@ def write_static(generator: SentenceGenerator, features: Tensor, *, max_length: 
     for written in range(1, max_length):
         current, position = ids[:, written - 1 : written], (place - prefix).expand(features.shape[0], 1)
         logits = generator(current, position, caches, (places <= place).expand(1, 1, 1, -1))
-        chosen = logits[:, -1].argmax(dim=-1).masked_fill(finished, SENTENCE_END)
+        chosen = generator.tokens.likeliest(logits[:, -1]).masked_fill(finished, SENTENCE_END)
         ids[:, written] = chosen
         finished |= chosen == SENTENCE_END
         place += 1

@@ -87,4 +87,5 @@ def _loss(forward: Forward, features: Tensor, texts: Sequence[str]) -> Tensor:
     taught = forward.vocabulary.lesson(texts)
     taught = taught._replace(ids=taught.ids.to(features.device), attended=taught.attended.to(features.device))
     logits = logits_of(forward.network.generator, features, taught)
-    return sentence_loss(forward.vocabulary.sentence_words.weigh(logits.float()), taught.ids)
+    tokens = forward.network.generator.tokens
+    return sentence_loss(tokens.weighed(logits.float()), tokens.rows_of(taught.ids))
