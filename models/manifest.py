@@ -34,10 +34,10 @@ class ImageEncoderSizes:
     """The vision transformer (spec §2). `image_size` is the side of its input in pixels, `output` the shared dim.
 
     stem: how pixels become patches: "patch" by one linear layer, as published; "conv" by convolutions of stride 2,
-    which keep small lesions in sight
+    which keep small lesions in sight; "residual" by these with a residual block after each but the first
     """
 
-    stem: Literal["patch", "conv"] = "patch"
+    stem: Literal["patch", "conv", "residual"] = "patch"
     patch_size: int
     image_size: int
     width: int
@@ -49,9 +49,9 @@ class ImageEncoderSizes:
         require_size(self)
         require_divisible("image_size", self.image_size, "patch_size", self.patch_size)
         require_divisible("width", self.width, "heads", self.heads)
-        if self.stem == "conv":
+        if self.stem != "patch":
             if self.patch_size < 2 or self.patch_size.bit_count() != 1:
-                raise ValueError(f"patch_size ({self.patch_size}) must be a power of 2 with stem conv")
+                raise ValueError(f"patch_size ({self.patch_size}) must be a power of 2 with stem {self.stem}")
             require_divisible("width", self.width, "patch_size / 2", self.patch_size // 2)
 
     @property

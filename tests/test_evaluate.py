@@ -26,6 +26,7 @@ from models.manifest import read_manifest, write_manifest
 from models.phantoms import FINDINGS, parse_set, phantom
 from models.phantoms.__main__ import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
+from models.training.split import HeldOut
 from node.read import prompts
 
 MODEL = VOCABULARIES.parent
@@ -191,11 +192,11 @@ def test_only_held_out_patients_are_measured_where_asked(tmp_path: Path) -> None
     manifest = read_manifest(MODEL)
 
     # By the hashes of their names alone: p0 is part 524 of 1000, p1 is part 587 of 1000.
-    counts = {share: len(read_films(path, manifest, held_out=share)) for share in (0.555, 0.592)}
+    counts = {share: len(read_films(path, manifest, held_out=HeldOut(share=share))) for share in (0.555, 0.592)}
 
     assert counts == {0.555: 1, 0.592: 2}
     with pytest.raises(ModelError, match="no film of patients that were held out"):
-        read_films(path, manifest, held_out=0.001)
+        read_films(path, manifest, held_out=HeldOut(share=0.001))
 
 
 def test_gray_values_are_those_that_the_model_wants() -> None:

@@ -30,7 +30,8 @@ from models.phantoms import FINDINGS
 from models.reading.answers import FloatArray
 from models.reading.preprocess import square
 from models.tasks.labels import UnknownLabel, check_classes, check_regions, class_of, classes_of_nih, region_of
-from models.training.films import is_held_out, patient_of
+from models.training.films import patient_of
+from models.training.split import HeldOut
 
 _NO_FINDING = "No Finding"
 _LEAST_SIDE = 1e-3
@@ -108,10 +109,10 @@ class FileFilms:
         return EvaluationCase(name=path.stem, gray=gray, truth=_truth(line, np.array(seen, dtype=np.float64)))
 
 
-def read_films(path: Path, manifest: Manifest, *, held_out: float | None = None) -> FileFilms:
+def read_films(path: Path, manifest: Manifest, *, held_out: HeldOut | None = None) -> FileFilms:
     """Read a file of films.
 
-    held_out: use only the patients that a training run with this share held out
+    held_out: use only the patients that a training run held out
     Raises ModelError that names the line and its mistake.
     """
     try:
@@ -120,7 +121,7 @@ def read_films(path: Path, manifest: Manifest, *, held_out: float | None = None)
         raise ModelError(f"{path} cannot be read ({error}); name a file with one film per line") from error
     lines = [_checked(text, where=f"{path}, line {number}") for number, text in enumerate(texts, 1) if text.strip()]
     if held_out is not None:
-        lines = [line for line in lines if is_held_out(patient_of(line), held_out)]
+        lines = [line for line in lines if patient_of(line) in held_out]
     if not lines:
         raise ModelError(f"{path} holds no film{' of patients that were held out' if held_out is not None else ''}")
     return FileFilms(path, lines, manifest)

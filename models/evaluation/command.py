@@ -27,6 +27,7 @@ from models.manifest import Manifest, ReportRule, read_manifest, write_manifest
 from models.phantoms import PhantomSet, parse_set
 from models.progress import ProgressReport
 from models.reading.answers import FilmReading
+from models.training.split import read_held_out
 
 _BOXES: Final = "boxes:"
 _WORDED: Final = 40
@@ -70,7 +71,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         },
         "prompts": {"name": questions.name, "sha256": questions.sha256},
         "split": data.split if isinstance(data, PhantomSet) else None,
-        "held_out": request.held_out,
+        "held_out": request.held_out and Path(request.held_out).name,
         "ablations": list(request.ablations),
         "resamples": request.resamples,
         "training_films": request.training_films,
@@ -100,7 +101,8 @@ def _data(request: Request) -> PhantomSet | Path:
 
 def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> CaseSource:
     if isinstance(data, Path):
-        return read_films(data, manifest, held_out=request.held_out)
+        held_out = None if request.held_out is None else read_held_out(request.held_out)
+        return read_films(data, manifest, held_out=held_out)
     if request.held_out is not None:
         raise ModelError("phantoms have no patients to hold out; leave --held-out out")
     return Phantoms(data, manifest)

@@ -60,7 +60,7 @@ class Aim:
     false_findings: float | None = None
 
 
-def check_tunable(films: object, *, held_out: float | None) -> None:
+def check_tunable(films: object, *, held_out: str | None) -> None:
     """Raise ModelError unless the films are for validation: phantoms of those seeds, or patients that were held out."""
     if isinstance(films, PhantomSet):
         if films.split != "validate":
@@ -70,7 +70,7 @@ def check_tunable(films: object, *, held_out: float | None) -> None:
             )
     elif held_out is None:
         raise ModelError(
-            "thresholds must not be tuned on patients that the model was trained on; give --held-out SHARE as in the "
+            "thresholds must not be tuned on patients that the model was trained on; give --held-out as in the "
             "run file, or --held-out 1 if it was trained on none of these films"
         )
 

@@ -36,6 +36,7 @@ class Batch:
     pixels: Tensor
     present: Tensor
     known: Tensor
+    mined: Tensor
     boxes: Tensor
     valid: Tensor
     located: Tensor
@@ -95,6 +96,7 @@ def collate(
         pixels=torch.from_numpy(pixels).to(device),
         present=joined("present"),
         known=joined("known"),
+        mined=joined("mined"),
         boxes=torch.stack([roomy(labels.boxes) for labels in film_labels]),
         valid=torch.stack([roomy(labels.valid) for labels in film_labels]),
         located=joined("located"),
@@ -111,7 +113,8 @@ def _questions(
     labels: FilmLabels, catalog: Catalog, drawing: Drawing, rng: np.random.Generator
 ) -> tuple[DrawnQuestion, ...]:
     """Draw sentences of the report, those that report a finding first, and questions about one side."""
-    order = rng.permutation(len(labels.said))
+    # A sentence that reports a finding without saying where is no question: no box could answer it.
+    order = [place for place in rng.permutation(len(labels.said)) if _has_place(labels.said[place])]
     found = [place for place in order if labels.said[place].positive]
     # Half of the questions are reserved for findings that are present, so that denials do not take all places.
     first = found[: (drawing.sentences + 1) // 2]
@@ -121,6 +124,10 @@ def _questions(
     hints = list(_hints(labels, catalog, rng)) if drawing.hints else []
     asked += [hints[place] for place in rng.permutation(len(hints))[: drawing.hints]]
     return tuple(asked)
+
+
+def _has_place(sentence: Said) -> bool:
+    return bool(len(sentence.boxes)) or not sentence.positive
 
 
 def _hints(labels: FilmLabels, catalog: Catalog, rng: np.random.Generator) -> Iterator[DrawnQuestion]:

@@ -80,8 +80,9 @@ def _origins(run: Run, model: TrainedModel) -> dict[str, str]:
 def _card(run: Run, *, parameters: int) -> str:
     data = run.data
     films = [
-        f"films of `{Path(source.file).name}`, without {source.held_out:.0%} of the patients, "
-        f"{source.repeat} times an epoch"
+        f"films of `{Path(source.file).name}`"
+        + (f", without the patients held out (`{Path(source.held_out).name}`)" if source.held_out else "")
+        + f", {source.repeat} times an epoch"
         for source in data.films
     ]
     if data.phantoms:
