@@ -17,6 +17,9 @@ from typing import Final, TypeAlias
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
 
+ROUTINE, CRITICAL = "routine", "critical"
+"""The priorities of an output: a critical one is delivered before those that wait for the same destination."""
+
 MESSAGE_KIND: Final = "oru"
 """The kind of output that is an HL7 message; all other outputs are DICOM objects."""
 
@@ -347,6 +350,7 @@ class OutputObject:
 
     film: SOP Instance UID of the film that a structured report is about; "" for a report on the study, for other kinds,
         and for what earlier versions wrote
+    priority: `critical` if a film of the round has a critical finding, else `routine`
     """
 
     kind: str
@@ -355,6 +359,7 @@ class OutputObject:
     sop_instance_uid: str
     series_instance_uid: str
     film: str = field(default="", compare=False)
+    priority: str = field(default=ROUTINE, compare=False)
 
 
 class DeliveryState(StrEnum):
@@ -378,12 +383,13 @@ DELIVERY_STATES: Final = tuple(state for state in DeliveryState if state is not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One output for one destination; safe to repeat."""
+    """One output for one destination; safe to repeat. It has the priority of its output."""
 
     destination: str
     study_uid: str
     sop_instance_uid: str
     kind: str
+    priority: str = field(default=ROUTINE, compare=False)
 
     @property
     def id(self) -> str:
