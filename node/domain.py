@@ -230,6 +230,7 @@ class Finding:
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
     boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
+    contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
     """
 
     prompt: str
@@ -241,6 +242,7 @@ class Finding:
     boxes: tuple[FindingBox, ...]
     sentence: int | None
     evidence: Evidence | None = None
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
