@@ -17,6 +17,9 @@ from typing import Final, TypeAlias
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
 
+ROUTINE, CRITICAL = "routine", "critical"
+"""The priorities of an output: a critical one is delivered before those that wait for the same destination."""
+
 MESSAGE_KIND: Final = "oru"
 """The kind of output that is an HL7 message; all other outputs are DICOM objects."""
 
@@ -227,6 +230,7 @@ class Finding:
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
     boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
+    contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
     """
 
     prompt: str
@@ -238,6 +242,7 @@ class Finding:
     boxes: tuple[FindingBox, ...]
     sentence: int | None
     evidence: Evidence | None = None
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +352,7 @@ class OutputObject:
 
     film: SOP Instance UID of the film that a structured report is about; "" for a report on the study, for other kinds,
         and for what earlier versions wrote
+    priority: `critical` if a film of the round has a critical finding, else `routine`
     """
 
     kind: str
@@ -355,6 +361,7 @@ class OutputObject:
     sop_instance_uid: str
     series_instance_uid: str
     film: str = field(default="", compare=False)
+    priority: str = field(default=ROUTINE, compare=False)
 
 
 class DeliveryState(StrEnum):
@@ -378,12 +385,13 @@ DELIVERY_STATES: Final = tuple(state for state in DeliveryState if state is not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One output for one destination; safe to repeat."""
+    """One output for one destination; safe to repeat. It has the priority of its output."""
 
     destination: str
     study_uid: str
     sop_instance_uid: str
     kind: str
+    priority: str = field(default=ROUTINE, compare=False)
 
     @property
     def id(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -22,7 +22,9 @@ from pydicom.filereader import read_file_meta_info
 
 from node.dicom.identity import VERSION
 from node.domain import (
+    CRITICAL,
     MESSAGE_KIND,
+    ROUTINE,
     Film,
     JsonObject,
     OutputObject,
@@ -34,7 +36,7 @@ from node.domain import (
 from node.errors import Undecodable, is_of_file
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
-from node.outputs import document, oru, report_json, writers
+from node.outputs import document, impression, oru, report_json, writers
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader
@@ -47,7 +49,10 @@ _PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED)
 
 # Priorities of the executor's queue: 1 to 2^31 - 1, lowest first. Counting seconds from 2025, they last until 2093.
 _FIRST, _LAST = 1, 2**31 - 1
-_EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
+
+CRITICAL_SECONDS: Final = 86400.0
+"""A critical output goes before all for the same destination that were written up to so many seconds earlier."""
 
 MOST_INTERRUPTIONS: Final = 4
 """How often the process may end while it reads one film; then the film is parked."""
@@ -72,9 +77,21 @@ def queue_place(study: Waiting, *, stat_seconds: float) -> int:
     A stat study is placed as if it had arrived `stat_seconds` earlier: so no later study overtakes a study that has
     waited that long. Among stat studies, and among the others, the study that arrived first is read first.
     """
-    head_start = math.floor(stat_seconds) if study.is_stat else 0
-    seconds = math.floor((study.arrived_at - _EPOCH).total_seconds()) - head_start
-    return min(max(seconds, _FIRST), _LAST)
+    return _place(study.arrived_at.timestamp(), head_start_seconds=stat_seconds if study.is_stat else 0.0)
+
+
+def delivery_place(written_at: float, priority: str) -> int:
+    """Return the place of a delivery in the queue of its destination, 1 to 2^31 - 1; the lowest place is sent first.
+
+    The place is the second in which the output was written, so it stays the same when the delivery is queued again. A
+    critical output is placed `CRITICAL_SECONDS` earlier: so no later output overtakes one that has waited that long.
+    written_at: seconds since the epoch
+    """
+    return _place(written_at, head_start_seconds=CRITICAL_SECONDS if priority == CRITICAL else 0.0)
+
+
+def _place(moment: float, *, head_start_seconds: float) -> int:
+    return min(max(math.floor(moment - _EPOCH) - math.floor(head_start_seconds), _FIRST), _LAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +198,18 @@ class Pipeline:
         return Answers(report=report, sources=sources, parked=parked)
 
     def write(self, plan: Round) -> Written:
-        """Write and store every output of a round; reports name those that they replace."""
+        """Write and store every output of a round; reports name those that they replace.
+
+        Returns them in the order in which they are to be sent: reports on films with a critical finding first.
+        """
         answers = self.answers(plan)
+        critical = impression.critical_films(answers.report)
+        priority = CRITICAL if critical else ROUTINE
         outputs = []
         for output, content in self._objects(plan, answers):
             self._keep(output, content, answers.report)
-            outputs.append(output)
+            outputs.append(replace(output, priority=priority))
+        outputs.sort(key=lambda output: output.film not in critical)
         return Written(outputs=tuple(outputs), parked=answers.parked)
 
     def rewrite(self, study_uid: str) -> None:

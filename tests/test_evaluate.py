@@ -19,7 +19,7 @@ from models.errors import ModelError
 from models.evaluate import main
 from models.evaluation.boxes_file import read_films
 from models.evaluation.cases import Phantoms, shown, truth_of_phantom
-from models.evaluation.evaluated_model import EvaluatedModel, open_model
+from models.evaluation.evaluated_model import EvaluatedModel, open_model, side_of
 from models.evaluation.prompt_set import DEFAULT, read_questions
 from models.evaluation.request import TASKS, Ablation
 from models.manifest import read_manifest, write_manifest
@@ -28,6 +28,7 @@ from models.phantoms.__main__ import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
 from models.training.split import HeldOut
 from node.read import prompts
+from node.read.decoding import side_of_square
 
 MODEL = VOCABULARIES.parent
 QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
@@ -42,6 +43,10 @@ SCHEMA: list[tuple[str, str, type]] = [
     ("region_classification", "auroc_per_pair", float),
     ("report", "ce_micro_f1", float),
     ("report", "per_class", dict),
+    ("sentences", "withheld_share", float),
+    ("sentences", "replaced_by_rule", float),
+    ("sentences", "own_present_share", float),
+    ("sentences", "per_reason", dict),
     ("hints", "accuracy", float),
 ]
 
@@ -114,7 +119,7 @@ def test_every_task_is_measured_on_phantoms(run: Run, tmp_path: Path) -> None:
 def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{made_up(tmp_path)}")
 
-    assert list(tasks_of(document)) == ["anatomy", "report"]
+    assert list(tasks_of(document)) == ["anatomy", "report", "sentences"]
     anatomy = tasks_of(document)["anatomy"]
     assert set(anatomy["per_region"]) == {"right lung", "left lung"}  # type: ignore[call-overload] # JSON
     assert anatomy["references"]["best_constant_box"]["miou"] == 1.0  # type: ignore[index] # JSON
@@ -124,7 +129,7 @@ def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_pat
 def test_task_all_means_every_task_that_the_films_are_good_for(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{made_up(tmp_path)}", "--task", "anatomy,all")
 
-    assert list(tasks_of(document)) == ["anatomy", "report"]
+    assert list(tasks_of(document)) == ["anatomy", "report", "sentences"]
 
 
 def films_with_reports_only(folder: Path) -> Path:
@@ -144,7 +149,7 @@ def films_with_reports_only(folder: Path) -> Path:
 def test_films_with_only_reports_are_measured_by_report_labels(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{films_with_reports_only(tmp_path)}", "--task", "all", "--out", str(tmp_path))
 
-    assert list(tasks_of(document)) == ["report"]
+    assert list(tasks_of(document)) == ["report", "sentences"]
     figures = tasks_of(document)["report"]
     assert (figures["labeled_by_images"], figures["labeled_by_reports"]) == (0, 3)
     films_with = figures["films_with"]
@@ -154,6 +159,25 @@ def test_films_with_only_reports_are_measured_by_report_labels(run: Run, tmp_pat
         value = figures[key]
         assert isinstance(value, float) and 0 <= value <= 1, key
     assert "| films that got their labels from their reports | 3 |" in (tmp_path / "evaluation.md").read_text()
+
+
+def test_films_without_labels_are_measured_by_their_sentences(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bare.jsonl"
+    cv2.imwrite(str(tmp_path / "film.png"), np.full((64, 64), 90, dtype=np.uint8))
+    path.write_text('{"file": "film.png"}\n')
+
+    figures = tasks_of(run("--data", f"boxes:{path}", "--out", str(tmp_path)))
+
+    assert list(figures) == ["sentences"]
+    assert "checked" not in figures["sentences"]  # nothing is known that they could be compared with
+    assert figures["sentences"]["by_default"]["present"] == 0  # type: ignore[index] # JSON
+    assert "| by default: sentences withheld |" in (tmp_path / "evaluation.md").read_text()
+
+
+def test_sides_are_those_of_the_node() -> None:
+    for x, width in np.random.default_rng(0).random((200, 2)):
+        expected = side_of_square(float(x), float(width))
+        assert side_of(float(x), float(width)) == (None if expected is None else str(expected))
 
 
 def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> None:

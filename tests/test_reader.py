@@ -110,7 +110,7 @@ def test_without_a_judged_prompt_every_region_keeps_its_sentence() -> None:
 
 def test_a_reading_points_to_the_kept_one_of_two_duplicates() -> None:
     scores = np.array([[0.2, 0.1, 0.1], [0.9, 0.1, 0.1], [0.3, 0.1, 0.1]], dtype=np.float32)
-    engine = ScriptedEngine([0.8, 0.8, 0.8], ["Same", "Alike", "Other"], scores, {"Same": 2, "Alike": 2, "Other": 3})
+    engine = ScriptedEngine([0.8, 0.8, 0.55], ["Same", "Alike", "Other"], scores, {"Same": 2, "Alike": 2, "Other": 3})
 
     reading = _read(engine, EDEMA, FRACTURE, NORMAL)
 

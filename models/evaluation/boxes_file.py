@@ -177,7 +177,7 @@ def _check_labels(line: FilmLine) -> None:
 
 
 def _tasks_of(line: FilmLine) -> list[Task]:
-    kinds: list[Task] = []
+    kinds: list[Task] = ["sentences"]
     if any(_region(box) for box in line.get("boxes", [])):
         kinds.append("anatomy")
     if any(_finding(box) in FINDINGS for box in line.get("boxes", [])):

@@ -59,6 +59,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "tasks": run.figures(
             observed,
             tasks,
+            decisions=model.manifest.decisions,
             habits=references.training_habits(request.training_films),
             labeler=RuleLabeler(),
             bootstrap=Bootstrap(resamples=request.resamples),
@@ -112,8 +113,6 @@ def _tasks(films: CaseSource, request: Request) -> list[Task]:
     """Choose the tasks: those that were asked for, otherwise all that are possible."""
     known = films.tasks
     possible = [task for task in TASKS if task in known]
-    if not possible:
-        raise ModelError(f"{request.data} has no labels that a task could be measured with; add boxes or labels")
     if request.tasks is None:
         return possible
     if missing := [task for task in request.tasks if task not in possible]:
@@ -129,6 +128,7 @@ def _open(request: Request) -> EvaluatedModel:
         engine=request.engine,
         questions=read_questions(request.prompts),
         ablations=request.ablations,
+        trusted="real" if isinstance(_data(request), Path) else "phantoms",
     )
 
 

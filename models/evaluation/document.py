@@ -10,7 +10,8 @@ TITLES: Final[Mapping[str, str]] = {
     "detection": "Detection of findings",
     "anatomy": "Regions",
     "region_classification": "What regions hold",
-    "report": "Report",
+    "report": "Report, before any sentence is withheld",
+    "sentences": "Sentences, checked and withheld by rule",
     "hints": "Questions about one side",
 }
 _NAMES: Final[Mapping[str, str]] = {
@@ -36,15 +37,28 @@ _NAMES: Final[Mapping[str, str]] = {
     "sentences_per_film": "sentences per film",
     "labeled_by_images": "films with labels of their own",
     "labeled_by_reports": "films that got their labels from their reports",
+    "withheld_share": "sentences withheld",
+    "replaced_by_rule": "of those withheld, replaced by rule",
+    "own_present_share": "present findings whose own sentence passes the check",
+    "own_reported_share": "reported findings whose own sentence passes the check",
+    "by_network_share": "reported findings that leave with a sentence of the network",
+    "generated": "sentences generated",
+    "present": "findings present",
+    "reported": "findings reported",
+    "contradicted": "findings contradicted",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
     "accuracy_untaught": "followed, wordings never trained",
     "asked": "asked",
 }
+_VARIANTS: Final = ("as_read", "decisions", "without_contradictions", "checked", "by_default")
+"""The same figures, of something else than the task's own: the rows of the first table say of what."""
 _TABLES: Final[Mapping[str, str]] = {
     "per_class": "by class",
     "per_region": "by region",
     "per_finding": "by finding, mean of regions",
+    "per_reason": "sentences withheld, by reason",
+    "per_contradiction": "findings contradicted, by reason",
 }
 
 
@@ -78,7 +92,7 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
         if key in _NAMES and value is not None:
             cells = [shown(rival.get(key)) for rival in rivals.values()]
             yield from row(_NAMES[key], shown(value), shown(deviations.get(key)), *cells)
-    for key in ("as_read", "decisions"):
+    for key in _VARIANTS:
         for name, value in inner(made, key).items():
             if name in _NAMES and value is not None:
                 yield from row(f"{key.replace('_', ' ')}: {_NAMES[name]}", shown(value), "", *[""] * len(rivals))

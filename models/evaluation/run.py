@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from language.labels import Labeler
-from models.evaluation import anatomy, detection, hints, references, regions, reports
+from models.decisions import Decisions
+from models.evaluation import anatomy, detection, hints, references, regions, reports, sentences
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import CaseSource, Truth
@@ -16,6 +17,8 @@ from models.evaluation.evaluated_model import EvaluatedModel, Observation, Weigh
 from models.evaluation.references import Habits
 from models.evaluation.request import Task
 from models.progress import ProgressReport
+from models.reading.answers import FilmReading
+from models.reading.decision import decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +52,21 @@ def weigh(model: EvaluatedModel, films: CaseSource, report: ProgressReport) -> t
 
 
 def figures(
-    observed: Observed, tasks: Collection[Task], *, habits: Habits, labeler: Labeler, bootstrap: Bootstrap
+    observed: Observed,
+    tasks: Collection[Task],
+    *,
+    decisions: Decisions,
+    habits: Habits,
+    labeler: Labeler,
+    bootstrap: Bootstrap,
 ) -> dict[str, dict[str, object]]:
-    """Compute the figures of these tasks, each with its reference figures."""
+    """Compute the figures of these tasks, each with its reference figures; decisions: of the model."""
     makers: dict[Task, Callable[[], dict[str, object]]] = {
         "detection": lambda: _detection(observed, habits, bootstrap),
         "anatomy": lambda: _anatomy(observed, habits, bootstrap),
         "region_classification": lambda: _regions(observed, habits, bootstrap),
-        "report": lambda: _report(observed, labeler, bootstrap),
+        "report": lambda: _report(observed, decisions, labeler, bootstrap),
+        "sentences": lambda: _sentences(observed, decisions, labeler, bootstrap),
         "hints": lambda: hints.measure(
             observed.truths, [observation.hints for observation in observed.said], bootstrap
         ),
@@ -90,13 +100,34 @@ def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
     }
 
 
-def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
+def _sentences(observed: Observed, decisions: Decisions, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
+    """Compute the figures of sentences; where films have labels, also clinical efficacy of the sentences that leave."""
+    truths = reports.with_labels_of_reports(observed.truths, labeler)
+    checked = [observation.checked for observation in observed.said if observation.checked is not None]
+    by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
+    said = reports.said_of(labeler, [text_of(reading) for reading in checked])
+    made = sentences.measure(checked, decisions, bootstrap)
+    made["by_default"] = sentences.measure(by_default, decisions, Bootstrap(resamples=0))
+    if any(truth.labels for truth in truths):
+        made["checked"] = reports.efficacy(reports.labels_of(truths, said, labeler.classes))
+    return made
+
+
+def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
     truths = reports.with_labels_of_reports(observed.truths, labeler)
     by_images = sum(bool(truth.labels) for truth in observed.truths)
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
-    texts = [" ".join(sentence.text for sentence in reading.sentences) for reading in readings]
+    texts = [text_of(reading) for reading in readings]
     states = [
         {prompt.key: prompt.state == "present" for prompt in reading.prompts if prompt.state is not None}
+        for reading in readings
+    ]
+    by_threshold = [
+        {
+            prompt.key: decide(decisions, prompt.key, prompt.probability, trusted="any") == "present"
+            for prompt in reading.prompts
+            if prompt.probability is not None
+        }
         for reading in readings
     ]
     probabilities = [
@@ -106,13 +137,21 @@ def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[
         if prompt.probability is not None and prompt.key in truth.labels
     ]
     said, there = (np.array(column) for column in zip(*probabilities, strict=True))
-    decided = reports.labels_of(truths, states, labeler.classes)
+    decided, uncontradicted = (
+        reports.labels_of(truths, present, labeler.classes) for present in (states, by_threshold)
+    )
     return reports.measure(truths, texts, labeler, bootstrap) | {
         "labeled_by_images": by_images,
         "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
         "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
+        "without_contradictions": reports.efficacy(uncontradicted),
         "calibration_error": calibration_error(said, there.astype(np.bool_)),
         "reliability": reliability(said, there.astype(np.bool_)),
         "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
         "references": {"all_positive": references.all_positive(truths, labeler)},
     }
+
+
+def text_of(reading: FilmReading) -> str:
+    """Join the sentences of a film."""
+    return " ".join(sentence.text for sentence in reading.sentences)

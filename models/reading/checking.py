@@ -67,6 +67,10 @@ class Decided:
             return self._fault_of_side(index, text)
         return found[0] if found else None
 
+    def denies(self, index: int, text: str) -> bool:
+        """Say whether a sentence denies a finding that is reported."""
+        return Fault.DENIED in faults(text, self._claim(index))
+
     def sentence_by_rule(self, index: int) -> str | None:
         """Make a sentence for a finding that is reported; None for every other prompt."""
         if not self.is_reported(index):
@@ -146,9 +150,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The sentences that may leave, by index of their prompt; by_rule: those that a rule made."""
+    """The sentences that may leave, by index of their prompt; by_rule: those that a rule made; generated: at first."""
 
     texts: dict[int, str]
+    generated: Mapping[int, str]
     by_rule: frozenset[int] = frozenset()
     withheld: tuple[Withheld, ...] = ()
 
@@ -176,7 +181,7 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
         elif made := decided.sentence_by_rule(index):
             said[index] = made
             made_by_rule.add(index)
-    return Settled(texts=said, by_rule=frozenset(made_by_rule), withheld=tuple(withheld))
+    return Settled(texts=said, generated=texts, by_rule=frozenset(made_by_rule), withheld=tuple(withheld))
 
 
 def _share_inside(box: FloatArray, regions: FloatArray) -> float:

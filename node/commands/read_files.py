@@ -21,6 +21,7 @@ from node.dicom.film_header import parse_header
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, PromptSet, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
+from node.outputs import wording
 from node.outputs.folder import hash_of, made_before, write_folder
 from node.outputs.writers import WRITERS, make_report, write_objects
 from node.read import decoding, pixel_format, routing
@@ -176,6 +177,7 @@ def answer_to_json(answer: FilmAnswer) -> JsonObject:
         "score": answer.score,
         "state": answer.state,
         "positive": answer.positive,
+        "reason": wording.reason_of(answer.contradiction),
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
     }
     if answer.never_learned:

@@ -17,7 +17,8 @@ from node.domain import Delivery
 from node.jobs.gate import Gate
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
-from node.jobs.workflows import OPEN, QUIET, STUDIES, queue_of, queues_of, register
+from node.jobs.workflows import OPEN, QUIET, STUDIES, enqueue_delivery, queue_of, queues_of, register
+from node.pipeline import delivery_place
 from node.store import database
 from node.store.database import Database
 
@@ -88,7 +89,7 @@ class Executor:
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Queue deliveries that no workflow covers."""
         for delivery in deliveries:
-            DBOS.enqueue_workflow(queue_of(delivery.destination), self._deliver, [asdict(delivery)], 1, time.time())
+            enqueue_delivery(self._deliver, [asdict(delivery)], started=time.time())
 
     def recover(self, executor: str) -> int:
         """Queue the unfinished workflows of a dead executor again, and return their number.
@@ -189,16 +190,18 @@ class Client:
 
     def run_delivery(self, delivery: Delivery) -> None:
         """Send an output again."""
+        now = time.time()
         self._client.enqueue(
             {
                 "workflow_name": "deliver",
                 "queue_name": queue_of(delivery.destination),
                 "app_version": _APPLICATION_VERSION,
                 "delay_seconds": _MARKED_SECONDS,
+                "priority": delivery_place(now, delivery.priority),
             },
             [asdict(delivery)],
             1,
-            time.time(),
+            now,
         )
 
     def close(self) -> None:

@@ -278,4 +278,5 @@ def delivery_of(destination: str, output: OutputObject) -> Delivery:
         study_uid=output.study_uid,
         sop_instance_uid=output.sop_instance_uid,
         kind=output.kind,
+        priority=output.priority,
     )

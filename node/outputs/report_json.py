@@ -27,7 +27,7 @@ from node.domain import (
     Side,
     WithheldSentence,
 )
-from node.outputs import impression
+from node.outputs import impression, wording
 
 VERSION = 1
 
@@ -131,6 +131,7 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "laterality": finding.side,
         "probability": finding.probability,
         "state": finding.state,
+        "reason": wording.reason_of(finding.contradiction),
         "sentence": finding.sentence,
         "boxes": [_box_to_json(found) for found in finding.boxes],
         "evidence": _evidence_to_json(finding),
@@ -154,9 +155,10 @@ def _evidence_from_json(value: Json) -> Evidence | None:
 
 
 def _whole_finding_to_json(finding: Finding) -> JsonObject:
-    """Return a finding with the keys that report.json leaves out: the site, and the side of each box."""
+    """Return a finding with the keys that report.json leaves out: site, contradiction, and the side of each box."""
     return _finding_to_json(finding) | {
         "site": None if finding.site is None else _code_to_json(finding.site),
+        "contradiction": finding.contradiction,
         "boxes": [_box_to_json(found) | {"laterality": found.side} for found in finding.boxes],
     }
 
@@ -184,7 +186,9 @@ def _finding_from_json(document: Mapping[str, Json]) -> Finding:
             for box in _objects(document["boxes"])
         ),
         sentence=_optional_int(document["sentence"]),
-        evidence=_evidence_from_json(document.get("evidence")),  # an earlier version stored none
+        # An earlier version stored neither.
+        evidence=_evidence_from_json(document.get("evidence")),
+        contradiction=_optional_text(document.get("contradiction")),
     )
 
 
@@ -224,6 +228,10 @@ def _number(value: Json) -> float:
 
 def _optional_int(value: Json) -> int | None:
     return cast("int | None", _of((int, type(None)), value))
+
+
+def _optional_text(value: Json) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _of(kind: type | tuple[type, ...], value: Json) -> object:

@@ -43,7 +43,7 @@ NOTES: Mapping[Note, str] = {
 }
 HEADINGS: Mapping[FindingState, str] = {
     FindingState.PRESENT: "Present (at or above threshold)",
-    FindingState.INDETERMINATE: "Indeterminate (near the threshold; to be reviewed)",
+    FindingState.INDETERMINATE: "Indeterminate (near the threshold, or contradicted; to be reviewed)",
     FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
     FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
 }
@@ -52,6 +52,14 @@ MARKS: Mapping[FindingState, str] = {
     FindingState.UNCALIBRATED: "review, not calibrated",
 }
 """What stands beside the name of a finding that is reported and not present."""
+
+CONTRADICTIONS: Mapping[str, str] = {
+    "film_normal": "The network also calls the whole film normal.",
+    "box_denied": "Asked about one of its boxes alone, the network does not find it there.",
+    "other_side": "Asked about the side of its box, the network finds it on the other side.",
+    "sentence_denies": "The sentence that the network wrote for it denies it.",
+}
+"""What the network itself says against a finding that is reported, by its short name in `Finding.contradiction`."""
 
 TRUST: Mapping[str, str] = {
     "real": "A finding is called present only if its threshold was measured on real films.",
@@ -164,6 +172,17 @@ def spoken(sentence: GroundedSentence) -> str:
 def said(sentence: GroundedSentence) -> str:
     """Return a sentence; one that a rule made says so."""
     return f"{sentence.text.strip()} (made by rule)" if sentence.by == "rule" else sentence.text.strip()
+
+
+def reason_of(contradiction: str | None) -> str | None:
+    """Return in words what speaks against a finding; None if nothing does."""
+    return None if contradiction is None else CONTRADICTIONS[contradiction]
+
+
+def about_finding(film: Film, finding: Finding) -> str | None:
+    """Return the sentence of a finding and what speaks against it; None if there is neither."""
+    sentence = None if finding.sentence is None else said(film.sentences[finding.sentence])
+    return " ".join(filter(None, (sentence, reason_of(finding.contradiction)))) or None
 
 
 def film_number(report: Report, film: Film) -> str:

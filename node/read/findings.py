@@ -84,6 +84,7 @@ def _finding(
         state=answer.state,
         boxes=boxes,
         sentence=answer.sentence,
+        contradiction=answer.contradiction,
     )
 
 

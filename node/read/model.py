@@ -43,6 +43,7 @@ class PathologyAnswer:
     state: FindingState
     boxes: tuple[ScoredBox, ...]
     sentence: int | None
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class FilmAnswer:
 
     state: None for a region, which is neither present nor absent, and for words that the model never learned
     boxes: where the network locates the prompt, none if it is absent; the box that was asked about, if there was one
+    contradiction: as of a `Finding`
     never_learned: those words; then there is no score, no sentence and no box
     """
 
@@ -78,6 +80,7 @@ class FilmAnswer:
     state: FindingState | None
     boxes: tuple[ScoredBox, ...]
     by: str = "network"
+    contradiction: str | None = None
     never_learned: tuple[str, ...] = ()
 
     @property
@@ -261,6 +264,7 @@ class _NetworkReader:
                     state=FindingState(prompt.state),
                     boxes=_to_image(prompt.boxes, prompt.box_scores, image.framing),
                     sentence=prompt.sentence,
+                    contradiction=prompt.contradiction,
                 )
                 for prompt in said.prompts
                 if prompt.kind == PromptKind.PATHOLOGY.value
@@ -321,6 +325,7 @@ def _to_film(question: FilmQuestion, answer: Answer, framing: Framing) -> FilmAn
         state=state,
         boxes=_to_image(answer.boxes, answer.box_scores, framing) if is_located else (),
         by=answer.by,
+        contradiction=answer.contradiction,
         never_learned=answer.never_learned,
     )
 

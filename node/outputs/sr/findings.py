@@ -91,8 +91,8 @@ def _group(
         qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
         geometric_purpose=BOUNDED_BY,
     )
-    if finding.sentence is not None:
-        group[0].ContentSequence.append(text(wording.said(film.sentences[finding.sentence])))
+    if about := wording.about_finding(film, finding):
+        group[0].ContentSequence.append(text(about))
     return _separate(group)
 
 
