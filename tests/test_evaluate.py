@@ -119,7 +119,7 @@ def test_every_task_is_measured_on_phantoms(run: Run, tmp_path: Path) -> None:
 def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{made_up(tmp_path)}")
 
-    assert list(tasks_of(document)) == ["anatomy", "report", "sentences"]
+    assert list(tasks_of(document)) == ["anatomy", "report", "sentences", "films"]
     anatomy = tasks_of(document)["anatomy"]
     assert set(anatomy["per_region"]) == {"right lung", "left lung"}  # type: ignore[call-overload] # JSON
     assert anatomy["references"]["best_constant_box"]["miou"] == 1.0  # type: ignore[index] # JSON
@@ -129,7 +129,7 @@ def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_pat
 def test_task_all_means_every_task_that_the_films_are_good_for(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{made_up(tmp_path)}", "--task", "anatomy,all")
 
-    assert list(tasks_of(document)) == ["anatomy", "report", "sentences"]
+    assert list(tasks_of(document)) == ["anatomy", "report", "sentences", "films"]
 
 
 def films_with_reports_only(folder: Path) -> Path:

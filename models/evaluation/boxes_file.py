@@ -184,8 +184,11 @@ def _tasks_of(line: FilmLine) -> list[Task]:
         kinds.append("detection")
     if "region_findings" in line:
         kinds.append("region_classification")
-    if "nih_labels" in line or "labels" in line or _report_of(line).strip():
+    is_labelled = "nih_labels" in line or "labels" in line
+    if is_labelled or _report_of(line).strip():
         kinds.append("report")
+    if is_labelled or "region_findings" in line:
+        kinds.append("films")
     if line.get("hints"):
         kinds.append("hints")
     return kinds

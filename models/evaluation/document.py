@@ -12,6 +12,7 @@ TITLES: Final[Mapping[str, str]] = {
     "region_classification": "What regions hold",
     "report": "Report, before any sentence is withheld",
     "sentences": "Sentences, checked and withheld by rule",
+    "films": "What films show, thresholds cross-fitted",
     "hints": "Questions about one side",
 }
 _NAMES: Final[Mapping[str, str]] = {
@@ -46,6 +47,13 @@ _NAMES: Final[Mapping[str, str]] = {
     "present": "findings present",
     "reported": "findings reported",
     "contradicted": "findings contradicted",
+    "macro_auroc": "AUROC, mean of findings with 15 positives",
+    "opacity_against_normal": "AUROC, opacity against normal, by a radiologist",
+    "opacity_against_all_others": "AUROC, opacity against all others, by a radiologist",
+    "auroc_no_finding": "AUROC, no finding",
+    "false_findings": "findings called present on a normal film",
+    "opacity_sensitivity": "opacities of a radiologist called present",
+    "films": "films",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
     "accuracy_untaught": "followed, wordings never trained",
@@ -58,6 +66,10 @@ _TABLES: Final[Mapping[str, str]] = {
     "per_region": "by region",
     "per_finding": "by finding, mean of regions",
     "per_reason": "sentences withheld, by reason",
+    "positives": "films with it",
+    "known": "films of which it is known",
+    "intervals": "95 % intervals, by patient",
+    "by_group": "by group",
     "per_contradiction": "findings contradicted, by reason",
 }
 
@@ -101,8 +113,8 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
             yield ""
             yield from row(title, "value")
             yield from row("---", "---")
-            for name, value in inner(made, key).items():
-                yield from row(name.replace("_", " "), shown(value))
+            for name, value in _flat(inner(made, key)):
+                yield from row(_NAMES.get(name, name.replace("_", " ")), shown(value))
     yield ""
 
 
@@ -110,7 +122,18 @@ def shown(value: object) -> str:
     """Format one figure; an unknown one is a dash."""
     if value is None:
         return "-"
+    if isinstance(value, list):
+        return " to ".join(map(shown, value))
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _flat(table: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the entries of a table, and those of tables inside it under both names."""
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield name, value
+            continue
+        yield from ((f"{name}: {_NAMES.get(key, key)}", number) for key, number in value.items())
 
 
 def _lines(document: Mapping[str, object]) -> Iterator[str]:

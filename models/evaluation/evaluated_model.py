@@ -7,7 +7,7 @@ classification, which the node does not do, come from `models.tasks` in PyTorch,
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
@@ -49,7 +49,8 @@ class Observation:
     found: findings, as published (spec §9.2); regions: the best box [4] of each
     region_scores: [region that the film shows, finding], for the true boxes of regions
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
-    by_default: as the node makes it if it is not told to accept any; hints: [hint, 4], the best box of each question
+    by_default: as the node makes it if it is not told to accept any
+    differences: as of `Weighed`; hints: [hint, 4], the best box of each question
     """
 
     found: Detections | None = None
@@ -58,6 +59,7 @@ class Observation:
     reading: FilmReading | None = None
     checked: FilmReading | None = None
     by_default: FilmReading | None = None
+    differences: dict[str, float] = field(default_factory=dict)
     hints: FloatArray
 
 
@@ -120,26 +122,32 @@ class EvaluatedModel:
             reading=read(self.reader, needed="report" in tasks),
             checked=read(self._checking, needed="sentences" in tasks),
             by_default=read(self._by_default, needed="sentences" in tasks),
+            differences=self._features(look)[1] if "films" in tasks else {},
             hints=boxes[len(names) :],
         )
 
     def weigh(self, case: EvaluationCase) -> Weighed:
         """Compute the numbers that decisions are made from; no sentence is generated."""
         look = self.reader.look(case.gray)
-        vectors = self._phrasebook.vectors(self.questions.prompts)
-        features = self._engine.find(look.patches, vectors.queries[np.newaxis]).features[0]
-        own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
+        features, differences = self._features(look)
+        vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
         common = contrast(features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0))
-        prompts = self.questions.prompts
         return Weighed(
             located=self._locate(_picture(look)),
-            differences={prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)},
+            differences=differences,
             positiveness={
                 prompt.key: float(value)
                 for prompt, value in zip(prompts, common, strict=True)
                 if prompt.kind == "region"
             },
         )
+
+    def _features(self, look: Look) -> tuple[FloatArray, dict[str, float]]:
+        """Return the feature of each prompt, and the differences of `Weighed`."""
+        vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
+        features = self._engine.find(look.patches, vectors.queries[np.newaxis]).features[0]
+        own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
+        return features, {prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)}
 
     def detections(self, located: Detection, rule: DetectionRule) -> Detections:
         """Score and merge located boxes by a manifest's rule."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from language.labels import Labeler
 from models.decisions import Decisions
-from models.evaluation import anatomy, detection, hints, references, regions, reports, sentences
+from models.evaluation import anatomy, detection, films, hints, references, regions, reports, sentences
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import CaseSource, Truth
@@ -67,6 +67,10 @@ def figures(
         "region_classification": lambda: _regions(observed, habits, bootstrap),
         "report": lambda: _report(observed, decisions, labeler, bootstrap),
         "sentences": lambda: _sentences(observed, decisions, labeler, bootstrap),
+        "films": lambda: films.measure(
+            films.films_of(observed.truths, [observation.differences for observation in observed.said]),
+            resamples=bootstrap.resamples,
+        ),
         "hints": lambda: hints.measure(
             observed.truths, [observation.hints for observation in observed.said], bootstrap
         ),
