@@ -12,6 +12,7 @@
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
+#   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    films taken beside dcmtk, turnaround, deliveries a second
 #   make fuzz     bent associations and bent files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
@@ -40,8 +41,8 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 # Where this is set, every process of the tests would compile all of the program again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup system-packages model demo test check quick coverage lint types run-tests float16 train full-size chaos
-.PHONY: soak flood bench fuzz pythons sbom container-test clean
+.PHONY: setup system-packages viewers model demo test check quick coverage lint types run-tests float16 train full-size
+.PHONY: chaos soak flood bench fuzz conformance pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -58,6 +59,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 system-packages:
 	@sh tests/system-packages.sh
 
+# The viewers that the tests use and that no Debian package holds, each at one version with a checked hash, into .venv.
+viewers: setup system-packages
+	$(VENV)/bin/python -m tests.conformance.packages
+
 # The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
 $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \
 		$(wildcard models/*.py $(foreach part,checkpoint engines network reading,models/$(part)/*.py) export/*.py)
@@ -72,6 +77,7 @@ demo: setup model
 # The Debian packages and the Python environment have nothing to do with each other.
 test:
 	@$(MAKE) --no-print-directory --jobs=2 system-packages setup
+	@$(MAKE) --no-print-directory viewers
 	@$(MAKE) --no-print-directory check
 
 check: setup lint
@@ -92,7 +98,7 @@ run-tests: model
 quick: lint
 	$(PYTEST) -n 2 --quick
 
-coverage: system-packages model
+coverage: viewers model
 	$(PYTEST) -n 3 --no-loadscope-reorder --cov --cov-report=term
 
 # Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in about a minute.
@@ -107,9 +113,12 @@ train: setup
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
 
-# `make test` has short forms of chaos (kills, a full disk), soak, flood and fuzz. Each ends with one JSON object; see --help for what can be chosen.
+# `make test` has short forms of chaos (kills, a full disk), soak, flood, fuzz and conformance. Each ends with one JSON object; see --help for what can be chosen.
 chaos soak flood fuzz: setup system-packages
 	$(VENV)/bin/python -m tests.$@
+
+conformance: viewers
+	$(VENV)/bin/python -m tests.conformance
 
 bench: setup system-packages model
 	$(VENV)/bin/python -m tests.bench
