@@ -27,7 +27,7 @@ _APPLICATION_VERSION: Final = "1"
 _APPLICATION: Final = "chex-node"
 _POLLING_SECONDS: Final = 0.2
 _STUDIES_AT_ONCE: Final = 2
-_SENDS_AT_ONCE: Final = 2
+SENDS_AT_ONCE: Final = 2
 _LAST_STEPS_SECONDS: Final = 20.0
 _FORGOTTEN_AT_ONCE: Final = 500
 _MARKED_SECONDS: Final = 1.0  # lets the ledger record a queued retry as waiting before the retry can be parked again
@@ -73,7 +73,7 @@ class Executor:
         _register_queue(QUIET)
         _register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
         for name in deliveries:
-            _register_queue(name, at_once=_SENDS_AT_ONCE)
+            _register_queue(name, at_once=SENDS_AT_ONCE)
 
     def forgotten(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Return the given open deliveries that no unfinished workflow covers.
