@@ -25,7 +25,7 @@ _SCREEN: Final = ViewportSize(width=1400, height=900)
 _FILMS: Final = "[data-cy=study-browser-thumbnail]"
 _OTHERS: Final = "[data-cy=study-browser-thumbnail-no-image]"
 _VIEWPORT: Final = "[data-cy=viewport-pane]"
-_TICK: Final = f"{_FILMS} svg.text-highlight"
+_TICK: Final = f"{_FILMS} svg.text-highlight:visible"
 _ERROR: Final = "text=/something went wrong/i"
 
 # Without `disableConfirmationPrompts` OHIF asks before it draws a report's boxes.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from node.store import files
 from tests.peers import missing
 
 FOLDER: Final = Path(__file__).parents[2] / ".venv" / "npm"
@@ -86,7 +87,7 @@ def main() -> int:
 def fetch(package: Package, npm: str) -> None:
     """Fetch one package. Raises CalledProcessError, or ValueError where the archive has another hash."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+    with files.lock(FOLDER / "lock"), tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         command = [npm, "pack", "--silent", "--pack-destination", folder, f"{package.name}@{package.version}"]
         subprocess.run(command, check=True, cwd=folder, capture_output=True, timeout=600)
         (archive,) = Path(folder).glob("*.tgz")
@@ -100,7 +101,8 @@ def unpack(archive: Path, package: Package) -> None:
         raise ValueError(f"{package.name} {package.version} has the hash sha512-{found}, not the one that was expected")
     with tarfile.open(archive) as content:
         content.extractall(archive.parent, filter="data")
-    (archive.parent / "package").rename(package.folder)
+    if not package.folder.exists():  # another process may have been faster
+        (archive.parent / "package").rename(package.folder)
 
 
 def _without(packages: list[Package], reason: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -16,7 +16,7 @@ from highdicom.sr import CodedConcept, MeasurementReport, PlanarROIMeasurementsA
 from pydicom.dataset import Dataset
 
 from models.progress import ProgressReport
-from node.domain import Film, FindingState
+from node.domain import Code, Film, FindingState
 from node.outputs import document, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr.findings import SIDES, STATES
@@ -156,40 +156,46 @@ def _pixelmed(batch: Sequence[tuple[str, Dataset]]) -> list[list[str]]:
 def read_back(study: Study, kind: str, done: Validation) -> list[str]:
     """Read the reports with highdicom; compare findings, states, boxes, sides and numbers with the report."""
     wrong = []
-    found: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+    groups: dict[str, list[PlanarROIMeasurementsAndQualitativeEvaluations]] = defaultdict(list)
     for dataset in study.objects[kind]:
         if dataset.ContentTemplateSequence[0].TemplateIdentifier != "1500":
             continue
         content = srread(BytesIO(save_bytes(dataset))).content
         assert isinstance(content, MeasurementReport)
         done.reports_read_back += 1
-        for group in content.get_planar_roi_measurement_groups():
-            found[document.film_of(dataset)].append(_said(group))
+        groups[document.film_of(dataset)] += content.get_planar_roi_measurement_groups()
+    if kind == "text" and not groups:
+        return []
     for film in study.report.read_films:
         expected = set(_expected(film))
         done.boxes_read_back += len(expected)
-        read = set(found[film.source])
-        if len(read) != len(found[film.source]) or read != expected:
-            wrong.append(f"{study.case.name} {kind} highdicom: reads {read - expected}, not {expected - read}")
-    # A kind of text alone has no measurements at all.
-    return [] if kind == "text" and not any(found.values()) else wrong
+        sites = {finding.code.value: finding.site for finding in film.findings}
+        read = [_said(group, sites) for group in groups[film.source]]
+        if len(read) != len(set(read)) or set(read) != expected:
+            wrong.append(
+                f"{study.case.name} {kind} highdicom: reads {set(read) - expected}, not {expected - set(read)}"
+            )
+    return wrong
 
 
-def _said(group: PlanarROIMeasurementsAndQualitativeEvaluations) -> tuple[object, ...]:
-    """Return what highdicom reads of a group: UID, finding, state, side, percent, box."""
+def _said(
+    group: PlanarROIMeasurementsAndQualitativeEvaluations, sites: Mapping[str, Code | None]
+) -> tuple[object, ...]:
+    """Return what highdicom reads of a group: UID, finding, state, side of the finding's own site, percent, box."""
     assert group.roi is not None
     assert group.finding_type is not None
-    [number] = group.get_measurements()
+    [number, *_] = group.get_measurements()
     [state] = [item for item in group.get_qualitative_evaluations() if item.name == group.finding_type]
     assert isinstance(state.value, CodedConcept)
-    sides = [site.laterality.meaning for site in group.finding_sites if site.laterality is not None]
+    own = sites[group.finding_type.value]
+    sides = [site.laterality for site in group.finding_sites if own and site.value.value == own.value]
     points = group.roi.value
     box = (*points.min(axis=0), *points.max(axis=0))
     return (
         str(group.tracking_uid),
         group.finding_type.value,
         state.value.meaning,
-        sides[0] if sides else None,
+        sides[0].meaning if sides and sides[0] else None,
         float(number.value),
         tuple(round(float(edge), 2) for edge in box),
     )
@@ -201,7 +207,7 @@ def _expected(film: Film) -> Iterable[tuple[object, ...]]:
         if finding.state is FindingState.ABSENT:
             continue
         for box in finding.boxes:
-            side = box.side or finding.side
+            side = (box.side or finding.side) if finding.site else None
             yield (
                 box.tracking_uid,
                 finding.code.value,

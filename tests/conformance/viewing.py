@@ -71,8 +71,12 @@ def view_in_ohif(viewer: Ohif, study: Study, *, kind: str, folder: Path) -> Seen
     viewer.store(
         *study.films, *reports, *(dataset for other in ("gsps", "sc") for dataset in study.objects.get(other, ()))
     )
-    placings = [viewer.place(film) for film in study.films]
     films = study.results
+    placings = {
+        number: viewer.place(film)
+        for number, (film, result) in enumerate(zip(study.films, films, strict=True), 1)
+        if result.boxes
+    }
     with viewer.show(study.uid, count=len(study.films)) as page:
         _keep(folder, f"{name}-film", page.screen())
         shown = []
@@ -80,10 +84,10 @@ def view_in_ohif(viewer: Ohif, study: Study, *, kind: str, folder: Path) -> Seen
             shown.append(report)
             _keep(folder, f"{name}-{number}", page.screen())
             seen.labels_cut += report.cut
-            if report.film is not None:
+            if report.film in placings:
                 boxes = films[report.film - 1].boxes
                 where = f"OHIF {name}, film {report.film}"
-                compare(seen, pictures.colored(report.picture), boxes, placings[report.film - 1], where=where)
+                compare(seen, pictures.colored(report.picture), boxes, placings[report.film], where=where)
                 seen.faults += _faults_of_labels(report.labels, boxes, where)
         seen.faults += _faults_of_reach(name, films, reports, shown)
         seen.faults += _faults_of_page(name, page)
