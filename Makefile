@@ -14,12 +14,14 @@
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    films taken beside dcmtk, turnaround, deliveries a second
+#   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
 #   make fuzz     bent associations and bent files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
+# FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
 # EXTRAS       gpu,test,demo on a machine with a GPU
 # TORCH_INDEX  a package index with CPU builds of torch, which spares a download of gigabytes
@@ -42,7 +44,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick coverage lint types run-tests float16 train full-size
-.PHONY: chaos soak flood bench fuzz conformance pythons sbom container-test clean
+.PHONY: chaos soak flood bench sweep fuzz conformance pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -119,6 +121,9 @@ chaos soak flood fuzz: setup system-packages
 
 conformance: viewers
 	$(VENV)/bin/python -m tests.conformance
+
+sweep: setup model
+	$(VENV)/bin/python -m tests.sweep $(if $(FILMS),--films $(FILMS))
 
 bench: setup system-packages model
 	$(VENV)/bin/python -m tests.bench

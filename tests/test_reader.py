@@ -122,6 +122,20 @@ def test_a_reading_points_to_the_kept_one_of_two_duplicates() -> None:
     assert reading.prompts[0].state == "present"
 
 
+def test_no_chain_of_duplicates_gives_a_finding_other_words() -> None:
+    # The words of the finding stand for a region too, and those of this region are like those of another one.
+    own, other = "There is edema.", "There is mild edema."
+    scores = np.array([[0.6, 0, 0], [0.7, 0, 0], [0.9, 0, 0]], dtype=np.float32)
+    everywhere = np.full((3, 3, 4), 0.5, dtype=np.float32)
+    engine = ScriptedEngine([0.8] * 3, [own, own, other], scores, {own: 2, other: 2}, boxes=everywhere)
+    reader = reader_of(engine)
+    reader.checked = True
+
+    reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, LEFT, RIGHT])
+
+    assert reading.sentences[reading.prompts[0].sentence or 0].text == own
+
+
 def test_a_skipped_region_does_not_shift_prompts_and_boxes() -> None:
     # With the published index shift (BUG-8) the right lung would be ranked, named and boxed as the left lung is.
     scores = np.array([[0.3, 0, 0], [0.1, 0, 0], [0.9, 0.8, 0]], dtype=np.float32)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from language.check import Claim, Fault, contradictions, faults
+from language.check import Claim, Fault, assertions, called_normal, contradictions, faults
 from language.labels import NO_FINDING, RuleLabeler
 from language.sentences import by_rule
 from language.statements import sides_in
@@ -63,6 +63,8 @@ class Decided:
         found = [fault.value for fault in faults(text, self._claim(index))]
         if not found and contradictions(text, {self.prompts[i].key: state for i, state in self.states.items()}):
             found = [CONTRADICTS]
+        if not found and (fault := self._fault_of_boxes(index, text)):
+            return fault.value
         if not found and prompt.kind == "pathology" and self.side(index) is None:
             return self._fault_of_side(index, text)
         return found[0] if found else None
@@ -101,6 +103,30 @@ class Decided:
         centers = {self.side_of(float(x), 0.0) for x, _, _, _ in self.boxes[index]}
         return None if named <= centers else Fault.WRONG_SIDE.value
 
+    def _fault_of_boxes(self, index: int, text: str) -> Fault | None:
+        """Compare what a sentence says beside its claim with the boxes of the findings that it names."""
+        places = {prompt.phrases[0]: place for place, prompt in enumerate(self.prompts) if prompt.kind == "region"}
+        if any(self._holds_finding(places[name]) for name in called_normal(text, places)):
+            return Fault.NORMAL_WITH_FINDING
+        keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
+        for statement in assertions(text):
+            place = keys.get(statement.key)
+            if place is None:
+                continue
+            if self.prompts[index].kind == "region" and not self._lies_in(place, index):
+                return Fault.ASSERTED
+            if place != index and not statement.sides <= self._reached(place):
+                return Fault.WRONG_SIDE
+        return None
+
+    def _reached(self, index: int) -> frozenset[str]:
+        """Return the sides that the boxes of a finding reach; both if the film does not say which is which."""
+        both = frozenset(("left", "right"))
+        if self.side_of is None:
+            return both
+        sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
+        return both if None in sides else frozenset(side for side in sides if side is not None)
+
     def _may_be_said(self, index: int) -> bool:
         """Whether a finding may be asserted or denied, or a region called normal."""
         return all(self.measured.values()) if self.prompts[index].kind == "region" else self.measured[index]
@@ -126,12 +152,10 @@ class Decided:
         )
 
     def _holds_finding(self, region: int) -> bool:
-        return any(
-            _share_inside(box, self.boxes[region]) >= _LIES_IN
-            for index in self.states
-            if self.is_reported(index)
-            for box in self.boxes[index]
-        )
+        return any(self.is_reported(index) and self._lies_in(index, region) for index in self.states)
+
+    def _lies_in(self, index: int, region: int) -> bool:
+        return any(_share_inside(box, self.boxes[region]) >= _LIES_IN for box in self.boxes[index])
 
     def _zone(self, index: int) -> str | None:
         """Return the lung zone that holds most of a finding with one box: upper, mid or lower; else None."""

@@ -109,7 +109,8 @@ class Speech:
         """Remove duplicate sentences (spec §9.1.6); texts: by index of the prompt; preference: [prompt].
 
         With emphasis, a sentence never replaces a sentence with another decision, however similar they are. A checked
-        sentence of a finding was checked for that finding alone, so it replaces none of another text.
+        sentence of a finding was checked for that finding alone, so it replaces none of another text, and none of a
+        region replaces it: that one might be replaced by another text in turn.
         Returns the sentences that stay, and for each prompt with a sentence the index of the one that stands for it.
         """
         spoken = list(texts.items())
@@ -123,7 +124,8 @@ class Speech:
             own = np.array([index in states for index, _ in spoken])
             same = np.array([[first == second for _, second in spoken] for _, first in spoken])
             similarity[np.logical_or.outer(own, own) & ~same] = 0.0
-        kept, survivors = deduplicate(similarity, [preference[index] for index, _ in spoken], self._rule)
+        preferred = [preference[index] + (checked and index in states) for index, _ in spoken]
+        kept, survivors = deduplicate(similarity, preferred, self._rule)
         place = {sentence: number for number, sentence in enumerate(kept)}
         standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}
         return [spoken[sentence] for sentence in kept], standing
