@@ -63,12 +63,12 @@ def pixelmed(datasets: Sequence[Dataset]) -> list[list[str]]:
     assert [any("validation complete" in line.lower() for line in part) for part in said] == [True] * len(datasets), (
         lines
     )
-    return [[line for line in part if line.startswith("Error") and not _is_tolerated(line)] for part in said]
+    return [[line for line in part if _is_complaint(line)] for part in said]
 
 
-def _is_tolerated(line: str) -> bool:
-    """Say whether an error is one of a group of codes that a site may extend (interoperability §7)."""
-    return line.endswith("context group 100")
+def _is_complaint(line: str) -> bool:
+    """Say whether a line is an error, other than of a group of codes that may be extended (interoperability §7)."""
+    return line.startswith("Error") and not line.endswith("context group 100")
 
 
 def _run(tool: str, *arguments: str | Dataset, needs: Sequence[str] = ()) -> list[str]:

@@ -129,6 +129,7 @@ def summary(seen: Mapping[str, Seen]) -> dict[str, object]:
         together.deviations += study.deviations
         together.contrasts += study.contrasts
         together.labels_cut += study.labels_cut
+        together.reopened += study.reopened
     return {"passed": bool(together.deviations) and not together.faults, "studies": len(seen), **together.figures()}
 
 

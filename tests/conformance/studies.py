@@ -149,10 +149,13 @@ def write(case: Case, folder: Path) -> Study:
         created_at=CREATED_AT,
     )
     sources = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
-    objects = write_objects(report, sources, zone=BERLIN, kinds=WRITERS)
     return Study(
         case=case,
         films=tuple(exposure.film for exposure in case.exposures),
         report=report,
-        objects={kind: tuple(dataset for written_kind, dataset in objects if written_kind == kind) for kind in WRITERS},
+        # Whatever a kind's destination gets is its own, objects that it shares with another kind too.
+        objects={
+            kind: tuple(dataset for _, dataset in write_objects(report, sources, zone=BERLIN, kinds=[kind]))
+            for kind in WRITERS
+        },
     )
