@@ -32,8 +32,10 @@ class FakeCompiler:
         self.timings.append(timings)
         return b"engine of\n" + graph, b"learned %d" % len(self.built)
 
-    def load(self, engine: bytes) -> str | None:
-        return None if engine in self.refused else engine.decode()
+    def load(self, engine: bytes) -> str:
+        if engine in self.refused:
+            raise EngineUnavailable("not_loaded", "no")
+        return engine.decode()
 
 
 _: type[Compiler[str]] = FakeCompiler
@@ -132,7 +134,9 @@ def test_an_engine_the_runtime_refuses_is_built_again_once(graph: Path, folder: 
     files.open(graph, compiler)
     compiler.refused = (b"engine of\na graph",)
 
-    assert files.open(graph, compiler) is None
+    with pytest.raises(EngineUnavailable, match=r"find\.float16\.onnx: no") as refused:
+        files.open(graph, compiler)
+    assert refused.value.reason == "not_loaded"
     assert len(compiler.built) == 2
 
 

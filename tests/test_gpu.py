@@ -6,7 +6,6 @@ import shutil
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,11 +13,10 @@ from export import build, parity
 from models.checkpoint.weights import load_network
 from models.engines import open_engine
 from models.engines.fallback import open_first
-from models.engines.profiles import RANGES
 from models.engines.proof import STAGES
 from models.manifest import read_manifest
 from models.network.static_decoding import CHECK_EVERY, write_static
-from models.reading.tokenizers import SENTENCE_END
+from tests.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
@@ -67,32 +65,26 @@ def test_onnx_runtime_on_a_gpu_keeps_the_float32_tolerance(model: Path) -> None:
 
 def test_more_films_than_an_engine_takes_are_read_in_parts(model: Path, engines: Path) -> None:
     engine = open_engine(model, engine="tensorrt", engines=engines)
-    pixels = np.random.default_rng(0).normal(size=(RANGES["film"].most + 3, 224, 224)).astype(np.float32)
 
-    together = engine.encode_image(pixels)
-
-    assert together.cls[-1] == pytest.approx(engine.encode_image(pixels[-1:]).cls[0], abs=1e-2)
+    assert read_more_films_than_a_part(engine, read_manifest(model).sizes) < 1e-2
 
 
 def test_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> None:
-    features = np.random.default_rng(1).normal(size=(32, 64)).astype(np.float32)
+    engine = open_engine(model, engine="tensorrt", engines=engines)
 
-    ids = open_engine(model, engine="tensorrt", engines=engines).write(features)
-
-    assert ids.shape[0] == 32 and 2 <= ids.shape[1] <= read_manifest(model).sizes.generator.max_length
-    assert set(ids[:, 0]) == {SENTENCE_END}
+    write_well_formed_sentences(engine, read_manifest(model).sizes, count=32)
 
 
 def test_no_token_makes_the_host_wait(model: Path) -> None:
     generator = load_network(model).generator.half().to("cuda")
-    features = torch.randn(8, 64, dtype=torch.float16, device="cuda")
-    write_static(generator, features, max_length=24)
+    given = torch.from_numpy(features(read_manifest(model).sizes, 8)).to("cuda", torch.float16)
+    write_static(generator, given, max_length=24)
 
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            write_static(generator, features, max_length=24)
+            write_static(generator, given, max_length=24)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

@@ -74,11 +74,14 @@ def test_parts_are_joined_in_their_order(count: int, stage: str) -> None:
 def test_more_prompts_than_an_engine_takes_are_refused(stage: str, axis: str) -> None:
     most = RANGES[axis].most
     run = in_parts(Doubling())
-    patches = np.zeros((9, 2), np.float32)
 
-    run(stage, {"patches": patches, "prompts": np.zeros((9, most, 3), np.float32)})
+    def asked(count: int) -> Inputs:
+        inputs = {name: np.zeros((9, count, 3), np.float32) for name in ("boxes", "prompts", "prompted")}
+        return {"patches": np.zeros((9, 2), np.float32), **inputs}
+
+    run(stage, asked(most))
     with pytest.raises(ModelError, match=f"{most + 1} {axis} inputs in one call"):
-        run(stage, {"patches": patches, "prompts": np.zeros((9, most + 1, 3), np.float32)})
+        run(stage, asked(most + 1))
 
 
 def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from models.engines.proof import check_proof
 from models.errors import ModelError
 from models.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from models.engines.cuda import Gpu
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
@@ -104,11 +107,14 @@ class Engine(Protocol):
         """Generate a sentence per feature vector: [sentence, dim] to token ids [sentence, token]."""
 
 
-def open_engine(directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None) -> Engine:
+def open_engine(
+    directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None, gpu: Gpu | None = None
+) -> Engine:
     """Open a model directory with an engine.
 
     threads: 0 means all cores, but one for a network below 50 million parameters, which is faster with one
     engines: the folder of TensorRT's built engines; TensorRT requires it
+    gpu: the first GPU of the machine if None
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
     subclass EngineUnavailable if only this machine is the reason.
     """
@@ -116,10 +122,12 @@ def open_engine(directory: Path, *, engine: str, threads: int = 0, engines: Path
         check_proof(directory, read_manifest(directory))
     elif engine == "tensorrt":
         _check_float16(directory)
-    return open_unproven(directory, engine=engine, threads=threads, engines=engines)
+    return open_unproven(directory, engine=engine, threads=threads, engines=engines, gpu=gpu)
 
 
-def open_unproven(directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None) -> Engine:
+def open_unproven(
+    directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None, gpu: Gpu | None = None
+) -> Engine:
     """Open like `open_engine`, but without the proof of the graphs: for the code that makes the proof."""
     if threads < 0:
         raise ModelError(f"threads is {threads}; give 0 to let the program choose, or the number of threads")
@@ -133,13 +141,13 @@ def open_unproven(directory: Path, *, engine: str, threads: int = 0, engines: Pa
 
         return TorchEngine(directory, threads=threads)
     if engine == "tensorrt":
-        return _open_tensorrt(directory, engines)
+        return _open_tensorrt(directory, engines, gpu)
     from models.engines.onnx_engine import open_onnx, open_onnx_cuda
 
     return (open_onnx if engine == "onnx" else open_onnx_cuda)(directory, threads=threads)
 
 
-def _open_tensorrt(directory: Path, engines: Path | None) -> Engine:
+def _open_tensorrt(directory: Path, engines: Path | None, gpu: Gpu | None) -> Engine:
     if engines is None:
         raise ModelError("TensorRT needs a folder for its engines; name one, such as storage.directory/engines")
     try:
@@ -148,7 +156,7 @@ def _open_tensorrt(directory: Path, engines: Path | None) -> Engine:
         raise EngineUnavailable(
             "not_installed", f"TensorRT cannot be imported ({error}); {INSTALL_TENSORRT}"
         ) from error
-    return open_tensorrt(directory, engines=engines)
+    return open_tensorrt(directory, engines=engines, gpu=gpu)
 
 
 def _check_float16(directory: Path) -> None:

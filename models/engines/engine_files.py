@@ -43,8 +43,8 @@ class Compiler(Protocol[T_co]):
         Raises EngineUnavailable with all errors that the runtime reports about the graph.
         """
 
-    def load(self, engine: bytes) -> T_co | None:
-        """Load an engine; None if the runtime cannot load it."""
+    def load(self, engine: bytes) -> T_co:
+        """Load an engine. Raises EngineUnavailable with all errors that the runtime reports."""
 
 
 class EngineFiles:
@@ -53,18 +53,23 @@ class EngineFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def open(self, graph: Path, compiler: Compiler[T]) -> T | None:
-        """Load the engine of a graph, building it first if there is no valid one. Returns None if it cannot be loaded.
+    def open(self, graph: Path, compiler: Compiler[T]) -> T:
+        """Load the engine of a graph, building it first if there is no valid one.
 
-        Raises EngineUnavailable as `Compiler.build` does, and if the folder cannot be written: this is checked before
-        the build, which takes minutes.
+        Raises EngineUnavailable with the graph's name, as `Compiler.build` and `Compiler.load` do, and if the folder
+        cannot be written: this is checked before the build, which takes minutes.
         """
         content = graph.read_bytes()
         path = self.path(content, compiler)
         facts = _facts(compiler) | {"graph": hashlib.sha256(content).hexdigest()}
         kept = _read(path, facts)
-        loaded = compiler.load(kept) if kept is not None else None
-        return loaded if loaded is not None else compiler.load(self._build(content, compiler, path, facts))
+        try:
+            if kept is not None:
+                with suppress(EngineUnavailable):
+                    return compiler.load(kept)
+            return compiler.load(self._build(content, compiler, path, facts))
+        except EngineUnavailable as error:
+            raise EngineUnavailable(error.reason, f"{graph.name}: {error}") from error
 
     def path(self, graph: bytes, compiler: Compiler[T]) -> Path:
         """Return the path of a graph's engine (design §4)."""

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from models.engines import Engine, EngineUnavailable, Unavailable, open_engine
+
+if TYPE_CHECKING:
+    from models.engines.cuda import Gpu
 
 ORDER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"tensorrt": ("tensorrt", "onnx-cuda", "onnx")})
 """The engines to try in place of a configured one; any other engine has no fallback."""
@@ -35,15 +38,16 @@ class Opened:
     fallbacks: tuple[EngineFallback, ...]
 
 
-def open_first(directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None) -> Opened:
+def open_first(
+    directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None, gpu: Gpu | None = None
+) -> Opened:
     """Open the first engine that this machine can run; arguments and ModelError as in `engines.open_engine`."""
     fallbacks: list[EngineFallback] = []
     *preferred, last = ORDER.get(engine, (engine,))
     for name in preferred:
         try:
-            return Opened(
-                engine=open_engine(directory, engine=name, threads=threads, engines=engines), fallbacks=tuple(fallbacks)
-            )
+            opened = open_engine(directory, engine=name, threads=threads, engines=engines, gpu=gpu)
+            return Opened(engine=opened, fallbacks=tuple(fallbacks))
         except EngineUnavailable as error:
             fallbacks.append(EngineFallback(engine=name, reason=error.reason, message=str(error)))
     return Opened(engine=open_engine(directory, engine=last, threads=threads), fallbacks=tuple(fallbacks))

@@ -37,21 +37,28 @@ RANGES: Final[Mapping[str, Range]] = MappingProxyType(
     }
 )
 _FIRST_AXIS = MappingProxyType({"encode_prompts": "phrase"})
-_SECOND_AXIS = MappingProxyType({"find": "prompt", "describe": "box"})
+_SECOND_AXIS = MappingProxyType(
+    {"find": ("prompt", ("prompts",)), "describe": ("box", ("boxes", "prompts", "prompted"))}
+)
 
 
 def in_parts(run: RunGraph) -> RunGraph:
-    """Limit a runtime to the number of films or phrases that it was built for, by processing more of them in parts."""
+    """Limit a runtime to the number of films or phrases that it was built for, by processing more of them in parts.
+
+    The returned function raises ModelError for no films, phrases, prompts or boxes, for too many prompts or boxes, and
+    for inputs that hold different numbers of them.
+    """
 
     def run_in_parts(stage: str, inputs: Inputs) -> list[FloatArray]:
-        second = _SECOND_AXIS.get(stage)
-        asked = inputs["prompts"].shape[1] if second is not None else 0
-        if second is not None and asked > RANGES[second].most:
-            raise ModelError(
-                f"{asked} {second} inputs in one call; this engine is built for at most {RANGES[second].most}"
-            )
-        most = RANGES[_FIRST_AXIS.get(stage, "film")].most
-        count = next(iter(inputs.values())).shape[0]
+        first = _FIRST_AXIS.get(stage, "film")
+        count = _count(inputs, first, names=tuple(inputs), axis=0)
+        if stage in _SECOND_AXIS:
+            second, names = _SECOND_AXIS[stage]
+            if (asked := _count(inputs, second, names=names, axis=1)) > RANGES[second].most:
+                raise ModelError(
+                    f"{asked} {second} inputs in one call; this engine is built for at most {RANGES[second].most}"
+                )
+        most = RANGES[first].most
         parts = [
             run(stage, {name: array[start : start + most] for name, array in inputs.items()})
             for start in range(0, count, most)
@@ -59,3 +66,15 @@ def in_parts(run: RunGraph) -> RunGraph:
         return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
 
     return run_in_parts
+
+
+def _count(inputs: Inputs, kind: str, *, names: tuple[str, ...], axis: int) -> int:
+    """Return the length that an axis has in all these inputs, at least 1."""
+    counts: dict[str, int] = {name: inputs[name].shape[axis] for name in names}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ModelError(f"the inputs hold different numbers of {kind} inputs: {listed}; give each the same number")
+    count = next(iter(counts.values()))
+    if not count:
+        raise ModelError(f"0 {kind} inputs in one call; give at least one")
+    return count

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 import tensorrt as trt
 import torch
+from torch import Tensor
 
 from models.checkpoint.weights import load_generator
-from models.engines import EngineUnavailable, FloatArray, IntArray
+from models.engines import FloatArray, IntArray
+from models.engines.cuda import CudaGpu, Gpu
 from models.engines.engine_files import EngineFiles
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.profiles import in_parts
@@ -24,70 +28,103 @@ from models.errors import ModelError
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import write_static
 
+_TYPES: Final = MappingProxyType({trt.DataType.FLOAT: torch.float32, trt.DataType.INT64: torch.int64})
+"""The types that the graphs take and give."""
 
-def open_tensorrt(directory: Path, *, engines: Path) -> GraphEngine:
+
+def open_tensorrt(directory: Path, *, engines: Path, gpu: Gpu | None = None) -> GraphEngine:
     """Open a model directory without checks, building missing engines, which takes minutes.
 
     engines: the folder of built engines
+    gpu: the first GPU of the machine if None
     Raises EngineUnavailable if there is no GPU, or if TensorRT cannot build or load an engine.
     """
-    compiler = TensorRtCompiler()
-    loaded = build_engines(directory, engines=engines, compiler=compiler)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch has no type for it
-    graphs = {stage: _Graph(engine, stream) for stage, engine in loaded.items()}
-    generator = load_generator(directory).generator.half().to("cuda")
-    run = in_parts(lambda stage, inputs: graphs[stage].run(inputs))
-    return GraphEngine("tensorrt", run=run, write=partial(_write, generator, stream))
-
-
-def build_engines(directory: Path, *, engines: Path, compiler: TensorRtCompiler) -> dict[str, trt.ICudaEngine]:
-    """Load the engine of every stage, building those without a valid file."""
+    gpu = gpu or CudaGpu()
     require_graphs(directory, "float16")
-    files = EngineFiles(engines)
-    loaded: dict[str, trt.ICudaEngine] = {}
-    for stage in STAGES:
-        engine = files.open(graph_path(directory, stage, "float16"), compiler)
-        if engine is None:
-            raise EngineUnavailable(
-                "not_loaded", f"TensorRT {compiler.version} does not load its own engine of {stage}"
-            )
-        loaded[stage] = engine
-    return loaded
+    compiler, files, memory = TensorRtCompiler(gpu), EngineFiles(engines), SharedMemory(gpu)
+    graphs = {
+        stage: Graph(files.open(graph_path(directory, stage, "float16"), compiler), gpu, memory) for stage in STAGES
+    }
+    generator = load_generator(directory).generator.half().to(gpu.device)
+    run = in_parts(lambda stage, inputs: graphs[stage].run(inputs))
+    return GraphEngine("tensorrt", run=run, write=partial(_write, generator, gpu))
 
 
-class _Graph:
-    """An engine with its context; every call sets shapes and addresses."""
+class SharedMemory:
+    """One piece of memory for the work of all engines, which run one after another on one stream. It grows on demand.
 
-    def __init__(self, engine: trt.ICudaEngine, stream: torch.cuda.Stream) -> None:
+    TensorRT alone would keep one for each engine, sized for the most films and prompts that it takes.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._held: Tensor | None = None
+
+    def at_least(self, size: int) -> Tensor:
+        """Return memory of this many bytes or more."""
+        if self._held is None or self._held.nbytes < size:
+            self._held = None  # first: the old piece and the new one need not fit together
+            self._held = self._gpu.empty((max(size, 1),), torch.uint8)
+        return self._held
+
+
+class Graph:
+    """An engine with its context. One call at a time (`GraphEngine`); every call sets shapes, addresses and memory."""
+
+    def __init__(self, engine: trt.ICudaEngine, gpu: Gpu, memory: SharedMemory) -> None:
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        self._outputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT]
+        modes = {name: engine.get_tensor_mode(name) for name in names}
+        self._inputs = {name: _type(engine, name) for name in names if modes[name] == trt.TensorIOMode.INPUT}
+        self._outputs = {name: _type(engine, name) for name in names if modes[name] == trt.TensorIOMode.OUTPUT}
         self._engine = engine
-        self._context = engine.create_execution_context()
-        self._stream = stream
+        self._context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        self._gpu = gpu
+        self._memory = memory
 
     def run(self, inputs: Inputs) -> list[FloatArray]:
         """Run on inputs by name. Returns the outputs in the graph's order."""
-        context = self._context
-        with torch.cuda.stream(self._stream):
-            given = {name: torch.from_numpy(np.ascontiguousarray(array)).cuda() for name, array in inputs.items()}
+        self._check_types(inputs)
+        with self._gpu.working():
+            given = {name: self._gpu.put(array) for name, array in inputs.items()}
             for name, tensor in given.items():
-                if not context.set_input_shape(name, tuple(tensor.shape)):
+                if not self._context.set_input_shape(name, tuple(tensor.shape)):
                     raise ModelError(f"the engine is not built for {name} of shape {tuple(tensor.shape)}")
-                context.set_tensor_address(name, tensor.data_ptr())
-            made = {
-                name: torch.empty(tuple(context.get_tensor_shape(name)), dtype=torch.float32, device="cuda")
-                for name in self._outputs
-            }
-            for name, tensor in made.items():
-                context.set_tensor_address(name, tensor.data_ptr())
-            if not context.execute_async_v3(self._stream.cuda_stream):
+            made = {name: self._gpu.empty(self._shape(name), dtype) for name, dtype in self._outputs.items()}
+            for name, tensor in (given | made).items():
+                self._context.set_tensor_address(name, tensor.data_ptr())
+            memory = self._memory.at_least(self._context.update_device_memory_size_for_shapes())
+            self._context.set_device_memory(memory.data_ptr(), memory.nbytes)
+            if not self._context.execute_async_v3(self._gpu.stream):
                 raise ModelError("TensorRT could not run an engine; see the driver's log (nvidia-smi, dmesg)")
             # On the same stream, so the copy waits for the engine.
             return [tensor.cpu().numpy() for tensor in made.values()]
 
+    def _check_types(self, inputs: Inputs) -> None:
+        """Raise ModelError for inputs of other names or types: TensorRT would read beyond or misread their memory."""
+        found = {name: torch.from_numpy(np.empty(0, array.dtype)).dtype for name, array in inputs.items()}
+        if found != self._inputs:
+            raise ModelError(f"the engine takes {_listed(self._inputs)}; it was given {_listed(found)}")
 
-def _write(generator: SentenceGenerator, stream: torch.cuda.Stream, features: FloatArray) -> IntArray:
-    with torch.cuda.stream(stream):
-        given = torch.from_numpy(np.ascontiguousarray(features)).to("cuda", torch.float16)
+    def _shape(self, name: str) -> tuple[int, ...]:
+        shape = tuple(self._context.get_tensor_shape(name))
+        if min(shape, default=0) < 0:
+            raise ModelError(f"the engine cannot tell the shape of {name}: its inputs do not fit each other")
+        return shape
+
+
+def _type(engine: trt.ICudaEngine, name: str) -> torch.dtype:
+    kind = engine.get_tensor_dtype(name)
+    if kind not in _TYPES:
+        raise ModelError(f"the engine has {name} as {kind}, which no exported graph has; export the graphs again")
+    return _TYPES[kind]
+
+
+def _listed(types: dict[str, torch.dtype]) -> str:
+    return ", ".join(f"{name} ({str(dtype).removeprefix('torch.')})" for name, dtype in types.items())
+
+
+def _write(generator: SentenceGenerator, gpu: Gpu, features: FloatArray) -> IntArray:
+    with gpu.working():
+        given = gpu.put(features).half()
         ids: IntArray = write_static(generator, given, max_length=generator.sizes.max_length).cpu().numpy()
     return ids

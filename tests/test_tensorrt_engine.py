@@ -1,0 +1,299 @@
+"""The code of the TensorRT engine on this machine, with a strict stand-in for TensorRT and a GPU.
+
+ONNX Runtime computes inside of it, so an engine must answer as ONNX Runtime does with the same float16 graphs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from models.engines import Engine, EngineUnavailable, FloatArray, Patches, Regions, open_engine
+from models.engines.graph_engine import GraphEngine
+from models.engines.onnx_engine import open_onnx
+from models.engines.profiles import RANGES
+from models.engines.proof import STAGES, graph_path
+from models.errors import ModelError
+from models.manifest import NetworkSizes, read_manifest
+from tests.engine_checks import features, films, read_more_films_than_a_part, write_well_formed_sentences
+from tests.fake_tensorrt import FakeGpu, Machine, installed
+
+H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
+
+
+@pytest.fixture(scope="module")
+def sizes(half_model: Path) -> NetworkSizes:
+    return read_manifest(half_model).sizes
+
+
+@pytest.fixture(scope="module")
+def built(half_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the engines of the shipped model."""
+    folder = tmp_path_factory.mktemp("storage") / "engines"
+    with installed(Machine()) as machine:
+        opened(half_model, folder, machine)
+        assert machine.builds == len(STAGES)
+    return folder
+
+
+@pytest.fixture
+def folder(built: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may change."""
+    return Path(shutil.copytree(built, tmp_path / "engines"))
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with installed(Machine()) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def engine(half_model: Path, built: Path) -> Iterator[Engine]:
+    with installed(Machine()) as machine:
+        yield opened(half_model, built, machine)
+
+
+@pytest.fixture(scope="module")
+def reference(half_model: Path) -> GraphEngine:
+    return open_onnx(half_model, threads=1, precision="float16")
+
+
+def opened(model: Path, folder: Path, machine: Machine) -> Engine:
+    return open_engine(model, engine="tensorrt", threads=1, engines=folder, gpu=machine.gpu)
+
+
+def unavailable(model: Path, folder: Path, machine: Machine) -> EngineUnavailable:
+    with pytest.raises(EngineUnavailable) as refused:
+        opened(model, folder, machine)
+    return refused.value
+
+
+def reading(engine: Engine, pixels: FloatArray, sizes: NetworkSizes, *, prompts: int) -> tuple[Patches, Regions]:
+    patches = engine.encode_image(pixels)
+    return patches, engine.find(patches, features(sizes, len(pixels), prompts))
+
+
+@pytest.mark.parametrize(("count", "prompts"), [(1, 29), (2, 1), (11, 14)])
+def test_answers_are_those_of_onnx_runtime(
+    engine: Engine, reference: GraphEngine, sizes: NetworkSizes, count: int, prompts: int
+) -> None:
+    pixels = films(sizes, count)
+
+    patches, found = reading(engine, pixels, sizes, prompts=prompts)
+    expected_patches, expected = reading(reference, pixels, sizes, prompts=prompts)
+
+    for part in ("features", "positions", "cls"):
+        assert getattr(patches, part) == pytest.approx(getattr(expected_patches, part), abs=1e-6)
+    for part in ("boxes", "scores", "aggregated_scores", "features"):
+        assert getattr(found, part) == pytest.approx(getattr(expected, part), abs=1e-6)
+
+
+def test_boxes_and_phrases_are_answered_as_well(engine: Engine, reference: GraphEngine, sizes: NetworkSizes) -> None:
+    tokens = np.zeros((RANGES["phrase"].most + 1, sizes.prompt_encoder.context), dtype=np.int64)
+    tokens[:, :2] = sizes.prompt_encoder.vocabulary - 2, sizes.prompt_encoder.vocabulary - 1
+    boxes = np.random.default_rng(2).uniform(0.2, 0.8, (2, 3, 4)).astype(np.float32)
+    prompted = np.array([[1, 0, 1], [0, 0, 1]], np.float32)
+
+    def answers(asked: Engine) -> list[FloatArray]:
+        patches = asked.encode_image(films(sizes, 2))
+        prompts = features(sizes, 2, 3)
+        return [
+            asked.encode_prompts(tokens),
+            asked.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted),
+        ]
+
+    for found, expected in zip(answers(engine), answers(reference), strict=True):
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_eleven_films_go_through_in_parts(half_model: Path, built: Path, machine: Machine, sizes: NetworkSizes) -> None:
+    difference = read_more_films_than_a_part(opened(half_model, built, machine), sizes)
+
+    assert difference < 1e-5
+    assert machine.most_films == RANGES["film"].most
+
+
+def test_sentences_are_well_formed(engine: Engine, sizes: NetworkSizes) -> None:
+    write_well_formed_sentences(engine, sizes, count=3)
+
+
+def test_a_film_is_read_while_other_threads_ask(engine: Engine, sizes: NetworkSizes) -> None:
+    pixels = [films(sizes, 1, seed=seed) for seed in range(6)]
+    expected = [reading(engine, film, sizes, prompts=5)[1].scores for film in pixels]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda film: reading(engine, film, sizes, prompts=5)[1].scores, pixels))
+
+    assert all(np.array_equal(ours, other) for ours, other in zip(expected, found, strict=True))
+
+
+def test_a_second_start_builds_nothing(half_model: Path, built: Path, machine: Machine) -> None:
+    assert opened(half_model, built, machine).name == "tensorrt"
+    assert machine.builds == 0
+
+
+def test_a_damaged_engine_is_built_again(half_model: Path, folder: Path, machine: Machine) -> None:
+    path = next(folder.glob("*.engine"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+
+    opened(half_model, folder, machine)
+
+    assert machine.builds == 1
+
+
+def test_an_engine_of_another_gpu_is_not_loaded(half_model: Path, folder: Path) -> None:
+    with installed(Machine(gpu=FakeGpu(name=L4))) as machine:
+        opened(half_model, folder, machine)
+
+        assert machine.builds == len(STAGES)
+
+    for path in folder.glob("*-nvidia-l4-*.engine"):  # as if it had been copied
+        path.rename(path.with_name(path.name.replace("nvidia-l4", "nvidia-h100-80gb-hbm3")))
+    with installed(Machine()) as machine:
+        opened(half_model, folder, machine)
+
+        assert machine.builds == len(STAGES)
+
+
+def test_an_engine_that_does_not_load_is_built_again(half_model: Path, folder: Path, machine: Machine) -> None:
+    machine.unloadable = 1
+
+    assert opened(half_model, folder, machine).name == "tensorrt"
+    assert machine.builds == 1
+
+
+def test_the_reason_of_a_failed_load_is_told(half_model: Path, folder: Path, machine: Machine) -> None:
+    machine.unloadable = 2
+
+    error = unavailable(half_model, folder, machine)
+
+    assert error.reason == "not_loaded"
+    assert "encode_image.float16.onnx: TensorRT 11.4.0.106 does not load: Serialization assertion" in str(error)
+
+
+def test_a_failed_build_tells_only_its_own_errors(half_model: Path, tmp_path: Path, machine: Machine) -> None:
+    from models.engines.tensorrt_build import TensorRtCompiler
+
+    compiler = TensorRtCompiler(machine.gpu)
+    graph = graph_path(half_model, "find", "float16").read_bytes()
+    messages = []
+    for error in ("first error", "second error"):
+        machine.refused = {b"aggregated_scores": error}
+        with pytest.raises(EngineUnavailable) as refused:
+            compiler.build(graph, timings=b"")
+        messages.append(str(refused.value))
+        machine.unloadable = 1
+        with pytest.raises(EngineUnavailable):
+            compiler.load(bytes(8))
+
+    assert messages == [f"TensorRT could not build the engine: {error}" for error in ("first error", "second error")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "message"),
+    [("no_runtime", "no_gpu", "TensorRT does not start here"), ("no_builder", "not_built", "failure with error: 35")],
+)
+def test_a_library_that_does_not_start_is_told(
+    half_model: Path, tmp_path: Path, machine: Machine, fault: str, reason: str, message: str
+) -> None:
+    setattr(machine, fault, True)
+
+    error = unavailable(half_model, tmp_path / "engines", machine)
+
+    assert error.reason == reason
+    assert message in str(error)
+
+
+def test_a_graph_with_an_unnamed_axis_is_refused_by_name(half_model: Path, machine: Machine) -> None:
+    from models.engines.tensorrt_build import TensorRtCompiler
+
+    model = onnx.load(graph_path(half_model, "find", "float16"))
+    next(value for value in model.graph.input if value.name == "prompts").type.tensor_type.shape.dim[1].Clear()
+
+    with pytest.raises(EngineUnavailable, match="axis 1 of input prompts has no range") as refused:
+        TensorRtCompiler(machine.gpu).build(model.SerializeToString(), timings=b"")
+    assert refused.value.reason == "not_built"
+
+
+def test_what_is_no_graph_is_refused(machine: Machine) -> None:
+    from models.engines.tensorrt_build import TensorRtCompiler
+
+    with pytest.raises(EngineUnavailable, match=r"cannot parse the graph: .*MODEL_DESERIALIZE_FAILED"):
+        TensorRtCompiler(machine.gpu).build(b"a graph", timings=b"")
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32])
+def test_inputs_of_another_type_are_refused(engine: Engine, sizes: NetworkSizes, kind: type[np.generic]) -> None:
+    patches = engine.encode_image(films(sizes, 1))
+
+    with pytest.raises(
+        ModelError, match=r"takes .*prompts \(float32\); it was given .*prompts \((float64|float16|int32)"
+    ):
+        engine.find(patches, features(sizes, 1, 3).astype(kind))
+
+
+def test_a_graph_with_other_types_is_not_opened(half_model: Path, tmp_path: Path, machine: Machine) -> None:
+    from models.engines.tensorrt_build import TensorRtCompiler
+    from models.engines.tensorrt_engine import Graph, SharedMemory
+
+    model = onnx.load(graph_path(half_model, "find"))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    node = next(node for node in model.graph.node if "boxes" in node.output)
+    node.output[list(node.output).index("boxes")] = "single"
+    model.graph.node.append(onnx.helper.make_node("Cast", ["single"], ["boxes"], to=TensorProto.DOUBLE))
+    compiler = TensorRtCompiler(machine.gpu)
+    loaded = compiler.load(compiler.build(model.SerializeToString(), timings=b"")[0])
+
+    with pytest.raises(ModelError, match=r"boxes as DataType\.DOUBLE"):
+        Graph(loaded, machine.gpu, SharedMemory(machine.gpu))
+
+
+def test_inputs_that_do_not_fit_each_other_are_refused(engine: Engine, sizes: NetworkSizes) -> None:
+    patches = engine.encode_image(films(sizes, 2))
+
+    with pytest.raises(ModelError, match=r"different numbers of film inputs: patches 2, .*prompts 3"):
+        engine.find(patches, features(sizes, 3, 4))
+    with pytest.raises(ModelError, match="different numbers of box inputs: boxes 2, prompts 3, prompted 3"):
+        engine.describe(
+            patches,
+            boxes=np.zeros((2, 2, 4), np.float32),
+            prompts=features(sizes, 2, 3),
+            prompted=np.zeros((2, 3), np.float32),
+        )
+
+
+def test_a_call_with_nothing_in_it_is_refused(engine: Engine, sizes: NetworkSizes) -> None:
+    patches = engine.encode_image(films(sizes, 1))
+
+    with pytest.raises(ModelError, match="0 film inputs"):
+        engine.encode_image(films(sizes, 0))
+    with pytest.raises(ModelError, match="0 phrase inputs"):
+        engine.encode_prompts(np.zeros((0, sizes.prompt_encoder.context), np.int64))
+    with pytest.raises(ModelError, match="0 prompt inputs"):
+        engine.find(patches, features(sizes, 1, 0))
+
+
+def test_films_of_another_size_are_refused(engine: Engine) -> None:
+    with pytest.raises(ModelError, match=r"not built for pixels of shape \(1, 225, 225\)"):
+        engine.encode_image(np.zeros((1, 225, 225), np.float32))
+
+
+def test_contexts_share_memory_that_grows_on_demand(machine: Machine) -> None:
+    from models.engines.tensorrt_engine import SharedMemory
+
+    memory = SharedMemory(machine.gpu)
+
+    small = memory.at_least(0).nbytes
+    large = memory.at_least(1000)
+
+    assert small > 0
+    assert large.nbytes == 1000
+    assert memory.at_least(999) is large
