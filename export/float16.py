@@ -3,7 +3,7 @@
 Precision is a property of the graph, for TensorRT 11 takes types as it finds them. Float16 are attention and linear
 layers, which take the time. Float32 stay layer norms, softmax, what layers add up from branch to branch, and all that
 boxes and scores are made of: the detector's heads and what stands between its layers, soft boxes above all, whose
-weights are scaled by 1e12 on their way. The prompt encoder stays float32 as a whole: it runs once for a prompt set, all
+weights are scaled by 1e12 on their way. The prompt encoder has no float16 graph: it runs once for a prompt set, all
 films are asked with its vectors, and float16 in its attention moved numbers of up to 2.7 by 0.14 (random weights, every
 operator rounded).
 
@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, shape_inference
 
+from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.errors import ModelError
 
 _LARGEST = float(np.finfo(np.float16).max)
@@ -29,13 +32,25 @@ FLOAT32, FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _FLOAT32_OPERATORS = frozenset(
     "LayerNormalization Softmax Exp Pow Div Max Clip ReduceMax ReduceMean ReduceSum Range ConstantOfShape".split()
 )
-_FLOAT32_SCOPES = ("network.prompt_encoder", "network.detector.box", "network.detector.score")
+_FLOAT32_SCOPES = ("network.detector.box", "network.detector.score")
 # Nodes directly in one of these modules, not in a module inside it. The empty name is the exported function.
 _FLOAT32_BETWEEN = re.compile(r"|network\.detector|.*\.layers\.\d+")
 # These operators only move numbers: they keep the precision of their inputs.
 _MOVES = frozenset(
     "Concat Expand Gather GatherND Identity Reshape Shape Slice Split Squeeze Transpose Trilu Unsqueeze Where".split()
 )
+
+
+def write_float16(directory: Path) -> Iterator[str]:
+    """Write the float16 graphs beside the exported ones, and yield the name of each when it is there.
+
+    TensorRT builds its engines from them on the machine that runs them (`models.engines.tensorrt_build`).
+    """
+    for stage in FLOAT16_STAGES:
+        model = to_float16(onnx.load(graph_path(directory, stage)))
+        onnx.checker.check_model(model, full_check=True)
+        onnx.save(model, graph_path(directory, stage, "float16"))
+        yield stage
 
 
 def to_float16(model: ModelProto) -> ModelProto:

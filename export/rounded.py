@@ -16,14 +16,14 @@ from onnx.reference import ReferenceEvaluator
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
-from models.engines.proof import STAGES, graph_path, require_graphs
+from models.engines.proof import graphs_of, require_graphs
 from models.engines.torch_engine import write_sentences
 
 
 def open_rounded(directory: Path) -> GraphEngine:
     """Open the float16 graphs of a model directory; sentences come from the float32 generator."""
     require_graphs(directory, "float16")
-    graphs = {stage: ReferenceEvaluator(str(graph_path(directory, stage, "float16"))) for stage in STAGES}
+    graphs = {stage: ReferenceEvaluator(str(path)) for stage, path in graphs_of(directory, "float16").items()}
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         # A masked place is the lowest float16 number; adding its score overflows to minus infinity.

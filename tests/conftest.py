@@ -138,7 +138,7 @@ def imported_model(once: Once) -> Path:
 @pytest.fixture(scope="session")
 def imported_half_model(imported_model: Path, once: Once) -> Path:
     """A copy of it with float16 graphs, which are not compared: tests change them."""
-    from export.to_tensorrt import write_float16
+    from export.float16 import write_float16
 
     return once("imported-half", lambda folder: list(write_float16(shutil.copytree(imported_model, folder))))
 

@@ -133,8 +133,8 @@ class FakeTensor:
     def shape(self) -> tuple[int, ...]:
         return tuple(axis.dim_value if axis.HasField("dim_value") else -1 for axis in self.axes)
 
-    def get_dimension_name(self, index: int) -> str:
-        return str(self.axes[index].dim_param)
+    def get_dimension_name(self, index: int) -> str | None:
+        return self.axes[index].dim_param or None
 
 
 class Network:

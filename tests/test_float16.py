@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 from export import build, parity
 from export.float16 import FLOAT16, FLOAT32, to_float16
 from models.engines import EngineUnavailable, open_engine
-from models.engines.proof import PROOF, STAGES, graph_path, read_proof
+from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, read_proof
 from models.errors import ModelError
 
 
@@ -62,12 +62,12 @@ def test_the_proof_names_the_float16_graphs_and_their_limits(half_model: Path) -
 
     assert proof is not None and proof.float16 is not None
     assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in STAGES}
-    assert set(proof.float16.graphs) == {f"onnx/{stage}.float16.onnx" for stage in STAGES}
-    assert proof.float16.remark.startswith("These graphs have never run on a GPU or in TensorRT.")
+    assert set(proof.float16.graphs) == {f"onnx/{stage}.float16.onnx" for stage in FLOAT16_STAGES}
+    assert proof.float16.remark.endswith("TensorRT-RTX 1.7 builds engines of them; they have never run on a GPU.")
     assert proof.float16.remark in (half_model / PROOF).read_text()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", FLOAT16_STAGES)
 def test_inputs_and_outputs_are_those_of_the_float32_graph(half_model: Path, stage: str) -> None:
     full, half = (onnx.load(graph_path(half_model, stage, precision)) for precision in ("float32", "float16"))
 
@@ -76,7 +76,7 @@ def test_inputs_and_outputs_are_those_of_the_float32_graph(half_model: Path, sta
     assert half.opset_import == full.opset_import
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", FLOAT16_STAGES)
 def test_no_cast_follows_a_cast_and_none_is_made_twice(half_model: Path, stage: str) -> None:
     graph = onnx.load(graph_path(half_model, stage, "float16")).graph
     casts = [node for node in graph.node if node.op_type == "Cast"]
@@ -86,7 +86,7 @@ def test_no_cast_follows_a_cast_and_none_is_made_twice(half_model: Path, stage: 
     assert max(Counter((node.input[0], node.attribute[0].i) for node in casts).values(), default=1) == 1
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", FLOAT16_STAGES)
 def test_what_parity_needs_stays_float32(half_model: Path, stage: str) -> None:
     model = onnx.load(graph_path(half_model, stage, "float16"))
     kinds = element_types(model)
@@ -96,7 +96,7 @@ def test_what_parity_needs_stays_float32(half_model: Path, stage: str) -> None:
 
 
 def test_what_takes_the_time_is_float16(half_model: Path) -> None:
-    for stage in ("encode_image", "find", "describe"):
+    for stage in FLOAT16_STAGES:
         model = onnx.load(graph_path(half_model, stage, "float16"))
         kinds = element_types(model)
         multiplied = [kinds[node.output[0]] for node in model.graph.node if node.op_type == "MatMul"]
@@ -105,7 +105,7 @@ def test_what_takes_the_time_is_float16(half_model: Path) -> None:
 
 
 def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: Path) -> None:
-    for stage in STAGES:
+    for stage in FLOAT16_STAGES:
         assert str(repository).encode() not in graph_path(half_model, stage, "float16").read_bytes()
 
 

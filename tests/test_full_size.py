@@ -20,12 +20,14 @@ import torch
 
 from models.checkpoint.files import verify
 from models.checkpoint.weights import load_weights
+from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import draw, shapes_of
 from tests.full_size import SEED, STEP
 from tests.material import material
+from tests.test_tensorrt_rtx import attentions
 
-IMPORT_LIMIT, READ_LIMIT = 7e9, 7 * 2**30
+IMPORT_LIMIT, READ_LIMIT, BUILD_LIMIT = 7e9, 7 * 2**30, 4e9
 SOURCE_SIZE = 11.6e9
 
 pytestmark = [pytest.mark.full_size, pytest.mark.timeout(3600)]
@@ -135,3 +137,25 @@ def test_a_film_is_read_in_under_7_gib(model: Path, repository: Path, chest_film
     assert len(films[0]["findings"]) == 13
     figures |= {"read_seconds": round(done.seconds, 1), "read_peak_gb": done.peak / 1e9}
     assert done.peak < READ_LIMIT
+
+
+def test_nvidias_builder_takes_it_in_under_4_gb(model: Path, repository: Path, figures: Figures) -> None:
+    export = (
+        "from pathlib import Path; from export import float16, to_onnx; "
+        "from models.checkpoint.weights import load_network; "
+        f"d = Path({str(model)!r}); list(to_onnx.export_graphs(load_network(d), d)); list(float16.write_float16(d))"
+    )
+    measured(["-c", export], repository)
+    graphs = [graph_path(model, stage, "float16") for stage in FLOAT16_STAGES]
+
+    done = measured(["-m", "tests.rtx_build", *map(str, graphs)], repository)
+
+    built = json.loads(done.output)
+    figures |= {"build_seconds": round(done.seconds, 1), "build_peak_gb": done.peak / 1e9}
+    figures |= {f"fused_{stage}": built[path.name]["fused"] for stage, path in zip(FLOAT16_STAGES, graphs, strict=True)}
+    # Of `describe` all but the attentions of a box to itself, which are no attention (tests/test_tensorrt_rtx.py).
+    removed = {"describe": PUBLISHED_SIZES.post_decoder.layers}
+    assert [built[path.name]["fused"] for path in graphs] == [
+        attentions(path) - removed.get(stage, 0) for stage, path in zip(FLOAT16_STAGES, graphs, strict=True)
+    ]
+    assert done.peak < BUILD_LIMIT

@@ -97,6 +97,14 @@ def test_nothing_in_the_default_install_is_gpl() -> None:
     assert wrong == {}
 
 
+def test_nothing_in_the_default_install_is_proprietary() -> None:
+    """NVIDIA's libraries come only with the extras gpu and test."""
+    licences = {name: licence_of(about) for name, about in installed().items()}
+
+    assert {name: licence for name, licence in licences.items() if "proprietary" in licence.lower()} == {}
+    assert "proprietary" in licence_of(metadata.metadata("tensorrt-cu13-bindings")).lower(), "so the word is the one"
+
+
 def test_every_lgpl_package_is_listed_with_its_reason() -> None:
     lesser = {name for name, about in installed().items() if LESSER_COPYLEFT.search(licence_of(about))}
 

@@ -15,11 +15,12 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from export.samples import phrases
 from models.engines import Engine, EngineUnavailable, FloatArray, Patches, Regions, open_engine
 from models.engines.graph_engine import GraphEngine
 from models.engines.onnx_engine import open_onnx
 from models.engines.profiles import RANGES
-from models.engines.proof import STAGES, graph_path
+from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.errors import ModelError
 from models.manifest import NetworkSizes, read_manifest
 from tests.engine_checks import features, films, read_more_films_than_a_part, write_well_formed_sentences
@@ -39,7 +40,7 @@ def built(half_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("storage") / "engines"
     with installed(Machine()) as machine:
         opened(half_model, folder, machine)
-        assert machine.builds == len(STAGES)
+        assert machine.builds == len(FLOAT16_STAGES)
     return folder
 
 
@@ -96,22 +97,27 @@ def test_answers_are_those_of_onnx_runtime(
         assert getattr(found, part) == pytest.approx(getattr(expected, part), abs=1e-6)
 
 
-def test_boxes_and_phrases_are_answered_as_well(engine: Engine, reference: GraphEngine, sizes: NetworkSizes) -> None:
-    tokens = np.zeros((RANGES["phrase"].most + 1, sizes.prompt_encoder.context), dtype=np.int64)
-    tokens[:, :2] = sizes.prompt_encoder.vocabulary - 2, sizes.prompt_encoder.vocabulary - 1
+def test_boxes_are_answered_as_well(engine: Engine, reference: GraphEngine, sizes: NetworkSizes) -> None:
     boxes = np.random.default_rng(2).uniform(0.2, 0.8, (2, 3, 4)).astype(np.float32)
     prompted = np.array([[1, 0, 1], [0, 0, 1]], np.float32)
 
-    def answers(asked: Engine) -> list[FloatArray]:
-        patches = asked.encode_image(films(sizes, 2))
-        prompts = features(sizes, 2, 3)
-        return [
-            asked.encode_prompts(tokens),
-            asked.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted),
-        ]
+    found, expected = (
+        asked.describe(
+            asked.encode_image(films(sizes, 2)), boxes=boxes, prompts=features(sizes, 2, 3), prompted=prompted
+        )
+        for asked in (engine, reference)
+    )
 
-    for found, expected in zip(answers(engine), answers(reference), strict=True):
-        assert found == pytest.approx(expected, abs=1e-6)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_prompts_are_encoded_in_float32(engine: Engine, half_model: Path, sizes: NetworkSizes) -> None:
+    tokens = phrases(np.random.default_rng(3), 90, sizes)
+
+    assert engine.encode_prompts(tokens) == pytest.approx(
+        open_onnx(half_model, threads=1).encode_prompts(tokens), abs=1e-5
+    )
+    assert engine.encode_prompts(tokens[:0]).shape == (0, sizes.dim)
 
 
 def test_eleven_films_go_through_in_parts(half_model: Path, built: Path, machine: Machine, sizes: NetworkSizes) -> None:
@@ -153,14 +159,14 @@ def test_an_engine_of_another_gpu_is_not_loaded(half_model: Path, folder: Path) 
     with installed(Machine(gpu=FakeGpu(name=L4))) as machine:
         opened(half_model, folder, machine)
 
-        assert machine.builds == len(STAGES)
+        assert machine.builds == len(FLOAT16_STAGES)
 
     for path in folder.glob("*-nvidia-l4-*.engine"):  # as if it had been copied
         path.rename(path.with_name(path.name.replace("nvidia-l4", "nvidia-h100-80gb-hbm3")))
     with installed(Machine()) as machine:
         opened(half_model, folder, machine)
 
-        assert machine.builds == len(STAGES)
+        assert machine.builds == len(FLOAT16_STAGES)
 
 
 def test_an_engine_that_does_not_load_is_built_again(half_model: Path, folder: Path, machine: Machine) -> None:
@@ -275,8 +281,6 @@ def test_a_call_with_nothing_in_it_is_refused(engine: Engine, sizes: NetworkSize
 
     with pytest.raises(ModelError, match="0 film inputs"):
         engine.encode_image(films(sizes, 0))
-    with pytest.raises(ModelError, match="0 phrase inputs"):
-        engine.encode_prompts(np.zeros((0, sizes.prompt_encoder.context), np.int64))
     with pytest.raises(ModelError, match="0 prompt inputs"):
         engine.find(patches, features(sizes, 1, 0))
 

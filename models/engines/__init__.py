@@ -141,13 +141,13 @@ def open_unproven(
 
         return TorchEngine(directory, threads=threads)
     if engine == "tensorrt":
-        return _open_tensorrt(directory, engines, gpu)
+        return _open_tensorrt(directory, engines, threads, gpu)
     from models.engines.onnx_engine import open_onnx, open_onnx_cuda
 
     return (open_onnx if engine == "onnx" else open_onnx_cuda)(directory, threads=threads)
 
 
-def _open_tensorrt(directory: Path, engines: Path | None, gpu: Gpu | None) -> Engine:
+def _open_tensorrt(directory: Path, engines: Path | None, threads: int, gpu: Gpu | None) -> Engine:
     if engines is None:
         raise ModelError("TensorRT needs a folder for its engines; name one, such as storage.directory/engines")
     try:
@@ -156,7 +156,7 @@ def _open_tensorrt(directory: Path, engines: Path | None, gpu: Gpu | None) -> En
         raise EngineUnavailable(
             "not_installed", f"TensorRT cannot be imported ({error}); {INSTALL_TENSORRT}"
         ) from error
-    return open_tensorrt(directory, engines=engines, gpu=gpu)
+    return open_tensorrt(directory, engines=engines, threads=threads, gpu=gpu)
 
 
 def _check_float16(directory: Path) -> None:

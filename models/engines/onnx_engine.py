@@ -13,7 +13,7 @@ import onnxruntime
 from models.checkpoint.weights import load_generator
 from models.engines import EngineUnavailable, FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs, RunGraph
-from models.engines.proof import STAGES, Precision, graph_path, require_graphs
+from models.engines.proof import Precision, graphs_of, require_graphs
 from models.engines.torch_engine import use_threads, write_sentences
 from models.errors import ModelError
 
@@ -50,7 +50,7 @@ def _open(directory: Path, *, threads: int, precision: Precision, cuda: bool) ->
 
 def _run_graphs(directory: Path, *, threads: int, precision: Precision, cuda: bool) -> RunGraph:
     sessions = {
-        stage: _session(graph_path(directory, stage, precision), threads=threads, cuda=cuda) for stage in STAGES
+        stage: _session(path, threads=threads, cuda=cuda) for stage, path in graphs_of(directory, precision).items()
     }
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:

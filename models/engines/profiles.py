@@ -1,7 +1,7 @@
-"""How many films, prompts, phrases and boxes an engine is built for, and how larger inputs are divided.
+"""How many films, prompts and boxes an engine is built for, and how larger inputs are divided.
 
-Axes have these names in the exported graphs. Films do not affect each other, nor do phrases, so larger numbers of them
-are processed in parts. Prompts of one film do see each other (spec §6): too many of them are refused.
+Axes have these names in the exported graphs. Films do not affect each other, so larger numbers of them are processed in
+parts. Prompts of one film do see each other (spec §6): too many of them are refused.
 """
 
 from __future__ import annotations
@@ -27,38 +27,35 @@ class Range:
     most: int
 
 
-# Usual: one film, the 29 prompts and 43 phrases of the set chexpert14, one box of an interactive question.
+# Usual: one film, the 29 prompts of the set chexpert14, one box of an interactive question.
 RANGES: Final[Mapping[str, Range]] = MappingProxyType(
     {
         "film": Range(least=1, usual=1, most=8),
-        "phrase": Range(least=1, usual=43, most=64),
         "prompt": Range(least=1, usual=29, most=64),
         "box": Range(least=1, usual=1, most=64),
     }
 )
-_FIRST_AXIS = MappingProxyType({"encode_prompts": "phrase"})
 _SECOND_AXIS = MappingProxyType(
     {"find": ("prompt", ("prompts",)), "describe": ("box", ("boxes", "prompts", "prompted"))}
 )
 
 
 def in_parts(run: RunGraph) -> RunGraph:
-    """Limit a runtime to the number of films or phrases that it was built for, by processing more of them in parts.
+    """Limit a runtime to the number of films that it was built for, by processing more of them in parts.
 
-    The returned function raises ModelError for no films, phrases, prompts or boxes, for too many prompts or boxes, and
-    for inputs that hold different numbers of them.
+    The returned function raises ModelError for no films, prompts or boxes, for too many prompts or boxes, and for
+    inputs that hold different numbers of them.
     """
 
     def run_in_parts(stage: str, inputs: Inputs) -> list[FloatArray]:
-        first = _FIRST_AXIS.get(stage, "film")
-        count = _count(inputs, first, names=tuple(inputs), axis=0)
+        count = _count(inputs, "film", names=tuple(inputs), axis=0)
         if stage in _SECOND_AXIS:
             second, names = _SECOND_AXIS[stage]
             if (asked := _count(inputs, second, names=names, axis=1)) > RANGES[second].most:
                 raise ModelError(
                     f"{asked} {second} inputs in one call; this engine is built for at most {RANGES[second].most}"
                 )
-        most = RANGES[first].most
+        most = RANGES["film"].most
         parts = [
             run(stage, {name: array[start : start + most] for name, array in inputs.items()})
             for start in range(0, count, most)

@@ -18,6 +18,8 @@ from models.manifest import WEIGHTS, Manifest
 from node import command_for
 
 STAGES = ("encode_image", "encode_prompts", "find", "describe")
+FLOAT16_STAGES = ("encode_image", "find", "describe")
+"""Prompts are encoded in float32 by every engine: once for a prompt set, and all films are asked with the result."""
 PROOF = "parity.json"
 
 Precision = Literal["float32", "float16"]
@@ -61,9 +63,15 @@ def graph_path(directory: Path, stage: str, precision: Precision = "float32") ->
     return directory / "onnx" / (f"{stage}.onnx" if precision == "float32" else f"{stage}.{precision}.onnx")
 
 
+def graphs_of(directory: Path, precision: Precision) -> dict[str, Path]:
+    """Return the graph of every stage for a runtime of this precision."""
+    made = _stages(precision)
+    return {stage: graph_path(directory, stage, precision if stage in made else "float32") for stage in STAGES}
+
+
 def hash_graphs(directory: Path, precision: Precision = "float32") -> dict[str, str]:
     """Hash the exported graphs that exist, by their path in the model directory."""
-    paths = [graph_path(directory, stage, precision) for stage in STAGES]
+    paths = [graph_path(directory, stage, precision) for stage in _stages(precision)]
     return {f"onnx/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}
 
 
@@ -118,7 +126,11 @@ def require_files(directory: Path, *precisions: Precision) -> None:
 
 
 def _missing_graphs(directory: Path, precision: Precision) -> list[str]:
-    return [stage for stage in STAGES if not graph_path(directory, stage, precision).is_file()]
+    return [stage for stage in _stages(precision) if not graph_path(directory, stage, precision).is_file()]
+
+
+def _stages(precision: Precision) -> tuple[str, ...]:
+    return FLOAT16_STAGES if precision == "float16" else STAGES
 
 
 def _no_proof(directory: Path, remedy: str) -> str:

@@ -109,10 +109,10 @@ def _profile(builder: trt.Builder, network: trt.INetworkDefinition) -> trt.IOpti
 
 def _range(tensor: trt.ITensor, axis: int) -> Range:
     """Return the range of a dynamic axis. Raises EngineUnavailable for one without a known name."""
-    name = tensor.get_dimension_name(axis)
+    name = tensor.get_dimension_name(axis) or ""
     if name not in RANGES:
         raise EngineUnavailable(
             "not_built",
-            f'axis {axis} of input {tensor.name} has no range: its name is "{name}"; export the graph again',
+            f'axis {axis} of input {tensor.name} has no range: its name is "{name}"; export the graphs again',
         )
     return RANGES[name]

@@ -1,7 +1,8 @@
 """Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU; both use PyTorch's memory and one stream.
 
-Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. The whole generator is float16,
-so its ids may differ from those of the float32 generator (`static_decoding`).
+Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. Prompts are encoded by PyTorch
+on the CPU, in float32: once for a prompt set. The whole generator is float16, so its ids may differ from those of the
+float32 generator (`static_decoding`).
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from models.engines.cuda import CudaGpu, Gpu
 from models.engines.engine_files import EngineFiles
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.profiles import in_parts
-from models.engines.proof import STAGES, graph_path, require_graphs
+from models.engines.proof import FLOAT16_STAGES, graph_path, require_graphs
 from models.engines.tensorrt_build import TensorRtCompiler
+from models.engines.torch_engine import TorchEngine
 from models.errors import ModelError
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import write_static
 
-_TYPES: Final = MappingProxyType({trt.DataType.FLOAT: torch.float32, trt.DataType.INT64: torch.int64})
-"""The types that the graphs take and give."""
+_TYPES: Final = MappingProxyType({trt.DataType.FLOAT: torch.float32})
+"""The type of everything that the graphs take and give."""
 
 
-def open_tensorrt(directory: Path, *, engines: Path, gpu: Gpu | None = None) -> GraphEngine:
+def open_tensorrt(directory: Path, *, engines: Path, threads: int = 0, gpu: Gpu | None = None) -> GraphEngine:
     """Open a model directory without checks, building missing engines, which takes minutes.
 
     engines: the folder of built engines
@@ -43,11 +45,18 @@ def open_tensorrt(directory: Path, *, engines: Path, gpu: Gpu | None = None) -> 
     require_graphs(directory, "float16")
     compiler, files, memory = TensorRtCompiler(gpu), EngineFiles(engines), SharedMemory(gpu)
     graphs = {
-        stage: Graph(files.open(graph_path(directory, stage, "float16"), compiler), gpu, memory) for stage in STAGES
+        stage: Graph(files.open(graph_path(directory, stage, "float16"), compiler), gpu, memory)
+        for stage in FLOAT16_STAGES
     }
     generator = load_generator(directory).generator.half().to(gpu.device)
-    run = in_parts(lambda stage, inputs: graphs[stage].run(inputs))
-    return GraphEngine("tensorrt", run=run, write=partial(_write, generator, gpu))
+    prompts, run = TorchEngine(directory, threads=threads), in_parts(lambda stage, inputs: graphs[stage].run(inputs))
+    return GraphEngine(
+        "tensorrt",
+        run=lambda stage, inputs: (
+            run(stage, inputs) if stage in graphs else [prompts.encode_prompts(inputs["tokens"].astype(np.int64))]
+        ),
+        write=partial(_write, generator, gpu),
+    )
 
 
 class SharedMemory:
