@@ -24,7 +24,8 @@ from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.errors import ModelError
 from models.manifest import NetworkSizes, read_manifest
 from tests.engine_checks import features, films, read_more_films_than_a_part, write_well_formed_sentences
-from tests.fake_tensorrt import FakeGpu, Machine, installed
+from tests.fake_gpu import FakeGpu
+from tests.fake_tensorrt import Machine, installed
 
 H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
 
