@@ -102,8 +102,8 @@ def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
 
 def _sentences(observed: Observed, decisions: Decisions, bootstrap: Bootstrap) -> dict[str, object]:
     by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
-    return sentences.measure(_checked(observed), decisions, bootstrap) | {
-        "by_default": sentences.measure(by_default, decisions, Bootstrap(resamples=0))
+    return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
+        "by_default": sentences.measure(by_default, observed.truths, decisions, Bootstrap(resamples=0))
     }
 
 
