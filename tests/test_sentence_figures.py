@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from models.decisions import Decisions
 from models.evaluation.bootstrap import Bootstrap
+from models.evaluation.cases import Truth
 from models.evaluation.sentences import measure
 from models.reading.answers import By, Contradiction, FilmReading, PromptReading, Sentence, Withheld
 from models.reading.decision import State
@@ -58,8 +61,12 @@ ONE = film(
 """Of two present findings one has its own sentence; the third one got another of the network."""
 
 
+def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, object]:
+    return measure(readings, [truth or Truth()] * len(readings), DECISIONS, Bootstrap(resamples=0))
+
+
 def test_sentences_are_counted_by_what_became_of_them() -> None:
-    figures = measure([ONE, film(prompt("edema", "absent"))], DECISIONS, Bootstrap(resamples=0))
+    figures = measured(ONE, film(prompt("edema", "absent")))
 
     assert {name: figures[name] for name in ("generated", "withheld", "by_rule", "present", "reported")} == {
         "generated": 6,
@@ -77,18 +84,28 @@ def test_sentences_are_counted_by_what_became_of_them() -> None:
 
 
 def test_only_what_would_be_present_counts_as_contradicted() -> None:
-    readings = [
+    figures = measured(
         ONE,
         film(prompt("edema", "indeterminate", probability=0.55, contradiction="box_denied")),
         film(prompt("edema", "uncalibrated", contradiction="box_denied")),
-    ]
-
-    figures = measure(readings, DECISIONS, Bootstrap(resamples=0))
+    )
 
     assert (figures["contradicted"], figures["per_contradiction"]) == (1, {"film_normal": 1})
 
 
+@pytest.mark.parametrize(
+    ("labels", "rightly", "wrongly"),
+    [({"pneumonia": False}, 1, 0), ({"pneumonia": True}, 0, 1), ({"edema": True}, 0, 0)],
+)
+def test_a_contradiction_is_right_if_the_finding_is_wrong(
+    labels: Mapping[str, bool], rightly: int, wrongly: int
+) -> None:
+    figures = measured(ONE, truth=Truth(labels=labels))
+
+    assert (figures["contradicted_rightly"], figures["contradicted_wrongly"]) == (rightly, wrongly)
+
+
 def test_a_sentence_that_was_not_generated_is_no_own_one() -> None:
-    figures = measure([film(prompt("edema", "present", generated=""))], DECISIONS, Bootstrap(resamples=0))
+    figures = measured(film(prompt("edema", "present", generated="")))
 
     assert (figures["own_present_share"], figures["withheld_share"]) == (0.0, None)

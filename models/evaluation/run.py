@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ def figures(
         "anatomy": lambda: _anatomy(observed, habits, bootstrap),
         "region_classification": lambda: _regions(observed, habits, bootstrap),
         "report": lambda: _report(observed, decisions, labeler, bootstrap),
-        "sentences": lambda: _sentences(observed, decisions, labeler, bootstrap),
+        "sentences": lambda: _sentences(observed, decisions, bootstrap),
         "films": lambda: films.measure(
             films.films_of(observed.truths, [observation.differences for observation in observed.said]),
             resamples=bootstrap.resamples,
@@ -104,17 +104,15 @@ def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
     }
 
 
-def _sentences(observed: Observed, decisions: Decisions, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
-    """Compute the figures of sentences; where films have labels, also clinical efficacy of the sentences that leave."""
-    truths = reports.with_labels_of_reports(observed.truths, labeler)
-    checked = [observation.checked for observation in observed.said if observation.checked is not None]
+def _sentences(observed: Observed, decisions: Decisions, bootstrap: Bootstrap) -> dict[str, object]:
     by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
-    said = reports.said_of(labeler, [text_of(reading) for reading in checked])
-    made = sentences.measure(checked, decisions, bootstrap)
-    made["by_default"] = sentences.measure(by_default, decisions, Bootstrap(resamples=0))
-    if any(truth.labels for truth in truths):
-        made["checked"] = reports.efficacy(reports.labels_of(truths, said, labeler.classes))
-    return made
+    return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
+        "by_default": sentences.measure(by_default, observed.truths, decisions, Bootstrap(resamples=0))
+    }
+
+
+def _checked(observed: Observed) -> list[FilmReading]:
+    return [observation.checked for observation in observed.said if observation.checked is not None]
 
 
 def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
@@ -122,18 +120,6 @@ def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstra
     by_images = sum(bool(truth.labels) for truth in observed.truths)
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
     texts = [text_of(reading) for reading in readings]
-    states = [
-        {prompt.key: prompt.state == "present" for prompt in reading.prompts if prompt.state is not None}
-        for reading in readings
-    ]
-    by_threshold = [
-        {
-            prompt.key: decide(decisions, prompt.key, prompt.probability, trusted="any") == "present"
-            for prompt in reading.prompts
-            if prompt.probability is not None
-        }
-        for reading in readings
-    ]
     probabilities = [
         (prompt.probability, truth.labels[prompt.key])
         for truth, reading in zip(truths, readings, strict=True)
@@ -141,19 +127,43 @@ def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstra
         if prompt.probability is not None and prompt.key in truth.labels
     ]
     said, there = (np.array(column) for column in zip(*probabilities, strict=True))
-    decided, uncontradicted = (
-        reports.labels_of(truths, present, labeler.classes) for present in (states, by_threshold)
-    )
     return reports.measure(truths, texts, labeler, bootstrap) | {
+        **_variants(observed, truths, decisions, labeler),
         "labeled_by_images": by_images,
         "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
-        "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
-        "without_contradictions": reports.efficacy(uncontradicted),
         "calibration_error": calibration_error(said, there.astype(np.bool_)),
         "reliability": reliability(said, there.astype(np.bool_)),
         "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
         "references": {"all_positive": references.all_positive(truths, labeler)},
     }
+
+
+def _variants(observed: Observed, truths: Sequence[Truth], decisions: Decisions, labeler: Labeler) -> dict[str, object]:
+    """Compute clinical efficacy of decisions, with and without contradictions, and of the sentences that leave."""
+    prompts = [observation.reading.prompts for observation in observed.said if observation.reading is not None]
+
+    def labels(said: Sequence[Mapping[str, bool]]) -> reports.Labels:
+        return reports.labels_of(truths, said, labeler.classes)
+
+    decided = labels([{each.key: each.state == "present" for each in of_film if each.state} for of_film in prompts])
+    by_threshold = labels(
+        [
+            {
+                each.key: decide(decisions, each.key, each.probability, trusted="any") == "present"
+                for each in of_film
+                if each.probability is not None
+            }
+            for of_film in prompts
+        ]
+    )
+    variants: dict[str, object] = {
+        "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
+        "without_contradictions": reports.efficacy(by_threshold),
+    }
+    if checked := _checked(observed):
+        leaving = reports.said_of(labeler, [text_of(reading) for reading in checked])
+        variants["checked"] = reports.efficacy(labels(leaving))
+    return variants
 
 
 def text_of(reading: FilmReading) -> str:

@@ -1,7 +1,7 @@
 """What the rules do to sentences: how many are withheld and replaced, and how often the network's own one would do.
 
 A finding's own sentence is the one that was generated for it at first; it passes if it was not withheld. Sentences are
-compared with decisions, so labels are needed for none of these figures.
+compared with decisions, so labels are needed only to say which contradicted findings were right.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from models.decisions import Decisions
 from models.evaluation.bootstrap import Bootstrap, Figures, Indices
+from models.evaluation.cases import Truth
 from models.reading.answers import FilmReading, PromptReading
 
 _COUNTS: Final = (
@@ -36,7 +37,9 @@ _SHARES: Final = {
 """Figures by the counts that they are the quotients of."""
 
 
-def measure(readings: Sequence[FilmReading], decisions: Decisions, bootstrap: Bootstrap) -> dict[str, object]:
+def measure(
+    readings: Sequence[FilmReading], truths: Sequence[Truth], decisions: Decisions, bootstrap: Bootstrap
+) -> dict[str, object]:
     """Compute the figures of checked readings; decisions: of the model."""
     table = np.array([[counts_of(reading)[name] for name in _COUNTS] for reading in readings], dtype=np.int64)
 
@@ -48,14 +51,19 @@ def measure(readings: Sequence[FilmReading], decisions: Decisions, bootstrap: Bo
 
     reasons = Counter(withheld.reason for reading in readings for withheld in reading.withheld)
     against = [
-        prompt.contradiction for reading in readings for prompt in reading.prompts if _is_doubted(prompt, decisions)
+        (prompt.contradiction, truth.labels.get(prompt.key))
+        for reading, truth in zip(readings, truths, strict=True)
+        for prompt in reading.prompts
+        if _is_doubted(prompt, decisions)
     ]
     return {
         **figures(np.arange(len(readings))),
         **{name: int(count) for name, count in zip(_COUNTS, table.sum(axis=0), strict=True)},
         "contradicted": len(against),
+        "contradicted_rightly": sum(label is False for _, label in against),
+        "contradicted_wrongly": sum(label is True for _, label in against),
         "per_reason": dict(sorted(reasons.items())),
-        "per_contradiction": dict(sorted(Counter(map(str, against)).items())),
+        "per_contradiction": dict(sorted(Counter(str(reason) for reason, _ in against).items())),
         "deviations": bootstrap.deviations(figures, len(readings)),
     }
 
