@@ -243,6 +243,17 @@ def test_the_analyzed_part_follows_and_the_versions_come_last() -> None:
     assert "does not state view" in about.TextValue
 
 
+@pytest.mark.parametrize(("modality", "expected"), [("CR", "CR"), ("DX", "DX"), ("RG", "RG"), ("", "RG")])
+def test_the_modality_is_one_that_acquires(modality: str, expected: str) -> None:
+    header = cr(1)
+    header.Modality = modality
+
+    dataset = written(ONE, header)
+
+    [answer] = [item for item in everything(dataset) if item.ConceptNameCodeSequence[0].CodeValue == "121139"]
+    assert answer.ConceptCodeSequence[0].CodeValue == expected
+
+
 @pytest.mark.parametrize("reason", Reason)
 def test_a_study_of_which_nothing_was_read_says_why(reason: Reason) -> None:
     dataset = written(report(unread(1, reason)))
