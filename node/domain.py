@@ -181,6 +181,7 @@ class FindingBox:
     score: float
     tracking_uid: str
     side: Side | None = None
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,14 +210,17 @@ class WithheldSentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Where a finding lies by the network's own region boxes.
+    """Where a finding, or one of its boxes, lies by the network's own region boxes.
 
     zone: the prompt key of a region, None if the finding overlaps none
-    extent: the share of that region's box, 0..1, that the finding's boxes cover
+    extent: the share of that region's box, 0..1, that the boxes cover
+    site, side: the codes of that region; no side on a film that does not tell its sides
     """
 
     zone: str | None
     extent: float
+    site: Code | None = field(default=None, compare=False)  # both follow from the zone
+    side: Side | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.extent <= 1:

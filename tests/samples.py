@@ -12,6 +12,7 @@ from pydicom.dataset import Dataset
 from node.domain import (
     Box,
     Code,
+    Evidence,
     Film,
     Finding,
     FindingBox,
@@ -37,6 +38,13 @@ EDEMA = Code(value="19242006", scheme="SCT", meaning="Pulmonary edema")
 DEVICES = Code(value="SUPPORT_DEVICES", scheme="99CHEX", meaning="Support devices")
 PLEURA = Code(value="3120008", scheme="SCT", meaning="Pleura")
 LUNG = Code(value="39607008", scheme="SCT", meaning="Lung structure")
+HEART = Code(value="80891009", scheme="SCT", meaning="Heart")
+LOWER_ZONE = Evidence(
+    zone="right_lower_lung_zone",
+    extent=0.344,
+    site=Code(value="281394001", scheme="SCT", meaning="Lower zone of lung"),
+    side=Side.RIGHT,
+)
 
 
 def film_uid(number: int) -> str:
@@ -102,7 +110,8 @@ def finding(
     site: Code | None = PLEURA,
     side: Side | None = Side.RIGHT,
 ) -> Finding:
-    """Make a finding."""
+    """Make a finding; on the right it lies in the lower zone, elsewhere in none."""
+    evidence = LOWER_ZONE if side is Side.RIGHT else None
     return Finding(
         prompt=code.meaning.lower().replace(" ", "_"),
         code=code,
@@ -111,9 +120,11 @@ def finding(
         probability=probability,
         state=state,
         boxes=tuple(
-            FindingBox(box=box, score=0.6, tracking_uid=derive_uid(code.value, str(box)), side=side) for box in boxes
+            FindingBox(box=box, score=0.6, tracking_uid=derive_uid(code.value, str(box)), side=side, evidence=evidence)
+            for box in boxes
         ),
         sentence=sentence,
+        evidence=evidence,
     )
 
 

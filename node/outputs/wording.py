@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from node.dicom import identity
 from node.domain import (
     Box,
+    Evidence,
     Film,
     Finding,
     FindingBox,
@@ -115,6 +116,13 @@ def sided(name: str, side: Side | None) -> str:
     if side is None:
         return name
     return f"{name} on both sides" if side is Side.BILATERAL else f"{side.capitalize()} {uncapitalized(name)}"
+
+
+def zone_of(evidence: Evidence | None) -> str | None:
+    """Return where a finding or box lies: "right lower zone of lung, 34 % of it"; None if no zone is known."""
+    if evidence is None or evidence.site is None:
+        return None
+    return f"{uncapitalized(sided(short_text(evidence.site.meaning), evidence.side))}, {percent(evidence.extent)} of it"
 
 
 def uncapitalized(text: str) -> str:

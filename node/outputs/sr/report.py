@@ -248,7 +248,8 @@ MODALITIES: Mapping[str, Concept] = {
     "CR": Concept("CR", "DCM", "Computed Radiography"),
     "DX": Concept("DX", "DCM", "Digital Radiography"),
 }
-OTHER_MODALITY = Concept("OT", "DCM", "Other Modality")
+RADIOGRAPH = Concept("RG", "DCM", "Radiographic imaging")
+"""Any other film that is read, also one that names no modality: TID 1602 asks for one that acquires (CID 29)."""
 
 
 def _library(film: Film, source: Dataset) -> ContainerContentItem:
@@ -264,7 +265,7 @@ def _library(film: Film, source: Dataset) -> ContainerContentItem:
 def _describe_film(film: Film, source: Dataset) -> Iterator[ContentItem]:
     yield CodeContentItem(
         name=MODALITY,
-        value=MODALITIES.get(read_text(source, "Modality"), OTHER_MODALITY),
+        value=MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH),
         relationship_type=RelationshipTypeValues.HAS_ACQ_CONTEXT,
     )
     columns, rows = wording.size(film)
