@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from io import BytesIO
 
+import numpy as np
 import pytest
 from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
 
 from node.dicom import encoding
-from node.outputs import document, gsps
+from node.outputs import document, gsps, secondary_capture
 from node.outputs.sr import report as sr
 from tests import samples
-from tests.samples import BERLIN, bare, cr, film, report, several, sources, unread
+from tests.samples import BERLIN, bare, cr, film, received, report, several, sources, unread
 
 OF = report(several(), unread(2), film(3))
 HEADERS = (samples.named("chrH31.dcm"), bare(2), cr(3))
+PICTURE = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 
 
 def by_pydicom(content: bytes) -> bytes:
@@ -32,9 +34,14 @@ def by_pydicom(content: bytes) -> bytes:
 
 
 def test_every_object_is_encoded_as_pydicom_does() -> None:
-    objects = [*sr.write(OF, sources(*HEADERS), BERLIN), *gsps.write(OF, sources(*HEADERS), BERLIN)]
+    films = received(*HEADERS, picture=PICTURE)
+    objects = [
+        *sr.write(OF, sources(*HEADERS), BERLIN),
+        *gsps.write(OF, films, BERLIN),
+        *secondary_capture.write(OF, films, BERLIN),
+    ]
 
-    assert len(objects) == 5
+    assert len(objects) > 8
     for dataset in objects:
         content = document.save_bytes(dataset)
         assert content == by_pydicom(content)

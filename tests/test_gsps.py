@@ -17,12 +17,12 @@ from node.outputs import gsps, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from tests import samples, validators
-from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, unread
+from tests.samples import BERLIN, absent, bare, cr, film, finding, received, report, several, sources, unread
 
 
 def written(of: Film, header: Dataset | None = None) -> Dataset:
     """Write the state of one film, and read it back from its bytes."""
-    [dataset] = gsps.write(report(of), sources(header or cr(1)), BERLIN)
+    [dataset] = gsps.write(report(of), received(header or cr(1)), BERLIN)
     return dcmread(BytesIO(save_bytes(dataset)))
 
 
@@ -62,7 +62,7 @@ def reported_regions(item: Dataset) -> dict[str, tuple[float, ...]]:
 def test_report_and_state_share_tracking_uids_and_rectangles() -> None:
     of = report(film(findings=several().findings))
     [document] = sr.write(of, sources(cr(1)), BERLIN)
-    [state] = gsps.write(of, sources(cr(1)), BERLIN)
+    [state] = gsps.write(of, received(cr(1)), BERLIN)
     document, state = (dcmread(BytesIO(save_bytes(dataset))) for dataset in (document, state))
 
     drawn, reported = regions(state), reported_regions(document)
@@ -77,7 +77,7 @@ def test_a_state_tracks_only_findings_of_the_report() -> None:
     of = report(several(), film(3, findings=(absent(),)))
     headers = sources(cr(1), cr(3))
 
-    states = gsps.write(of, headers, BERLIN)
+    states = gsps.write(of, received(cr(1), cr(3)), BERLIN)
 
     assert [regions(state).keys() for state in states] == [
         reported_regions(document).keys() for document in sr.write(of, headers, BERLIN)[:2]
@@ -198,7 +198,7 @@ def test_several_hundred_boxes_are_drawn() -> None:
 def test_one_state_for_each_film_that_was_read() -> None:
     of = report(several(), unread(2), film(3))
 
-    first, second = gsps.write(of, sources(cr(1), bare(2), cr(3)), BERLIN)
+    first, second = gsps.write(of, received(cr(1), bare(2), cr(3)), BERLIN)
 
     images = [state.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for state in (first, second)]
     assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
@@ -209,7 +209,7 @@ def test_one_state_for_each_film_that_was_read() -> None:
 
 @pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
 def test_a_state_is_the_same_whatever_other_films_the_study_has(of: Film) -> None:
-    headers = sources(cr(1), bare(2), cr(3), cr(4))
+    headers = received(cr(1), bare(2), cr(3), cr(4))
     neighbors = (unread(2), replace(several(), source=samples.film_uid(3)), film(4))
 
     alone = gsps.write(report(of), headers, BERLIN)[0]
@@ -258,10 +258,10 @@ def test_a_box_outside_its_film_is_refused() -> None:
     outside = film(findings=(finding(boxes=(Box(left=0, top=0, right=10, bottom=samples.ROWS + 1),)),))
 
     with pytest.raises(ValueError, match="outside its film"):
-        gsps.write(report(outside), sources(cr(1)), BERLIN)
+        gsps.write(report(outside), received(cr(1)), BERLIN)
 
 
 def test_a_study_of_which_nothing_was_read_has_no_state() -> None:
     nothing: Report = report(unread(1))
 
-    assert gsps.write(nothing, sources(bare(1)), BERLIN) == []
+    assert gsps.write(nothing, received(bare(1)), BERLIN) == []

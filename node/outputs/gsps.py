@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
-import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
 from node.dicom import attributes, identity
-from node.dicom.grayscale_header import LookUpTable, WordTable, read_table
 from node.domain import Box, Film, Report
-from node.outputs import document, wording
+from node.outputs import document, gsps_grayscale, wording
 from node.outputs.label_placement import place
-from node.outputs.patient import long_text, read_text, short_text
+from node.outputs.patient import long_text
+from node.outputs.source import Source
 
 SERIES_NUMBER = 9002
 SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
@@ -29,14 +28,14 @@ BOXES, LABEL, SQUARE = "AI BOXES", "AI LABEL", "AI SQUARE"
 _WHITE, _GRAY = 0xFFFF, 0xB000
 
 
-def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
+def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list[Dataset]:
     """Write one presentation state for each film that was read.
 
-    sources: header of each film's object by SOP Instance UID
+    sources: all films by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
-    return [_state(report, film, sources[film.source], zone) for film in report.read_films]
+    return [_state(report, film, sources[film.source].header, zone) for film in report.read_films]
 
 
 def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Dataset:
@@ -57,7 +56,7 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(report, zone)
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
-    describe_grayscale(source, dataset)
+    gsps_grayscale.describe(source, dataset)
     dataset.GraphicLayerSequence = [
         _layer(SQUARE, order=1, gray=_GRAY, description="Analyzed square"),
         _layer(LABEL, order=2, gray=_WHITE, description="Research label"),
@@ -92,7 +91,7 @@ def _displayed_area(film: Film, source: Dataset) -> Dataset:
     area.DisplayedAreaTopLeftHandCorner = [1, 1]
     area.DisplayedAreaBottomRightHandCorner = list(wording.size(film))
     area.PresentationSizeMode = "SCALE TO FIT"
-    area.PresentationPixelAspectRatio = list(pixel_shape(source))
+    area.PresentationPixelAspectRatio = list(gsps_grayscale.pixel_shape(source))
     return area
 
 
@@ -178,106 +177,3 @@ def _text(value: str, where: Box) -> Dataset:
     item.BoundingBoxBottomRightHandCorner = [where.right, where.bottom]
     item.BoundingBoxTextHorizontalJustification = "LEFT"
     return item
-
-
-def describe_grayscale(source: Dataset, state: Dataset) -> None:
-    """Give a presentation state the modality LUT, the VOI LUT or window and the polarity of its film."""
-    _describe_modality(source, state)
-    voi = Dataset()
-    _describe_voi(source, voi)
-    if len(voi):
-        state.SoftcopyVOILUTSequence = [voi]
-    is_negative = (
-        read_text(source, "PhotometricInterpretation") == "MONOCHROME1"
-        or read_text(source, "PresentationLUTShape") == "INVERSE"
-    )
-    state.PresentationLUTShape = "INVERSE" if is_negative else "IDENTITY"
-
-
-def pixel_shape(source: Dataset) -> tuple[int, int]:
-    """Return the ratio of a pixel's height to its width (PS3.3 C.10.4); 1 to 1 if the film has no usable value."""
-    for keyword in ("PixelAspectRatio", "PixelSpacing", "ImagerPixelSpacing"):
-        try:
-            height, width = (float(str(value)) for value in attributes.values(source, keyword))
-        except ValueError:
-            continue
-        if 0.01 < height < 100 and 0.01 < width < 100:  # the test film RG1 has 0\0
-            return (1, 1) if height == width else (round(1000 * height), round(1000 * width))
-    return (1, 1)
-
-
-def _describe_modality(source: Dataset, state: Dataset) -> None:
-    """Copy the modality LUT, or else slope and intercept."""
-    items = attributes.items(source, "ModalityLUTSequence")
-    if items and (table := _modality_table(source, items[0])):
-        state.ModalityLUTSequence = [table]
-        return
-    slope, intercept = attributes.number(source, "RescaleSlope"), attributes.number(source, "RescaleIntercept")
-    if slope and intercept is not None:
-        state.RescaleIntercept, state.RescaleSlope = _decimal(intercept), _decimal(slope)
-        state.RescaleType = short_text(attributes.text(source, "RescaleType"), 16) or "US"
-
-
-def _describe_voi(source: Dataset, voi: Dataset) -> None:
-    """Copy the VOI LUT, or else the window, never both (PS3.3 C.11.8)."""
-    items = attributes.items(source, "VOILUTSequence")
-    if items and (table := _voi_table(source, items[0])):
-        voi.VOILUTSequence = [table]
-        return
-    center, width = attributes.number(source, "WindowCenter"), attributes.number(source, "WindowWidth")
-    function = read_text(source, "VOILUTFunction")
-    is_linear = function not in ("LINEAR_EXACT", "SIGMOID")
-    if center is None or width is None or width <= 0 or (is_linear and width < 1):
-        return
-    voi.WindowCenter, voi.WindowWidth = _decimal(center), _decimal(width)
-    if explanation := read_text(source, "WindowCenterWidthExplanation"):
-        voi.WindowCenterWidthExplanation = explanation
-    if not is_linear:
-        voi.VOILUTFunction = function
-
-
-def _voi_table(source: Dataset, item: Dataset) -> Dataset | None:
-    """Copy a VOI LUT, and scale its entries to 16 bits: the displayed gray is their share of the range."""
-    if (table := _table(source, item)) is None:
-        return None
-    entries = np.rint(table.entries * (0xFFFF / table.top)).astype("<u2")
-    return _encoded(entries, table.first, bits=16, explanation=item)
-
-
-def _modality_table(source: Dataset, item: Dataset) -> Dataset | None:
-    """Copy a modality LUT in 8 or 16 bits; its entries are values in a unit, so they are not scaled (C.11.1.1.1)."""
-    if (table := _table(source, item)) is None:
-        return None
-    is_short = table.bits == 8 and table.entries.max() <= 0xFF
-    copied = _encoded(table.entries, table.first, bits=8 if is_short else 16, explanation=item)
-    copied.ModalityLUTType = short_text(attributes.text(item, "ModalityLUTType"), 16) or "US"
-    return copied
-
-
-def _table(source: Dataset, item: Dataset) -> LookUpTable | None:
-    """Read a LUT; None if it contradicts itself."""
-    try:
-        table = read_table(source, item)
-    except ValueError:
-        return None
-    return table if 8 <= table.bits <= 16 and -0x8000 <= table.first <= 0xFFFF else None
-
-
-def _encoded(entries: WordTable, first: int, *, bits: int, explanation: Dataset) -> Dataset:
-    """Encode a LUT (PS3.3 C.11.1.1); the sign of `first` decides whether the descriptor is SS or US."""
-    count = entries.size & 0xFFFF
-    table = Dataset()
-    if first < 0:
-        table.add_new("LUTDescriptor", "SS", [count - 0x10000 if count > 0x7FFF else count, first, bits])
-    else:
-        table.add_new("LUTDescriptor", "US", [count, first, bits])
-    if words := read_text(explanation, "LUTExplanation"):
-        table.LUTExplanation = words
-    data = entries.astype("<u2").tobytes() if bits == 16 else entries.astype("u1").tobytes()
-    table.add_new("LUTData", "OW", data + b"\0" * (len(data) % 2))
-    return table
-
-
-def _decimal(value: float) -> str:
-    """Write a number as DS, at most 16 characters (PS3.5 6.2)."""
-    return f"{value:.9g}"
