@@ -354,8 +354,8 @@ class OutputObject:
 
     One UID never carries two contents.
 
-    film: SOP Instance UID of the film that a structured report is about; "" for a report on the study, for other kinds,
-        and for what earlier versions wrote
+    film: SOP Instance UID of the film that a structured report or a secondary capture is about; "" for a report on the
+        study, for other kinds, and for what earlier versions wrote
     priority: `critical` if a film of the round has a critical finding, else `routine`
     """
 

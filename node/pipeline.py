@@ -37,6 +37,7 @@ from node.errors import Undecodable, is_of_file
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.outputs import document, impression, oru, report_json, writers
+from node.outputs.source import Source, from_files
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader
@@ -108,12 +109,12 @@ class Round:
 class Answers:
     """The answers of a round.
 
-    sources: header of every film of the report, by SOP Instance UID
+    sources: every film of the report, by SOP Instance UID
     parked: file names of the parked films, with the reason
     """
 
     report: Report
-    sources: Mapping[str, Dataset]
+    sources: Mapping[str, Source]
     parked: Mapping[str, Reason]
 
 
@@ -174,20 +175,21 @@ class Pipeline:
         return "read" if film.reason is None else str(film.reason)
 
     def answers(self, plan: Round) -> Answers:
-        """Collect the answers of a round, and the header of each film.
+        """Collect the answers of a round, and the header of each film; its picture is decoded if a writer asks for it.
 
         Reads a film again if its answer came from another model or program version, as after an upgrade. A damaged film
         is in the report if the study has an undamaged film, whose header tells the patient.
         """
         films = {file: film for file in plan.files if (film := self._film(plan.study_uid, file)[0]) is not None}
         headers = {file: self._header(plan.study_uid, file, film) for file, film in films.items()}
-        sources = {film.source: header for film, header in zip(films.values(), headers.values(), strict=True) if header}
+        known = {films[file].source: header for file, header in headers.items() if header}
         if all(film.reason is Reason.DAMAGED for film in films.values()):
-            sources = {}
+            known = {}
+        paths = {film.source: self.spool.received_path(plan.study_uid, file) for file, film in films.items()}
         rounds = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
         report = writers.make_report(
             plan.study_uid,
-            [film for film in films.values() if film.source in sources],
+            [film for film in films.values() if film.source in known],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
@@ -195,7 +197,7 @@ class Pipeline:
             earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds if mark.outputs),
         )
         parked = {file: film.reason for file, film in films.items() if film.reason in _PARKED}
-        return Answers(report=report, sources=sources, parked=parked)
+        return Answers(report=report, sources=from_files(known, paths), parked=parked)
 
     def write(self, plan: Round) -> Written:
         """Write and store every output of a round; reports name those that they replace.
@@ -244,9 +246,10 @@ class Pipeline:
             documents.append(writers.output_of(kind, dataset))
             yield documents[-1], document.save_bytes(dataset)
         if MESSAGE_KIND in self.kinds and report.films:
-            accession = oru.accession_of(sources.values())
+            headers = {uid: source.header for uid, source in sources.items()}
+            accession = oru.accession_of(headers.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
-            yield oru.write(report, sources, self.zone, order=order, documents=documents)
+            yield oru.write(report, headers, self.zone, order=order, documents=documents)
 
     def _is_ordered_stat(self, study_uid: str, file: str) -> bool:
         accession = ""

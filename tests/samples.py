@@ -26,6 +26,7 @@ from node.domain import (
     Side,
     derive_uid,
 )
+from node.outputs.source import Picture, Source
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STUDY = "1.2.826.0.1.3680043.8.498.1"
@@ -197,5 +198,10 @@ def several() -> Film:
 
 
 def sources(*datasets: Dataset) -> dict[str, Dataset]:
-    """Index headers as the writers expect them."""
+    """Index headers as the writers of reports expect them."""
     return {str(dataset.SOPInstanceUID): dataset for dataset in datasets}
+
+
+def received(*datasets: Dataset, picture: Picture | None = None) -> dict[str, Source]:
+    """Index films as the writers of what is drawn expect them; picture: of all of them, None if none can be decoded."""
+    return {uid: Source(header=header, picture=lambda: picture) for uid, header in sources(*datasets).items()}

@@ -16,6 +16,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import read_files
+from node.config import DEFAULT_OUTPUTS
 from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject, PromptSet
 from node.errors import InputError
@@ -28,12 +29,11 @@ from tests.fakes import ScriptedReader
 PROMPTS = prompts.load("chexpert14")
 
 
-def read(out: Path, *paths: Path, version: str = "1") -> list[JsonObject]:
+def read(out: Path, *paths: Path, version: str = "1", kinds: tuple[str, ...] = DEFAULT_OUTPUTS) -> list[JsonObject]:
     studies = read_files.collect(paths)
     read_files.check_folder(out)
-    return list(
-        read_files.read(studies, out, reader=ScriptedReader(version), prompts=PROMPTS, zone=ZoneInfo("Europe/Berlin"))
-    )
+    reader, zone = ScriptedReader(version), ZoneInfo("Europe/Berlin")
+    return list(read_files.read(studies, out, reader=reader, prompts=PROMPTS, zone=zone, kinds=kinds))
 
 
 def saved(folder: Path, name: str, film: Dataset) -> Path:
@@ -56,6 +56,25 @@ def test_a_study_becomes_a_folder_with_everything_in_it(tmp_path: Path) -> None:
     assert json.loads((folder / "report.json").read_text(encoding="utf-8")) == report
     assert report["version"] == 1
     assert report["outputs"] == ["sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
+
+
+def test_captures_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    film, lateral = films.thumbnail(), films.as_another(films.lateral(), "lateral")
+    paths = [saved(tmp_path / "in", "film", film), saved(tmp_path / "in", "lateral", lateral)]
+
+    (report,) = read(tmp_path / "out", *paths, kinds=("sc",))
+
+    uid, other = film.SOPInstanceUID, lateral.SOPInstanceUID
+    assert sorted(json.loads(json.dumps(report))["outputs"]) == sorted(
+        [f"{uid}.sc.dcm", f"{uid}.sc2.dcm", f"{other}.sc2.dcm", f"{uid}.overlay.png"]
+    )
+    folder = tmp_path / "out" / film.StudyInstanceUID
+    drawn, page = (dcmread(folder / f"{uid}.{name}.dcm") for name in ("sc", "sc2"))
+    assert (drawn.InstanceNumber, page.InstanceNumber) == (1, 2)
+    assert np.array_equal(drawn.pixel_array, np.asarray(Image.open(folder / f"{uid}.overlay.png")))
+    (again,) = read(tmp_path / "out", *paths)
+    assert not list(folder.glob("*.sc*.dcm"))
+    assert "study.sr.dcm" in json.loads(json.dumps(again))["outputs"]
 
 
 def test_the_report_ties_findings_to_sentences_and_boxes(tmp_path: Path) -> None:

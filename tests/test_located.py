@@ -23,7 +23,7 @@ from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import FilmQuestion, open_reader
 from tests import samples, validators
-from tests.samples import BERLIN, absent, cr, film, finding, report, sources
+from tests.samples import BERLIN, absent, cr, film, finding, received, report, sources
 
 PROMPTS = prompts.load("chexpert14")
 DENIAL = GroundedSentence(text="No pneumothorax.", prompt="pneumothorax", score=0.2, boxes=())
@@ -109,7 +109,7 @@ def test_the_report_of_an_absent_finding_refers_to_the_film() -> None:
 def test_every_other_output_stands_what_has_no_box() -> None:
     of = report(denying())
 
-    [state] = gsps.write(of, sources(cr(1)), BERLIN)
+    [state] = gsps.write(of, received(cr(1)), BERLIN)
     text = report_txt.render(of)
     found = json.loads(json.dumps(report_to_json(of, [])))["films"][0]
 

@@ -16,12 +16,11 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
-from node.config import DicomDestination, StudySettings
+from node.config import DEFAULT_OUTPUTS, DicomDestination, StudySettings
 from node.domain import Delivery, PromptSet
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.writers import WRITERS
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.read.decoding import Radiograph
@@ -132,11 +131,11 @@ class CountingReader(ScriptedReader):
 class Bench:
     """The rounds of one study, step by step; every bench on one folder is another run of the node."""
 
-    def __init__(self, folder: Path, *archives: str) -> None:
+    def __init__(self, folder: Path, *archives: str, outputs: tuple[str, ...] = DEFAULT_OUTPUTS) -> None:
         self.spool, self.reader = Spool(folder), CountingReader()
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         destinations = [
-            DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104)
+            DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104, outputs=outputs)
             for name in archives or ("archive",)
         ]
         self.steps = Steps(
@@ -146,7 +145,7 @@ class Bench:
                 reader=self.reader,
                 prompts=prompts.load("chexpert14"),
                 zone=ZoneInfo("UTC"),
-                kinds=tuple(WRITERS),
+                kinds=outputs,
             ),
             ledger=self.ledger,
             metrics=Metrics(),
@@ -192,6 +191,24 @@ def test_only_the_late_film_is_read_even_after_a_restart(tmp_path: Path) -> None
     reports = [first.objects(several, "sr")[-1] for several in deliveries]
     assert "PredecessorDocumentsSequence" not in reports[1]
     assert predecessor(reports[2]) == reports[1].SOPInstanceUID
+
+
+def test_captures_of_a_film_are_made_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, outputs=("sc",))
+    bench.receive(film("first"))
+    first = bench.round()
+    bench.receive(film("late"))
+
+    second = bench.round()
+
+    assert bench.reader.count == 2  # to draw a film is not to read it again
+    assert [delivery.kind for delivery in (*first, *second)] == ["sc"] * 4
+    sources = {
+        str(dataset.SourceImageSequence[0].ReferencedSOPInstanceUID)
+        for several in (first, second)
+        for dataset in bench.objects(several, "sc")
+    }
+    assert sources == {film(name).SOPInstanceUID for name in ("first", "late")}
 
 
 def test_a_late_film_does_not_resend_results_that_still_wait(tmp_path: Path) -> None:

@@ -46,10 +46,28 @@ _ADDED = re.compile(
     re.VERBOSE,
 )
 
+# The standard has the Text Style Sequence in every Text Object (PS3.3 C.10.5), dciodvfy has it in compound graphics
+# alone; nor does it know the Device UID of PS3.3 C.7.5.1, and it says both once more at the end.
+_TOLERATED = (
+    "UI Device UID",
+    "SQ Text Style Sequence",
+    *(f"LO {name}" for name in ("CSS Font Name",)),
+    *(f"CS {name}" for name in ("Horizontal Alignment", "Vertical Alignment", "Shadow Style")),
+    *(f"CS {name}" for name in ("Underlined", "Bold", "Italic")),
+    *(f"US {name}" for name in ("Text Color CIELab Value", "Shadow Color CIELab Value")),
+    *(f"FL {name}" for name in ("Shadow Offset X", "Shadow Offset Y", "Shadow Opacity")),
+    "this is a Standard Extended SOP Class",
+)
+
 
 def dciodvfy(dataset: Dataset, *, word: str = "Error") -> list[str]:
     """Check modules and attributes with dicom3tools; word: "Error" or "Warning"."""
     return [line for line in _run("dciodvfy", dataset) if line.startswith(word)]
+
+
+def unknown_warnings(dataset: Dataset) -> list[str]:
+    """Return the warnings of dicom3tools of 2022 other than those about what is right (`_TOLERATED`)."""
+    return [line for line in dciodvfy(dataset, word="Warning") if not line.rstrip().endswith(_TOLERATED)]
 
 
 def dsrdump(dataset: Dataset) -> list[str]:

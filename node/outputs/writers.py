@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -13,15 +14,34 @@ from pydicom.uid import UID
 
 from node.dicom import attributes
 from node.domain import Film, ModelIdentity, OutputObject, PromptSet, Report, derive_uid
-from node.outputs import document, gsps
+from node.outputs import document, gsps, secondary_capture
+from node.outputs.source import Source
 from node.outputs.sr import report as sr
 
-Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
+Writer = Callable[[Report, Mapping[str, Source], ZoneInfo], list[Dataset]]
+HeaderWriter = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
 
-WRITERS: Final[Mapping[str, Writer]] = {"sr": sr.write, "gsps": gsps.write}
 
-SOP_CLASSES: Final[Mapping[str, UID]] = {"sr": sr.SOP_CLASS, "gsps": gsps.SOP_CLASS}
+def _of_headers(write: HeaderWriter) -> Writer:
+    """Return the writer of a kind that needs no picture."""
+    return lambda report, sources, zone: write(report, {uid: source.header for uid, source in sources.items()}, zone)
+
+
+WRITERS: Final[Mapping[str, Writer]] = {
+    "sr": _of_headers(sr.write),
+    "gsps": gsps.write,
+    "sc": secondary_capture.write,
+}
+
+SOP_CLASSES: Final[Mapping[str, UID]] = {
+    "sr": sr.SOP_CLASS,
+    "gsps": gsps.SOP_CLASS,
+    "sc": secondary_capture.SOP_CLASS,
+}
 """The SOP class that an archive must accept to receive objects of a kind."""
+
+_DRAWN: Final = frozenset(("gsps", "sc"))
+"""The kinds whose objects say something of one film alone, and need its picture."""
 
 
 def make_report(
@@ -49,13 +69,23 @@ def make_report(
 
 
 def write_objects(
-    report: Report, sources: Mapping[str, Dataset], *, zone: ZoneInfo, kinds: Iterable[str]
-) -> list[tuple[str, Dataset]]:
-    """Write every object of the wanted kinds for one report."""
+    report: Report, sources: Mapping[str, Source], *, zone: ZoneInfo, kinds: Collection[str]
+) -> Iterator[tuple[str, Dataset]]:
+    """Write every object of the wanted kinds for one report.
+
+    What needs pictures is written last and film by film, so that each film is decoded at most once.
+    """
     if not report.films:
-        return []
-    named = {uid: _with_series(header) for uid, header in sources.items()}
-    return [(kind, dataset) for kind in kinds for dataset in WRITERS[kind](report, named, zone)]
+        return
+    named = {uid: replace(source, header=_with_series(source.header)) for uid, source in sources.items()}
+    drawn = [kind for kind in kinds if kind in _DRAWN]
+    for kind in kinds:
+        if kind not in _DRAWN:
+            yield from ((kind, dataset) for dataset in WRITERS[kind](report, named, zone))
+    for film in report.films if drawn else ():
+        alone = replace(report, films=(film,))
+        for kind in drawn:
+            yield from ((kind, dataset) for dataset in WRITERS[kind](alone, named, zone))
 
 
 def _with_series(header: Dataset) -> Dataset:

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
@@ -25,13 +23,11 @@ class Answered:
     """The result for one object: a film with its answer, or film=None when the object is left alone.
 
     dataset: the object without its pixels; the writers of outputs copy from it
-    picture: [row, column] uint8 as displayed, in stored orientation; only for a film that was read
     """
 
     dataset: Dataset
     film: Film | None
     reason: Reason | None
-    picture: NDArray[np.uint8] | None = None
 
 
 def untimed(_step: str) -> AbstractContextManager[None]:
@@ -80,4 +76,4 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
             sides_known=image.sides_known,
         ),
     )
-    return Answered(dataset=dataset, film=film, reason=None, picture=image.picture)
+    return Answered(dataset=dataset, film=film, reason=None)

@@ -22,6 +22,7 @@ from node.domain import (
     ScoredBox,
 )
 from node.outputs import report_json, wording
+from node.outputs.source import Source
 from node.outputs.writers import WRITERS, make_report, write_objects
 from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
@@ -148,7 +149,10 @@ def write(case: Case, folder: Path) -> Study:
         prompts=prompts,
         created_at=CREATED_AT,
     )
-    sources = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    sources = {
+        str(answer.dataset.SOPInstanceUID): Source(header=answer.dataset, picture=lambda answer=answer: answer.picture)  # type: ignore[misc]
+        for answer in answered
+    }
     return Study(
         case=case,
         films=tuple(exposure.film for exposure in case.exposures),

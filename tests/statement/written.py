@@ -14,6 +14,7 @@ from functools import cache
 from io import BytesIO
 from typing import Final
 
+import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
@@ -33,11 +34,13 @@ from node.domain import (
 )
 from node.outputs import writers
 from node.outputs.document import save_bytes
+from node.outputs.source import Source
 from node.read import prompts
 from tests import samples
 
 PROMPTS: Final = prompts.load("chexpert14").prompts
 PATHOLOGIES: Final = [prompt for prompt in PROMPTS if prompt.kind is PromptKind.PATHOLOGY]
+_GRAY: Final = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 _SIDES: Final = (Side.RIGHT, Side.LEFT, Side.BILATERAL, None)
 _ZONE: Final = next(prompt.key for prompt in PROMPTS if prompt.kind is PromptKind.REGION)
 
@@ -51,7 +54,8 @@ class Study:
 
     def objects(self) -> list[tuple[str, Dataset]]:
         """Write every object, and read it back from its bytes: its kind and itself."""
-        written = writers.write_objects(self.report, self.sources, zone=samples.BERLIN, kinds=writers.WRITERS)
+        sources = {uid: Source(header=header, picture=lambda: _GRAY) for uid, header in self.sources.items()}
+        written = writers.write_objects(self.report, sources, zone=samples.BERLIN, kinds=tuple(writers.WRITERS))
         return [(kind, dcmread(BytesIO(save_bytes(dataset)))) for kind, dataset in written]
 
 

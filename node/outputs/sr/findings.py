@@ -63,10 +63,10 @@ QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 def measurements(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
     """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6)."""
-    item = container(IMAGING_MEASUREMENTS)
+    item, algorithm = container(IMAGING_MEASUREMENTS), _algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            item.ContentSequence.extend(_group(report, film, finding, name, box, source))
+            item.ContentSequence.extend(_group(algorithm, film, finding, name, box, source))
     return item
 
 
@@ -87,7 +87,7 @@ def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
 
 
 def _group(
-    report: Report, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
+    algorithm: AlgorithmIdentification, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
 ) -> PlanarROIMeasurementsAndQualitativeEvaluations:
     """Encode one box of a finding (TID 1410)."""
     side = box.side or finding.side
@@ -95,7 +95,7 @@ def _group(
         tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
         referenced_region=_image_region(box.box, source),
         finding_type=concept(finding.code),
-        algorithm_id=_algorithm(report),
+        algorithm_id=algorithm,
         finding_sites=_sites(finding, box, side),
         measurements=[
             Measurement(
