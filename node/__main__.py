@@ -89,7 +89,13 @@ def _read(options: argparse.Namespace) -> int:
         reader = _reader(options, prompt_set)
         try:
             for report in read_files.read(
-                studies, options.out, reader=reader, prompts=prompt_set, zone=zone, on_file=tell
+                studies,
+                options.out,
+                reader=reader,
+                prompts=prompt_set,
+                zone=zone,
+                kinds=options.kind or read_files.KINDS,
+                on_file=tell,
             ):
                 reports.append(report)
                 show("studies", len(reports), len(studies))
@@ -266,6 +272,7 @@ def _parser() -> _Parser:
     read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
     read.add_argument("--out", type=Path, required=True, help="folder for the results")
     read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
+    read.add_argument("--kind", action="append", choices=config.OUTPUT_KINDS, help="what to write (default: sr, gsps)")
     read.add_argument("--json", action="store_true", help="answer with one JSON document")
     _add_model(read, run=_read, required=True)
     _add_trust(read)

@@ -351,6 +351,7 @@ class OutputObject:
 
     film: SOP Instance UID of the film that a structured report is about; "" for a report on the study, for other kinds,
         and for what earlier versions wrote
+    template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
     """
 
     kind: str
@@ -359,6 +360,7 @@ class OutputObject:
     sop_instance_uid: str
     series_instance_uid: str
     film: str = field(default="", compare=False)
+    template: str = field(default="", compare=False)
 
 
 class DeliveryState(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -28,11 +29,18 @@ from tests.fakes import ScriptedReader
 PROMPTS = prompts.load("chexpert14")
 
 
-def read(out: Path, *paths: Path, version: str = "1") -> list[JsonObject]:
+def read(out: Path, *paths: Path, version: str = "1", kinds: Sequence[str] = read_files.KINDS) -> list[JsonObject]:
     studies = read_files.collect(paths)
     read_files.check_folder(out)
     return list(
-        read_files.read(studies, out, reader=ScriptedReader(version), prompts=PROMPTS, zone=ZoneInfo("Europe/Berlin"))
+        read_files.read(
+            studies,
+            out,
+            reader=ScriptedReader(version),
+            prompts=PROMPTS,
+            zone=ZoneInfo("Europe/Berlin"),
+            kinds=kinds,
+        )
     )
 
 
@@ -122,6 +130,28 @@ def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
     read(tmp_path / "out", paths[0])
     assert not list(folder.glob("*.sr.dcm"))
     assert (folder / "sr.dcm").exists()
+
+
+def test_a_folder_may_have_reports_in_any_form(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    uids = sorted(films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("a", "b"))
+    (single,) = read(tmp_path / "one", paths[0], kinds=("sr3d", "text"))
+
+    (report,) = read(tmp_path / "out", *paths, kinds=("sr3d", "text"))
+
+    names = [
+        *(f"{uid}.sr3d.dcm" for uid in uids),
+        "study.sr.dcm",
+        *(f"{uid}.text.dcm" for uid in uids),
+        "study.text.dcm",
+    ]
+    assert json.loads(json.dumps(single))["outputs"][:2] == ["sr3d.dcm", "text.dcm"]
+    assert json.loads(json.dumps(report))["outputs"][:6] == names
+    read(tmp_path / "out", *paths)
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    assert sorted(path.name for path in folder.glob("*.dcm") if "gsps" not in path.name) == sorted(
+        [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
+    )
 
 
 def test_reading_again_changes_no_byte_of_an_object(tmp_path: Path) -> None:

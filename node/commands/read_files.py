@@ -22,6 +22,7 @@ from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, PromptSet, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.outputs.folder import hash_of, made_before, write_folder
+from node.outputs.sr.forms import FORMS
 from node.outputs.writers import WRITERS, make_report, write_objects
 from node.read import decoding, pixel_format, routing
 from node.read.decoding import Radiograph
@@ -30,6 +31,8 @@ from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, Reader
 
 DONE_BEFORE: Final = "done before"
+KINDS: Final = tuple(kind for kind in WRITERS if kind == "sr" or kind not in FORMS)
+"""The kinds of objects that a folder of results has unless others are named: all, but one form of reports."""
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
@@ -107,16 +110,18 @@ def read(
     reader: Reader,
     prompts: PromptSet,
     zone: ZoneInfo,
+    kinds: Sequence[str] = KINDS,
     on_file: OnFile = _unheard,
 ) -> Iterator[JsonObject]:
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
     A study is not read again if its results are intact and were made of the same files in the same way.
+    kinds: of the objects to write
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
     """
     for study in studies:
-        made_from = _made_from(study, reader=reader, prompts=prompts, zone=zone)
+        made_from = _made_from(study, reader=reader, prompts=prompts, zone=zone, kinds=kinds)
         report = made_before(out / study.study_uid, made_from)
         if report is not None:
             for path in study.paths:
@@ -128,7 +133,9 @@ def read(
             answered.append(_answer(path, identity, reader=reader, prompts=prompts))
             on_file(path, str(answered[-1].reason or "read"))
         try:
-            yield _write(study.study_uid, answered, out, made_from, reader=reader, prompts=prompts, zone=zone)
+            yield _write(
+                study.study_uid, answered, out, made_from, reader=reader, prompts=prompts, zone=zone, kinds=kinds
+            )
         except OSError as error:
             raise NodeError(
                 f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
@@ -212,13 +219,13 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
     return found
 
 
-def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: ZoneInfo) -> str:
+def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: ZoneInfo, kinds: Sequence[str]) -> str:
     """Return a hash of everything that the results depend on. Raises InputError when a file cannot be read."""
     try:
         files = sorted(hash_of(path) for path in study.paths)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    how = (VERSION, *reader.identity.parts)
+    how = (VERSION, *reader.identity.parts, *kinds)
     return hashlib.sha256("\0".join((*how, prompts.sha256, str(zone), *files)).encode()).hexdigest()
 
 
@@ -240,6 +247,7 @@ def _write(
     reader: Reader,
     prompts: PromptSet,
     zone: ZoneInfo,
+    kinds: Sequence[str],
 ) -> JsonObject:
     films = [answer.film for answer in answered if answer.film is not None]
     report = make_report(
@@ -249,7 +257,7 @@ def _write(
     return write_folder(
         out,
         report,
-        write_objects(report, sources, zone=zone, kinds=WRITERS),
+        write_objects(report, sources, zone=zone, kinds=kinds),
         {
             answer.film.source: answer.picture
             for answer in answered

@@ -18,10 +18,16 @@ from pydicom.errors import InvalidDicomError
 
 from node.domain import Film, JsonObject, Report
 from node.outputs import document, overlay, report_json, report_txt
+from node.outputs.sr.forms import FORMS
 from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
-_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "*.sr.dcm", "sr.dcm", f"{files.TEMPORARY}*")
+_RESULTS: Final = (
+    "*.gsps.dcm",
+    "*.overlay.png",
+    *(f"{start}{kind}.dcm" for kind in FORMS for start in ("*.", "")),
+    f"{files.TEMPORARY}*",
+)
 
 
 def write_folder(
@@ -85,12 +91,12 @@ def hash_of(path: Path) -> str:
 
 def _name(kind: str, dataset: Dataset, report: Report) -> str:
     """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none."""
-    if kind != "sr":
+    if kind not in FORMS:
         return f"{_referenced_film(dataset)}.{kind}.dcm"
     film = document.film_of(dataset)
     if not film:
-        return "study.sr.dcm" if report.read_films else "sr.dcm"
-    return f"{film}.sr.dcm" if len(report.read_films) > 1 else "sr.dcm"
+        return f"study.{kind}.dcm" if report.read_films else f"{kind}.dcm"
+    return f"{film}.{kind}.dcm" if len(report.read_films) > 1 else f"{kind}.dcm"
 
 
 def _referenced_film(state: Dataset) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -15,13 +15,24 @@ from node.dicom import attributes
 from node.domain import Film, ModelIdentity, OutputObject, PromptSet, Report, derive_uid
 from node.outputs import document, gsps
 from node.outputs.sr import report as sr
+from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
+from node.outputs.sr.text_report import TEMPLATE as TEXT
 
 Writer = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
 
-WRITERS: Final[Mapping[str, Writer]] = {"sr": sr.write, "gsps": gsps.write}
+WRITERS: Final[Mapping[str, Writer]] = {
+    "sr": sr.write,
+    "sr3d": sr.write_3d,
+    "text": sr.write_text,
+    "gsps": gsps.write,
+}
+"""The writer of each kind that `destinations.outputs` may name. That of `sr3d` writes objects of the kind `sr` too."""
 
-SOP_CLASSES: Final[Mapping[str, UID]] = {"sr": sr.SOP_CLASS, "gsps": gsps.SOP_CLASS}
-"""The SOP class that an archive must accept to receive objects of a kind."""
+SOP_CLASSES: Final[Mapping[str, UID]] = {
+    **{kind: form.sop_class for kind, form in FORMS.items()},
+    "gsps": gsps.SOP_CLASS,
+}
+"""The SOP class of the objects of each kind; no two kinds share one, so no object is stored under two kinds."""
 
 
 def make_report(
@@ -51,11 +62,44 @@ def make_report(
 def write_objects(
     report: Report, sources: Mapping[str, Dataset], *, zone: ZoneInfo, kinds: Iterable[str]
 ) -> list[tuple[str, Dataset]]:
-    """Write every object of the wanted kinds for one report."""
+    """Write every object of the wanted kinds for one report, each once; returns the kind of each object."""
     if not report.films:
         return []
     named = {uid: _with_series(header) for uid, header in sources.items()}
-    return [(kind, dataset) for kind in kinds for dataset in WRITERS[kind](report, named, zone)]
+    written = [dataset for kind in kinds for dataset in WRITERS[kind](report, named, zone)]
+    return [(kind_of(dataset), dataset) for dataset in {str(item.SOPInstanceUID): item for item in written}.values()]
+
+
+def kind_of(dataset: Dataset) -> str:
+    """Return the kind of an object that a writer wrote, by its SOP class."""
+    return next(kind for kind, uid in SOP_CLASSES.items() if uid == dataset.SOPClassUID)
+
+
+def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
+    """Return what to write for a destination; outputs: its setting.
+
+    `text` adds nothing to `sr` or `sr3d`: no destination gets the same text in two forms.
+    """
+    is_measured = COMPREHENSIVE.kind in outputs or COMPREHENSIVE_3D.kind in outputs
+    return tuple(kind for kind in outputs if not (is_measured and kind == BASIC_TEXT.kind))
+
+
+def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
+    """Return the SOP classes that a destination must accept, each with the entry of its setting that needs it."""
+    wanted = {SOP_CLASSES[kind]: kind for kind in kinds_wanted(outputs)}
+    if COMPREHENSIVE_3D.kind in outputs:
+        wanted.setdefault(COMPREHENSIVE.sop_class, COMPREHENSIVE_3D.kind)  # of reports that are texts
+    return wanted
+
+
+def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -> list[OutputObject]:
+    """Return those outputs of a round that a destination gets; outputs: its setting.
+
+    Reports that are texts are of the kind `sr` for a destination with `sr3d` too.
+    """
+    kinds = kinds_wanted(outputs)
+    texts = (COMPREHENSIVE.kind, TEXT) if COMPREHENSIVE_3D.kind in kinds else None
+    return [output for output in written if output.kind in kinds or (output.kind, output.template) == texts]
 
 
 def _with_series(header: Dataset) -> Dataset:
@@ -77,4 +121,5 @@ def output_of(kind: str, dataset: Dataset) -> OutputObject:
         sop_instance_uid=str(dataset.SOPInstanceUID),
         series_instance_uid=str(dataset.SeriesInstanceUID),
         film=document.film_of(dataset),
+        template=document.template_of(dataset),
     )
