@@ -357,6 +357,7 @@ class OutputObject:
     film: SOP Instance UID of the film that a structured report or a secondary capture is about; "" for a report on the
         study, for other kinds, and for what earlier versions wrote
     priority: `critical` if a film of the round has a critical finding, else `routine`
+    template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
     """
 
     kind: str
@@ -366,6 +367,7 @@ class OutputObject:
     series_instance_uid: str
     film: str = field(default="", compare=False)
     priority: str = field(default=ROUTINE, compare=False)
+    template: str = field(default="", compare=False)
 
 
 class DeliveryState(StrEnum):

@@ -11,7 +11,7 @@ reading it. No round covers a parked film, so it is read after it was received a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -38,6 +38,7 @@ from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.outputs import document, impression, oru, report_json, writers
 from node.outputs.source import Source, from_files
+from node.outputs.sr.forms import FORMS
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader
@@ -215,14 +216,17 @@ class Pipeline:
         return Written(outputs=tuple(outputs), parked=answers.parked)
 
     def rewrite(self, study_uid: str) -> None:
-        """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs."""
+        """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs.
+
+        What was written then is written again, whatever destinations ask for by now.
+        """
         for mark in self.spool.rounds(study_uid):
             lost = {output for output in mark.outputs if self.spool.output(output) is None}
             if not lost:
                 continue
             files = (*mark.files, *mark.parked)
             plan = Round(study_uid=study_uid, number=mark.number, files=files, created_at=mark.created_at)
-            for output, content in self._objects(plan, self.answers(plan)):
+            for output, content in self._objects(plan, self.answers(plan), instead_of=mark.outputs):
                 if output in lost:
                     self.spool.keep_output(output, content)
 
@@ -237,15 +241,23 @@ class Pipeline:
         )
         self.spool.mark_round(plan.study_uid, mark)
 
-    def _objects(self, plan: Round, answers: Answers) -> Iterator[tuple[OutputObject, bytes]]:
-        """Yield every output of a round with its content."""
+    def _objects(
+        self, plan: Round, answers: Answers, *, instead_of: Collection[OutputObject] | None = None
+    ) -> Iterator[tuple[OutputObject, bytes]]:
+        """Yield every output of a round with its content.
+
+        instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
+        """
         report, sources = answers.report, answers.sources
         documents = []
-        kinds = [kind for kind in writers.WRITERS if kind in self.kinds]
+        wanted = self.kinds if instead_of is None else {output.kind for output in instead_of}
+        kinds = [kind for kind in writers.WRITERS if kind in wanted]
         for kind, dataset in writers.write_objects(report, sources, zone=self.zone, kinds=kinds):
-            documents.append(writers.output_of(kind, dataset))
-            yield documents[-1], document.save_bytes(dataset)
-        if MESSAGE_KIND in self.kinds and report.films:
+            output = writers.output_of(kind, dataset)
+            if instead_of is None or output in instead_of:
+                documents.append(output)
+                yield output, document.save_bytes(dataset)
+        if MESSAGE_KIND in wanted and report.films:
             headers = {uid: source.header for uid, source in sources.items()}
             accession = oru.accession_of(headers.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
@@ -340,6 +352,6 @@ class Pipeline:
 
 
 def _predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:
-    """Return the structured reports of the newest finished round that wrote any."""
-    reports = [tuple(output for output in mark.outputs if output.kind == "sr") for mark in rounds]
+    """Return the structured reports of the newest finished round that wrote any, in every form."""
+    reports = [tuple(output for output in mark.outputs if output.kind in FORMS) for mark in rounds]
     return next(filter(None, reversed(reports)), ())

@@ -143,6 +143,28 @@ def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
     assert (folder / "sr.dcm").exists()
 
 
+def test_a_folder_may_have_reports_in_any_form(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    uids = sorted(films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("a", "b"))
+    (single,) = read(tmp_path / "one", paths[0], kinds=("sr3d", "text"))
+
+    (report,) = read(tmp_path / "out", *paths, kinds=("sr3d", "text"))
+
+    names = [
+        *(f"{uid}.sr3d.dcm" for uid in uids),
+        "study.sr.dcm",
+        *(f"{uid}.text.dcm" for uid in uids),
+        "study.text.dcm",
+    ]
+    assert json.loads(json.dumps(single))["outputs"][:2] == ["sr3d.dcm", "text.dcm"]
+    assert json.loads(json.dumps(report))["outputs"][:6] == names
+    read(tmp_path / "out", *paths)
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    assert sorted(path.name for path in folder.glob("*.dcm") if "gsps" not in path.name) == sorted(
+        [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
+    )
+
+
 def test_reading_again_changes_no_byte_of_an_object(tmp_path: Path) -> None:
     film = saved(tmp_path / "in", "film", films.thumbnail())
     read(tmp_path / "out", film)

@@ -43,9 +43,10 @@ def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
 
 
 def test_the_templates_hold_in_pixelmed() -> None:
-    forms = [form_of(form) for form in ("several", "to be reviewed", "none", "study")]
+    forms = [form_of(form) for form in ("to be reviewed", "none", "study")]
+    forms += [form_of("several", kind=kind) for kind in ("sr3d", "text")]
 
-    assert validators.pixelmed(forms) == [[], [], [], []]
+    assert validators.pixelmed(forms) == [[], [], [], [], []]
 
 
 def test_every_reported_box_has_a_group_of_its_own() -> None:

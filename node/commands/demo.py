@@ -35,6 +35,7 @@ from node.errors import InputError, NodeError
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
+from node.outputs.writers import kind_of
 from node.pipeline import Pipeline, Round
 from node.read import prompts
 from node.read.model import Reader, open_reader
@@ -149,4 +150,4 @@ def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> Non
 def _received(path: Path) -> tuple[str, Dataset]:
     """Return kind and content of an object that the archive received."""
     dataset = dcmread(path)
-    return ("sr" if dataset.Modality == "SR" else "gsps"), dataset
+    return kind_of(dataset), dataset

@@ -33,7 +33,6 @@ from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, Reader
 
 DONE_BEFORE: Final = "done before"
-
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
 OnFile = Callable[[Path, str], None]
@@ -115,9 +114,8 @@ def read(
 ) -> Iterator[JsonObject]:
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
-    kinds: the kinds of DICOM objects to write
-
     A study is not read again if its results are intact and were made of the same files in the same way.
+    kinds: of the objects to write
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
     """

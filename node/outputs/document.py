@@ -49,10 +49,11 @@ def begin(
     series_number: int,
     instance_number: int,
     about: str = "",
+    form: str = "",
 ) -> Dataset:
     """Start an object: patient, study, series and equipment (PS3.3 C.7.1 to C.7.5, C.12.1).
 
-    about: as in `identity.series_uid`
+    about, form: as in `identity.series_uid`
     """
     device = identity.device_uid(report.model)
     dataset = Dataset()
@@ -62,7 +63,7 @@ def begin(
     dataset.StudyInstanceUID = report.study_uid
     dataset.Modality = modality
     dataset.SeriesInstanceUID = identity.series_uid(
-        study_uid=report.study_uid, modality=modality, device=device, about=about
+        study_uid=report.study_uid, modality=modality, device=device, about=about, form=form
     )
     dataset.SeriesNumber = series_number
     dataset.SeriesDescription = f"{identity.RESEARCH_LABEL}: {identity.PROGRAM}"
@@ -119,13 +120,22 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
 def film_of(dataset: Dataset) -> str:
     """Return the SOP Instance UID of the film that has a written object's series for itself, or ""."""
     film = only_evidence(dataset)
-    series = identity.series_uid(
-        study_uid=str(dataset.StudyInstanceUID),
-        modality=str(dataset.Modality),
-        device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
-        about=film,
+    own = (
+        identity.series_uid(
+            study_uid=str(dataset.StudyInstanceUID),
+            modality=str(dataset.Modality),
+            device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
+            about=film,
+            form=form,
+        )
+        for form in identity.SERIES_FORMS
     )
-    return film if series == dataset.SeriesInstanceUID else ""
+    return film if dataset.SeriesInstanceUID in own else ""
+
+
+def template_of(dataset: Dataset) -> str:
+    """Return the identifier of a report's root template (PS3.3 C.18.8), or "" for any other object."""
+    return "".join(str(item.TemplateIdentifier) for item in dataset.get("ContentTemplateSequence", ()))
 
 
 def save_bytes(dataset: Dataset) -> bytes:

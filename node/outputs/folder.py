@@ -17,10 +17,14 @@ from pydicom.errors import InvalidDicomError
 from node.domain import Film, JsonObject, Report
 from node.outputs import document, gsps_grayscale, overlay, report_json, report_txt, secondary_capture
 from node.outputs.source import Source
+from node.outputs.sr.forms import FORMS
 from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
-_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "*.sc.dcm", "*.sc2.dcm", "*.sr.dcm", "sr.dcm", f"{files.TEMPORARY}*")
+_RESULTS: Final = (
+    *("*.gsps.dcm", "*.overlay.png", "*.sc.dcm", "*.sc2.dcm", f"{files.TEMPORARY}*"),
+    *(f"{start}{kind}.dcm" for kind in FORMS for start in ("*.", "")),
+)
 
 
 def write_folder(
@@ -93,12 +97,12 @@ def _name(kind: str, dataset: Dataset, report: Report) -> str:
     """
     if kind == "sc":
         return f"{document.film_of(dataset)}.sc{'' if dataset.InstanceNumber == secondary_capture.FILM else 2}.dcm"
-    if kind != "sr":
+    if kind not in FORMS:
         return f"{_referenced_film(dataset)}.{kind}.dcm"
     film = document.film_of(dataset)
     if not film:
-        return "study.sr.dcm" if report.read_films else "sr.dcm"
-    return f"{film}.sr.dcm" if len(report.read_films) > 1 else "sr.dcm"
+        return f"study.{kind}.dcm" if report.read_films else f"{kind}.dcm"
+    return f"{film}.{kind}.dcm" if len(report.read_films) > 1 else f"{kind}.dcm"
 
 
 def _referenced_film(state: Dataset) -> str:

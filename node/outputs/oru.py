@@ -30,6 +30,7 @@ from node.hl7.text import SEGMENT_END, escape, printable
 from node.outputs import impression, report_txt, wording
 from node.outputs.patient import best_described, read_text
 from node.outputs.sr.findings import PERCENT, STATES, quantity_name
+from node.outputs.sr.forms import FORMS
 
 _VERSION: Final = "2.5.1"
 
@@ -68,7 +69,7 @@ def write(
 
     sources: header of each film's object by SOP Instance UID
     order: the order for this study, if an information system sent it
-    documents: the other outputs of the round; the message names the structured report
+    documents: the other outputs of the round; the message names the structured reports, in every form
     Returns the output, and the message as bytes.
     """
     described = best_described(sources.values())
@@ -216,8 +217,8 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
     for source, number_of_film in numbers.items():
         yield _Observation(value_type="ST", name=_FILM, value=(source,), sub_id=number_of_film)
-    for document in documents:
-        if document.kind == "sr":
+    for document in sorted(documents, key=lambda document: document.kind):  # whatever order they were written in
+        if document.kind in FORMS:
             uid, sub_id = document.sop_instance_uid, numbers.get(document.film, "")
             yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(uid,), sub_id=sub_id)
 
