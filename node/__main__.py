@@ -23,7 +23,7 @@ from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
 
 if TYPE_CHECKING:
-    from node.domain import PromptSet
+    from node.prompt_set import PromptSet
     from node.read.model import Reader
 
 

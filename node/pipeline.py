@@ -21,24 +21,14 @@ from pydicom.dataset import Dataset
 from pydicom.filereader import read_file_meta_info
 
 from node.dicom.identity import VERSION
-from node.domain import (
-    CRITICAL,
-    MESSAGE_KIND,
-    ROUTINE,
-    Film,
-    JsonObject,
-    OutputObject,
-    PromptSet,
-    Reason,
-    Report,
-    derive_uid,
-)
+from node.domain import CRITICAL, MESSAGE_KIND, ROUTINE, Film, JsonObject, OutputObject, Reason, Report, derive_uid
 from node.errors import Undecodable, is_of_file
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.outputs import document, impression, oru, report_json, writers
 from node.outputs.source import Source, from_files
 from node.outputs.sr.forms import FORMS
+from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader

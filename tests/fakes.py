@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from node.domain import FindingState, GroundedSentence, ModelIdentity, Prompt, PromptKind, PromptSet, ScoredBox
+from node.domain import FindingState, GroundedSentence, ModelIdentity, ScoredBox
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
 

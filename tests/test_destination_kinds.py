@@ -17,13 +17,14 @@ from pydicom.dataset import Dataset
 from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, ComprehensiveSRStorage
 
 from node.config import DestinationSettings, DicomDestination, Hl7Destination
-from node.domain import MESSAGE_KIND, Delivery, DeliveryState, FindingState, PromptSet
+from node.domain import MESSAGE_KIND, Delivery, DeliveryState, FindingState
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.document import film_of
 from node.outputs.writers import WRITERS, kinds_wanted
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading

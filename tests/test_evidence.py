@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.domain import Box, Code, Evidence, Finding, FindingState, Prompt, PromptKind, PromptSet, ScoredBox, Side
+from node.domain import Box, Code, Evidence, Finding, FindingState, ScoredBox, Side
 from node.outputs import report_json
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read import findings
 from node.read.evidence import covered, locate
 from node.read.framing import Framing

@@ -18,8 +18,9 @@ from pydicom.dataset import Dataset
 from node.commands import read_files
 from node.config import DEFAULT_OUTPUTS
 from node.dicom.film_header import only_evidence
-from node.domain import Box, JsonObject, PromptSet
+from node.domain import Box, JsonObject
 from node.errors import InputError
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import FilmQuestion, Reading

@@ -13,11 +13,12 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import read_files
-from node.domain import Box, Film, FindingState, GroundedSentence, PromptKind
+from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
 from node.outputs.document import save_bytes
 from node.outputs.report_json import film_from_json, film_to_json, report_to_json
 from node.outputs.sr import report as sr
+from node.prompt_set import PromptKind
 from node.read import findings, prompts
 from node.read.decoding import Radiograph
 from node.read.framing import Framing

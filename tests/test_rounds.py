@@ -17,11 +17,12 @@ from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
 from node.config import DEFAULT_OUTPUTS, DicomDestination, StudySettings
-from node.domain import Delivery, PromptSet
+from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading

@@ -14,11 +14,11 @@ from sqlalchemy.exc import OperationalError
 
 from node.config import DEFAULT_OUTPUTS, DicomDestination
 from node.deliver.delivery import StepResult
-from node.domain import PromptSet
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading

@@ -20,12 +20,13 @@ from pydicom.dataset import Dataset
 from node.config import DEFAULT_OUTPUTS
 from node.dicom.film_header import parse_header
 from node.dicom.identity import VERSION
-from node.domain import Box, Film, JsonObject, PromptSet, Reason, Report, is_uid
+from node.domain import Box, Film, JsonObject, Reason, Report, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.outputs import wording
 from node.outputs.folder import hash_of, made_before, write_folder
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
+from node.prompt_set import PromptSet
 from node.read import decoding, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.film import Answered, answer_film

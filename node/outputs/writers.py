@@ -13,12 +13,13 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
 from node.dicom import attributes
-from node.domain import Film, ModelIdentity, OutputObject, PromptSet, Report, derive_uid
+from node.domain import Film, ModelIdentity, OutputObject, Report, derive_uid
 from node.outputs import document, gsps, secondary_capture
 from node.outputs.source import Source
 from node.outputs.sr import report as sr
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
 from node.outputs.sr.text_report import TEMPLATE as TEXT
+from node.prompt_set import PromptSet
 
 Writer = Callable[[Report, Mapping[str, Source], ZoneInfo], list[Dataset]]
 HeaderWriter = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]

@@ -10,8 +10,9 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
-from node.domain import Film, PromptSet, Reason
+from node.domain import Film, Reason
 from node.errors import Undecodable
+from node.prompt_set import PromptSet
 from node.read import decoding, findings, routing
 from node.read.model import Reader
 

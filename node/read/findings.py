@@ -20,12 +20,10 @@ from node.domain import (
     FindingState,
     GroundedSentence,
     ModelIdentity,
-    Prompt,
-    PromptKind,
-    PromptSet,
     Side,
     derive_uid,
 )
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import side_of
 from node.read.evidence import locate
 from node.read.framing import Framing

@@ -13,18 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from node.domain import (
-    Box,
-    FindingState,
-    GroundedSentence,
-    ModelIdentity,
-    PromptKind,
-    PromptSet,
-    ScoredBox,
-    Side,
-    WithheldSentence,
-)
+from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
 from node.errors import InputError
+from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 

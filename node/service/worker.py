@@ -17,7 +17,7 @@ from node import log
 from node.config import Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
-from node.domain import MESSAGE_KIND, Delivery, PromptSet
+from node.domain import MESSAGE_KIND, Delivery
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
 from node.jobs.round_steps import Steps, delivery_of
@@ -27,6 +27,7 @@ from node.net import tls
 from node.outputs.writers import WRITERS, for_destination, kinds_wanted
 from node.periodic import Periodic
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read.model import Reader
 from node.service.drift import Watch
 from node.service.retention import Janitor

@@ -11,19 +11,11 @@ from typing import Any, Final
 
 from pydicom.dataset import Dataset
 
-from node.domain import (
-    Box,
-    FindingState,
-    GroundedSentence,
-    ModelIdentity,
-    PromptKind,
-    PromptSet,
-    Report,
-    ScoredBox,
-)
+from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.outputs import report_json, wording
 from node.outputs.source import Source
 from node.outputs.writers import WRITERS, make_report, write_objects
+from node.prompt_set import PromptKind, PromptSet
 from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
 from node.read.film import answer_film

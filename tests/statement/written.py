@@ -18,23 +18,11 @@ import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.domain import (
-    Box,
-    Evidence,
-    Film,
-    Finding,
-    FindingBox,
-    FindingState,
-    OutputObject,
-    Prompt,
-    PromptKind,
-    Report,
-    Side,
-    derive_uid,
-)
+from node.domain import Box, Evidence, Film, Finding, FindingBox, FindingState, OutputObject, Report, Side, derive_uid
 from node.outputs import writers
 from node.outputs.document import save_bytes
 from node.outputs.source import Source
+from node.prompt_set import Prompt, PromptKind
 from node.read import prompts
 from tests import samples
 

@@ -12,8 +12,9 @@ from language.labels import RuleLabeler
 from language.normal import normal_statements
 from language.statements import sides_in
 from models.evaluation.evaluated_model import side_of
-from node.domain import Box, Film, Finding, FindingState, PromptKind, PromptSet
+from node.domain import Box, Film, Finding, FindingState
 from node.outputs import wording
+from node.prompt_set import PromptKind, PromptSet
 from node.read import findings
 from node.read.decoding import Radiograph
 from node.read.evidence import covered
