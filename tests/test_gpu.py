@@ -72,7 +72,9 @@ def test_more_films_than_an_engine_takes_are_read_in_parts(model: Path, engines:
 def test_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> None:
     engine = open_engine(model, engine="tensorrt", engines=engines)
 
-    write_well_formed_sentences(engine, read_manifest(model).sizes, count=32)
+    ids = write_well_formed_sentences(engine, read_manifest(model).sizes, count=32)
+
+    assert len(ids) == 32
 
 
 def test_no_token_makes_the_host_wait(model: Path) -> None:

@@ -19,11 +19,15 @@ _UNSIDED = frozenset({"cardiomegaly", "support_devices", None})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnQuestion:
-    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report."""
+    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report
+
+    is_placed: False for a sentence that reports a finding without saying where: nothing is known of its boxes
+    """
 
     text: str
     boxes: FloatArray
     is_sentence: bool
+    is_placed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,21 +117,24 @@ def _questions(
     labels: FilmLabels, catalog: Catalog, drawing: Drawing, rng: np.random.Generator
 ) -> tuple[DrawnQuestion, ...]:
     """Draw sentences of the report, those that report a finding first, and questions about one side."""
-    # A sentence that reports a finding without saying where is no question: no box could answer it.
-    order = [place for place in rng.permutation(len(labels.said)) if _has_place(labels.said[place])]
+    order = rng.permutation(len(labels.said))
     found = [place for place in order if labels.said[place].positive]
     # Half of the questions are reserved for findings that are present, so that denials do not take all places.
     first = found[: (drawing.sentences + 1) // 2]
     chosen = [*first, *(place for place in order if place not in first)][: drawing.sentences]
     sentences = (labels.said[place] for place in chosen)
-    asked = [DrawnQuestion(text=sentence.text, boxes=sentence.boxes, is_sentence=True) for sentence in sentences]
+    asked = [
+        DrawnQuestion(
+            text=sentence.text,
+            boxes=sentence.boxes,
+            is_sentence=True,
+            is_placed=bool(len(sentence.boxes)) or not sentence.positive,
+        )
+        for sentence in sentences
+    ]
     hints = list(_hints(labels, catalog, rng)) if drawing.hints else []
     asked += [hints[place] for place in rng.permutation(len(hints))[: drawing.hints]]
     return tuple(asked)
-
-
-def _has_place(sentence: Said) -> bool:
-    return bool(len(sentence.boxes)) or not sentence.positive
 
 
 def _hints(labels: FilmLabels, catalog: Catalog, rng: np.random.Generator) -> Iterator[DrawnQuestion]:

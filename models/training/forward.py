@@ -159,6 +159,14 @@ class Forward:
         return marks.to(self.batch.pixels.device)
 
     @cached_property
+    def is_placed(self) -> Tensor:
+        """[F, S], True for questions whose boxes are known, possibly none."""
+        marks = torch.zeros(self.sentences.shape[:2], dtype=torch.bool)
+        for film, asked in enumerate(self.batch.asked):
+            marks[film, : len(asked)] = torch.tensor([question.is_placed for question in asked], dtype=torch.bool)
+        return marks.to(self.batch.pixels.device)
+
+    @cached_property
     def found(self) -> Detection:
         """The detections of classes and then regions; each prompt sees only its own tokens: Q = C' + A' + B."""
         prompts = torch.cat([self.positive, self.region_vectors])
@@ -188,7 +196,7 @@ class Forward:
     @cached_property
     def sentence_loss(self) -> FindingLoss:
         """The loss of the boxes and scores of the text questions."""
-        boxes, valid, padding = self.asked_boxes
+        boxes, valid, _ = self.asked_boxes
         scores = self.found_sentences.scores
         return finding_detection(
             self.found_sentences.boxes,
@@ -197,7 +205,7 @@ class Forward:
             likely=torch.full_like(scores, 0.5),
             target=boxes,
             valid=valid,
-            labeled=~padding,
+            labeled=self.is_placed,
             answerer=self.stage.drawing.answerer,
         )
 

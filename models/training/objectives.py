@@ -145,7 +145,7 @@ def align(forward: Forward) -> Tensor:
     regions = functional.pad(batch.regions[:, forward.regions].unsqueeze(2), (0, 0, 0, boxes.shape[2] - 1))
     seen = batch.seen[:, forward.regions]
     first = functional.pad(seen.unsqueeze(2), (0, boxes.shape[2] - 1))
-    asked, asked_valid, padding = forward.asked_boxes
+    asked, asked_valid, _ = forward.asked_boxes
     grid = forward.network.sizes.image_encoder.grid
     covered = coverage(
         torch.cat([boxes, regions, asked], dim=1),
@@ -153,7 +153,7 @@ def align(forward: Forward) -> Tensor:
         grid=grid,
     )
     logits = torch.cat([forward.heads.align(patches, phrases), forward.heads.align(patches, forward.sentences)], dim=1)
-    counted = torch.cat([batch.located[:, forward.classes], seen, ~padding], dim=1)
+    counted = torch.cat([batch.located[:, forward.classes], seen, forward.is_placed], dim=1)
     inside = (functional.softplus(-logits) * covered).sum(dim=-1) / covered.sum(dim=-1).clamp(min=1)
     outside = (functional.softplus(logits) * (1 - covered)).sum(dim=-1) / (1 - covered).sum(dim=-1).clamp(min=1)
     return mean_by_film(inside + outside, counted)

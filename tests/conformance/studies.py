@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 
 from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.outputs import report_json, wording
-from node.outputs.source import Source
+from node.outputs.source import from_files
 from node.outputs.writers import WRITERS, make_report, write_objects
 from node.prompt_set import PromptKind, PromptSet
 from node.read import prompts as prompt_sets
@@ -129,10 +129,11 @@ class CaseReader(ScriptedReader):
 def write(case: Case, folder: Path) -> Study:
     """Read the films of a case from files, and write every kind of output."""
     prompts = prompt_sets.load("chexpert14")
-    answered = []
+    answered, paths = [], []
     for number, exposure in enumerate(case.exposures, 1):
         path = folder / f"{case.name}-{number}.dcm"
         path.write_bytes(films.file_bytes(exposure.film))
+        paths.append(path)
         answered.append(answer_film(path, CaseReader(exposure.answers), prompts))
     report = make_report(
         str(case.exposures[0].film.StudyInstanceUID),
@@ -141,10 +142,8 @@ def write(case: Case, folder: Path) -> Study:
         prompts=prompts,
         created_at=CREATED_AT,
     )
-    sources = {
-        str(answer.dataset.SOPInstanceUID): Source(header=answer.dataset, picture=lambda answer=answer: answer.picture)  # type: ignore[misc]
-        for answer in answered
-    }
+    headers = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    sources = from_files(headers, dict(zip(headers, paths, strict=True)))
     return Study(
         case=case,
         films=tuple(exposure.film for exposure in case.exposures),
