@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.engines import Engine, FloatArray
+from models.engines import Engine, FloatArray, IntArray
 from models.engines.profiles import RANGES
 from models.manifest import NetworkSizes
 from models.reading.tokenizers import SENTENCE_END

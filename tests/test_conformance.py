@@ -59,7 +59,6 @@ def test_dwv_draws_every_box_at_its_place(in_dwv: Seen) -> None:
     assert max(in_dwv.deviations) < MOST_DEVIATION
 
 
-@pytest.mark.xfail(strict=True, reason="a group has no Short Label (125309, DCM) as HAS CONCEPT MOD, dwv's only label")
 def test_dwv_labels_every_box(in_dwv: Seen) -> None:
     assert in_dwv.faults == []
 
@@ -69,9 +68,6 @@ def test_dicomscope_draws_every_box_at_its_place(in_dicomscope: Seen) -> None:
     assert max(in_dicomscope.deviations) < MOST_DEVIATION
 
 
-@pytest.mark.xfail(
-    strict=True, reason="labels stand on bright ground, and boxes to be reviewed are drawn as present ones"
-)
 def test_dicomscope_shows_labels_and_what_to_review(in_dicomscope: Seen) -> None:
     assert in_dicomscope.faults == []
 

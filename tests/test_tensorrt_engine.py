@@ -129,7 +129,7 @@ def test_eleven_films_go_through_in_parts(half_model: Path, built: Path, machine
 
 
 def test_sentences_are_well_formed(engine: Engine, sizes: NetworkSizes) -> None:
-    write_well_formed_sentences(engine, sizes, count=3)
+    assert len(write_well_formed_sentences(engine, sizes, count=3)) == 3
 
 
 def test_a_film_is_read_while_other_threads_ask(engine: Engine, sizes: NetworkSizes) -> None:

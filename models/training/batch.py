@@ -19,7 +19,7 @@ _UNSIDED = frozenset({"cardiomegaly", "support_devices", None})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnQuestion:
-    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report
+    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report.
 
     is_placed: False for a sentence that reports a finding without saying where: nothing is known of its boxes
     """
