@@ -73,7 +73,7 @@ def write_seconds(folder: Path) -> float:
     film, header = answered.film, answered.dataset
     if film is None:
         sys.exit("failed: the film was not read")
-    picture = decoding.load_picture(path)
+    picture = decoding.picture_of(decoding.read_file(path))
     report = writers.make_report(
         header.StudyInstanceUID, [film], model=reader.identity, prompts=prompt_set, created_at=datetime.now(UTC)
     )

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -86,14 +85,7 @@ class Bench:
 
     def round(self) -> dict[str, list[Delivery]]:
         """Read what is new; what is to be delivered to each destination."""
-        plan = self.steps.plan(STUDY)
-        assert plan is not None
-        outcomes = [self.steps.read(STUDY, file) for file in cast(list[str], plan["files"])]
-        written = self.steps.write(plan)
-        assert written is not None
-        self.steps.finish(plan, cast(list[str], outcomes), written)
-        by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
-        return {name: [Delivery(**fields) for fields in several] for name, several in by_destination.items()}
+        return senders.run_round(self.steps, STUDY)
 
     def dataset(self, delivery: Delivery) -> Dataset:
         return dcmread(BytesIO(self.spool.output(delivery) or b""))

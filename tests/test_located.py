@@ -68,7 +68,7 @@ def test_the_network_says_where_what_it_reports_lies(phantom_model: Path, pictur
     reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="any")
     framing = Framing(columns=260, rows=300, square=Box(left=0, top=20, right=260, bottom=280))
     pixels = np.asarray(Image.open(picture))
-    image = Radiograph(gray=pixels.astype(np.float32) / np.float32(255), picture=pixels, framing=framing)
+    image = Radiograph(gray=pixels.astype(np.float32) / np.float32(255), framing=framing)
 
     reading = reader.read(image, PROMPTS)
     found = findings.find(reading, PROMPTS, source="1.2.3", framing=framing, model=reader.identity, sides_known=False)

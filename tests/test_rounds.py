@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 from dbos import DBOSClient
@@ -29,7 +28,7 @@ from node.read.model import Reading
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool
-from tests import films, peers
+from tests import films, peers, senders
 from tests.fakes import ScriptedReader
 from tests.service import Service, settings_for
 
@@ -159,14 +158,8 @@ class Bench:
 
     def round(self, *, is_sent: bool = True) -> list[Delivery]:
         """Read what is new; what is to be delivered, and is delivered, or waits."""
-        plan = self.steps.plan(STUDY)
-        assert plan is not None
-        outcomes = [self.steps.read(STUDY, file) for file in cast(list[str], plan["files"])]
-        written = self.steps.write(plan)
-        assert written is not None
-        self.steps.finish(plan, cast(list[str], outcomes), written)
-        by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
-        deliveries = [Delivery(**fields) for several in by_destination.values() for fields in several]
+        by_destination = senders.run_round(self.steps, STUDY)
+        deliveries = [delivery for several in by_destination.values() for delivery in several]
         for delivery in deliveries if is_sent else ():
             self.ledger.set_sent(delivery, attempts=1)
         return deliveries

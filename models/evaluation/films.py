@@ -6,7 +6,6 @@ and intervals come from drawing patients anew. A radiologist's reading goes befo
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +18,8 @@ from language.labels import NO_FINDING
 from models.evaluation.bootstrap import Figures, Indices, mean
 from models.evaluation.calibration import calibration_error
 from models.evaluation.cases import Truth
-from models.evaluation.tuning import best_temperature, best_thresholds, raised, sigmoid
+from models.evaluation.tuning import Aim, Labelled, calibrate, sigmoid
+from models.training.split import part_of
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -139,13 +139,16 @@ def cross_fitted(films: Films) -> Called:
 
     A finding with too few positives gets no threshold and is never called present.
     """
-    folds = np.array([_fold(str(patient)) for patient in films.patients])
+    folds = np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in films.patients])
     chosen = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
     present = np.zeros(films.there.shape, dtype=np.bool_)
     probabilities = np.zeros(films.there.shape)
     for fold in range(FOLDS):
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        temperature, thresholds = _thresholds(films, chosen, others)
+        labelled = {key: _labelled(films, key, others) for key in chosen}
+        temperature, thresholds = 1.0, dict[str, float]()
+        if any(some.there.any() for some in labelled.values()):
+            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=MOST_FALSE))
         probabilities[own] = sigmoid(films.differences[own] / temperature)
         for key, threshold in thresholds.items():
             place = films.place(key)
@@ -153,22 +156,13 @@ def cross_fitted(films: Films) -> Called:
     return Called(present=present, probabilities=probabilities, chosen=frozenset(chosen))
 
 
-def _thresholds(films: Films, chosen: Sequence[str], some: Indices) -> tuple[float, dict[str, float]]:
-    """Choose as `tuning.best_decisions` does."""
-    known = {key: films.known[some, films.place(key)] for key in chosen}
-    scores = {key: films.differences[some, films.place(key)][known[key]] for key in chosen}
-    there = {key: films.there[some, films.place(key)][known[key]] for key in chosen}
-    if not any(marks.any() for marks in there.values()):
-        return 1.0, {}
-    joined = [np.concatenate([table[key] for key in chosen]) for table in (scores, there)]
-    temperature = best_temperature(joined[0], joined[1].astype(np.bool_), start=1.0)
-    thresholds = best_thresholds({key: sigmoid(scores[key] / temperature) for key in chosen}, there)
-    normal = {
-        key: sigmoid(films.differences[some, films.place(key)][films.normal[some]] / temperature)
-        for key in thresholds
-        if key != NO_FINDING
-    }
-    return temperature, thresholds | raised(thresholds, normal, most=MOST_FALSE)
+def _labelled(films: Films, key: str, some: Indices) -> Labelled:
+    """Return what is known of a finding on some films."""
+    place = films.place(key)
+    differences, known = films.differences[some, place], films.known[some, place]
+    return Labelled(
+        differences=differences[known], there=films.there[some, place][known], normal=differences[films.normal[some]]
+    )
 
 
 def _intervals(films: Films, called: Called, *, resamples: int, seed: int) -> dict[str, list[float]]:
@@ -182,10 +176,6 @@ def _intervals(films: Films, called: Called, *, resamples: int, seed: int) -> di
         drawn.append(figures(films, called, some))
     values = {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
     return {name: [float(np.percentile(some, bound)) for bound in _INTERVAL] for name, some in values.items() if some}
-
-
-def _fold(patient: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"fold {patient}".encode()).digest()[:8], "big") % FOLDS
 
 
 def _area(scores: Numbers, there: Marks) -> float | None:

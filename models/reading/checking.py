@@ -36,6 +36,11 @@ _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
 
 
+def is_reported(prompt: ReaderPrompt, state: State) -> bool:
+    """Whether outputs report a prompt: it is a pathology, and not absent."""
+    return prompt.kind == "pathology" and state != "absent"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decided:
     """What was decided about one film, which its sentences are compared with.
@@ -53,7 +58,7 @@ class Decided:
 
     def is_reported(self, index: int) -> bool:
         """Whether a prompt is a pathology that outputs report."""
-        return self.prompts[index].kind == "pathology" and self.states[index] != "absent"
+        return index in self.states and is_reported(self.prompts[index], self.states[index])
 
     def fault(self, index: int, text: str) -> str | None:
         """Return why a sentence may not stand for a prompt; None if it may."""

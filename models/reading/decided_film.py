@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from models.engines import Regions
 from models.reading.answers import Contradiction, FloatArray, ReaderPrompt
-from models.reading.checking import Decided, SideOf
+from models.reading.checking import Decided, SideOf, is_reported
 from models.reading.decision import State
 from models.reading.phrasebook import PromptVectors
 
@@ -39,11 +39,7 @@ class DecidedFilm:
     @property
     def reported(self) -> tuple[int, ...]:
         """The findings that outputs report."""
-        return tuple(
-            index
-            for index, state in self.states.items()
-            if state != "absent" and self.prompts[index].kind == "pathology"
-        )
+        return tuple(index for index, state in self.states.items() if is_reported(self.prompts[index], state))
 
     def doubting(self, contradictions: Mapping[int, Contradiction]) -> DecidedFilm:
         """Add contradictions to those that are known; what is present and contradicted becomes indeterminate."""

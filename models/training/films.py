@@ -64,7 +64,7 @@ def patient_of(film: Mapping[str, object]) -> str:
 
 def digest_of(films: FilmSource, *, version: int) -> str:
     """Hash a set of films together with the version of the program that reads them. Raises ModelError."""
-    held_out = read_held_out(films.held_out) if films.held_out else HeldOut()
+    held_out = _held_out(films)
     digest = hashlib.sha256(f"{version} {films.file} {films.most} {held_out.share} {sorted(held_out.named)}".encode())
     try:
         with Path(films.file).open("rb") as file:
@@ -75,13 +75,17 @@ def digest_of(films: FilmSource, *, version: int) -> str:
     return digest.hexdigest()[:12]
 
 
+def _held_out(films: FilmSource) -> HeldOut:
+    return read_held_out(films.held_out) if films.held_out else HeldOut()
+
+
 def find_films(films: FilmSource) -> Places:
     """Check every line of a file. Returns the positions of the films that training may use.
 
     Raises ModelError that names the line if it describes no film, or has a label that no catalog knows.
     """
     path = Path(films.file)
-    held_out = read_held_out(films.held_out) if films.held_out else HeldOut()
+    held_out = _held_out(films)
     places, offset = array("q"), 0
     with path.open("rb") as file:
         for number, text in enumerate(file, 1):

@@ -20,8 +20,12 @@ class HeldOut:
 
     def __contains__(self, patient: str) -> bool:
         """Say whether a patient is held out. The answer for a name never changes."""
-        part = int.from_bytes(hashlib.sha256(patient.encode()).digest()[:8], "big") % _PARTS
-        return patient in self.named or part < self.share * _PARTS
+        return patient in self.named or part_of(patient, parts=_PARTS) < self.share * _PARTS
+
+
+def part_of(name: str, *, parts: int) -> int:
+    """Return which of so many parts a name belongs to, by a hash: always the same one."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % parts
 
 
 def read_held_out(text: str) -> HeldOut:

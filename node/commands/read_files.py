@@ -298,7 +298,7 @@ def _load_picture(path: Path, reader: Reader) -> Radiograph:
         decoding.refuse_blank(gray, framing.square)
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a film") from error
-    return Radiograph(gray=gray, picture=picture, framing=framing)
+    return Radiograph(gray=gray, framing=framing)
 
 
 def _check_box(box: Box, framing: Framing) -> None:

@@ -22,7 +22,7 @@ from pydicom.uid import SecondaryCaptureImageStorage
 from node.dicom import attributes, identity
 from node.domain import Film, Report
 from node.outputs import document, findings_page, gsps_grayscale, overlay, wording
-from node.outputs.patient import best_described, read_text
+from node.outputs.patient import described_by, read_text
 from node.outputs.source import Source
 
 SERIES_NUMBER = 9004
@@ -47,8 +47,7 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list
     written = []
     for film in report.films:
         header = sources[film.source].header
-        described = best_described(source.header for source in sources.values())
-        patient = header if read_text(header, "PatientID") else described
+        patient = described_by(header, (source.header for source in sources.values()))
         picture = sources[film.source].picture() if film.is_read else None
         if picture is not None:
             drawn = overlay.draw(picture, film, shape=gsps_grayscale.pixel_shape(header))

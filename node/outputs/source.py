@@ -44,7 +44,7 @@ def from_files(headers: Mapping[str, Dataset], files: Mapping[str, Path]) -> dic
     @lru_cache(maxsize=1)
     def picture(uid: str) -> Picture | None:
         try:
-            return decoding.load_picture(files[uid])
+            return decoding.picture_of(decoding.read_file(files[uid]))
         except Undecodable:
             return None
         except OSError as error:

@@ -67,13 +67,11 @@ class Radiograph:
     """One decoded film.
 
     gray: [row, column] of the *upright* film, 0..1; the input of the network's preprocessing
-    picture: [row, column] of the *stored* film, as displayed, 0..255
     framing: where the analyzed square lies, and how boxes are mapped to the stored film
     sides_known: whether the film says which side is which
     """
 
     gray: GrayPicture
-    picture: BytePicture
     framing: Framing
     sides_known: bool = False
 
@@ -124,8 +122,7 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
         raise ConfigError([f"gray = {gray!r} is not one of {', '.join(grayscale.TABLES)}"])
     with _decoders():
         indices, gray_header, levels = _gray_levels(dataset, film_header)
-        shown = grayscale.displayed(gray_header, levels)
-        seen = shown if gray == "voi" else grayscale.TABLES[gray](gray_header, levels)
+        seen = grayscale.TABLES[gray](gray_header, levels)
     rows, columns = indices.shape
     turn = _turn(film_header) or Turn()
     upright = turned(seen.astype(np.float32)[indices], turn)
@@ -134,21 +131,19 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
     refuse_blank(upright, analyzed)
     return Radiograph(
         gray=upright,
-        picture=_as_bytes(shown)[indices],
         framing=Framing(columns=columns, rows=rows, square=analyzed, turn=turn),
         sides_known=sides_known(film_header),
     )
 
 
-def load_picture(path: Path) -> BytePicture:
-    """Decode the picture of a film as displayed, [row, column] in stored orientation, as `Radiograph.picture` has it.
+def picture_of(dataset: Dataset) -> BytePicture:
+    """Decode one film as displayed, 0..255, [row, column] in stored orientation. Raises Undecodable as `decode` does.
 
-    Raises Undecodable as `decode` does, and OSError for an error of the disk.
+    dataset: the whole object with its pixels, as `read_file` returns it
     """
-    dataset = read_file(path)
     with _decoders():
         indices, gray_header, levels = _gray_levels(dataset, parse_header(dataset))
-        return _as_bytes(grayscale.displayed(gray_header, levels))[indices]
+        return np.rint(grayscale.displayed(gray_header, levels) * 255).astype(np.uint8)[indices]
 
 
 def turned(picture: GrayPicture, turn: Turn) -> GrayPicture:
@@ -275,10 +270,6 @@ def _gray_levels(
     if np.count_nonzero(levels.exposed) < 2:
         raise Undecodable(Reason.BLANK, "all pixels have one value")
     return indices, gray_header, levels
-
-
-def _as_bytes(shown: grayscale.FloatTable) -> BytePicture:
-    return np.rint(shown * 255).astype(np.uint8)
 
 
 def _stored_values(dataset: Dataset, film_header: FilmHeader) -> tuple[npt.NDArray[np.uint16], int, int]:

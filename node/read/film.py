@@ -10,11 +10,12 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
-from node.domain import Film, Reason
+from node.domain import Film, ModelIdentity, Note, Reason
 from node.errors import Undecodable
 from node.prompt_set import PromptSet
 from node.read import decoding, findings, routing
-from node.read.model import Reader
+from node.read.decoding import Radiograph
+from node.read.model import Reader, Reading
 
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -60,9 +61,23 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         return Answered(dataset=dataset, film=Film(source=source, reason=reason, notes=decision.notes), reason=reason)
     with timed("read"):
         reading = reader.read(image, prompts)
-    film = Film(
+    film = film_of(reading, image, prompts, source=source, notes=decision.notes, model=reader.identity)
+    return Answered(dataset=dataset, film=film, reason=None)
+
+
+def film_of(
+    reading: Reading,
+    image: Radiograph,
+    prompts: PromptSet,
+    *,
+    source: str,
+    model: ModelIdentity,
+    notes: tuple[Note, ...] = (),
+) -> Film:
+    """Code what was read on a decoded film; source: its SOP Instance UID."""
+    return Film(
         source=source,
-        notes=decision.notes,
+        notes=notes,
         columns=image.framing.columns,
         rows=image.framing.rows,
         analyzed=image.framing.analyzed,
@@ -73,8 +88,7 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
             prompts,
             source=source,
             framing=image.framing,
-            model=reader.identity,
+            model=model,
             sides_known=image.sides_known,
         ),
     )
-    return Answered(dataset=dataset, film=film, reason=None)

@@ -163,19 +163,19 @@ class Ledger:
 
     def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
         """Return what is recorded of a delivery, or None when it is unknown."""
-        columns = (DELIVERIES.c[name] for name in ("state", "awaits_commitment", "commit_failures", "reason"))
         with self._database.connect() as connection:
-            row = connection.execute(sa.select(*columns).where(DELIVERIES.c.id == delivery.id)).one_or_none()
+            row = connection.execute(sa.select(DELIVERIES).where(DELIVERIES.c.id == delivery.id)).one_or_none()
         if row is None:
             return None
-        state, awaits, failures, reason = row
-        return DeliveryRecord(state=DeliveryState(state), awaits_commitment=awaits, failures=failures, reason=reason)
+        state, awaits, failures = DeliveryState(row.state), row.awaits_commitment, row.commit_failures
+        return DeliveryRecord(state=state, awaits_commitment=awaits, failures=failures, reason=row.reason)
 
     def awaits_critical(self, destination: str) -> bool:
         """Whether a critical output waits for a destination that has not refused it: attempted at most once."""
         is_critical = (DELIVERIES.c.destination == destination) & (DELIVERIES.c.priority == CRITICAL)
         is_next = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts <= 1)
-        return bool(self._deliveries(is_critical & is_next))
+        with self._database.connect() as connection:
+            return bool(connection.execute(sa.select(sa.exists().where(is_critical & is_next))).scalar())
 
     def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
         """Record which deliveries are about to be asked for; reports for anything else do not count."""

@@ -15,9 +15,9 @@ from models.evaluation.evaluated_model import side_of
 from node.domain import Box, Film, Finding, FindingState
 from node.outputs import wording
 from node.prompt_set import PromptKind, PromptSet
-from node.read import findings
 from node.read.decoding import Radiograph
 from node.read.evidence import covered
+from node.read.film import film_of
 from node.read.model import FilmAnswer, FilmQuestion, Reader, Reading
 from tests.sweep import patterns
 
@@ -75,7 +75,7 @@ class Sweep:
     def look(self, name: str, image: Radiograph, swept: Swept) -> None:
         """Read a film and ask about it; note what is wrong."""
         reading = self.reader.read(image, self.prompts)
-        film = _film(reading, image, self)
+        film = film_of(reading, image, self.prompts, source="1.2.3", model=self.reader.identity)
         reported = wording.reported(film)
         swept.films += 1
         swept.sentences += len(film.sentences)
@@ -117,26 +117,6 @@ class Sweep:
                 yield text, _difference(answer, reported[prompt.key], film)
             elif prompt.kind is PromptKind.REGION:
                 yield text, None if answer.state is None else f"a region is {answer.state}"
-
-
-def _film(reading: Reading, image: Radiograph, sweep: Sweep) -> Film:
-    """Make the film as `node.read.film` does."""
-    return Film(
-        source="1.2.3",
-        columns=image.framing.columns,
-        rows=image.framing.rows,
-        analyzed=image.framing.analyzed,
-        sentences=findings.ground(reading),
-        withheld=reading.withheld,
-        findings=findings.find(
-            reading,
-            sweep.prompts,
-            source="1.2.3",
-            framing=image.framing,
-            model=sweep.reader.identity,
-            sides_known=image.sides_known,
-        ),
-    )
 
 
 def _difference(answer: FilmAnswer, finding: Finding, film: Film) -> str | None:

@@ -36,7 +36,6 @@ class Films:
                 name,
                 Radiograph(
                     gray=picture.astype(np.float32) / np.float32(255),
-                    picture=picture,
                     framing=Framing(
                         columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom)
                     ),

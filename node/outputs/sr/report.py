@@ -32,7 +32,7 @@ from pydicom.sr.coding import Code as Concept
 from node.dicom import attributes, identity
 from node.domain import Film, ObjectReference, OutputObject, Report
 from node.outputs import document, impression, wording
-from node.outputs.patient import best_described, read_text
+from node.outputs.patient import best_described, described_by, read_text
 from node.outputs.sr import findings, text_report
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, Form
 from node.outputs.sr.items import (
@@ -94,7 +94,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     source = sources[film.source]
     dataset = document.begin(
         report,
-        source if read_text(source, "PatientID") else best_described(sources.values()),
+        described_by(source, sources.values()),
         sop_class=form.sop_class,
         modality="SR",
         series_number=form.film_number,
