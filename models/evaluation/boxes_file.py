@@ -2,7 +2,8 @@
 
 These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
 picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `labels`, {class of CheXpert: true or
-false}, which go before them; `report`, its text, or `sentences`, a list of {text}; `patient`. The output of
+false}, which go before them; `report`, its text, or `sentences`, a list of {text}; `patient`; `cardiothoracic_ratio`,
+if it is known more exactly than from boxes of lungs and heart. The output of
 `python -m models.phantoms` with `--truth` is accepted too: `region_findings` means that all about a film is known.
 
 A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
@@ -71,6 +72,7 @@ class FilmLine(TypedDict):
     nih_labels: NotRequired[list[str]]
     labels: NotRequired[dict[str, bool]]
     report: NotRequired[str]
+    cardiothoracic_ratio: NotRequired[float]
     region_findings: NotRequired[dict[str, list[str]]]
     sentences: NotRequired[list[SentenceLine]]
     hints: NotRequired[list[HintLine]]
@@ -211,6 +213,7 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
             if name in regions
         },
         judged=frozenset(FINDINGS) if whole else frozenset(),
+        cardiothoracic_ratio=line.get("cardiothoracic_ratio"),
         report=_report_of(line),
         hints=tuple(_asked(hint, sides) for hint in line.get("hints", [])),
     )

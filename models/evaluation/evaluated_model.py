@@ -28,6 +28,7 @@ from models.network.chex import Chex
 from models.network.detector import Detection
 from models.phantoms import FINDINGS
 from models.reading.answers import FilmReading, FloatArray, Look
+from models.reading.cardiothoracic import ChestWidths, measure_chest
 from models.reading.phrasebook import Phrasebook, contrast
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
@@ -42,12 +43,14 @@ class Observation:
     """The model's answers for one film, for the tasks that were asked for.
 
     found: findings, as published (spec §9.2); regions: the best box [4] of each
+    chest: the widths of heart and thorax, as the node measures them
     region_scores: [region that the film shows, finding], for the true boxes of regions
     reading: the report, as the node makes it; hints: [hint, 4], the best box of each question
     """
 
     found: Detections | None = None
     regions: dict[str, FloatArray]
+    chest: ChestWidths | None = None
     region_scores: FloatArray
     reading: FilmReading | None = None
     hints: FloatArray
@@ -99,6 +102,7 @@ class EvaluatedModel:
         return Observation(
             found=self._found(picture) if "detection" in tasks else None,
             regions=dict(zip(names, boxes, strict=False)),
+            chest=self._chest(look, report) if "anatomy" in tasks else None,
             region_scores=self._region_scores(picture, case)
             if "region_classification" in tasks
             else np.zeros((0, len(FINDINGS)), dtype=np.float32),
@@ -136,6 +140,10 @@ class EvaluatedModel:
         found = self._engine.find(look.patches, queries[np.newaxis])
         best: FloatArray = found.boxes[0, np.arange(len(queries)), found.scores[0].argmax(axis=-1)]
         return best
+
+    def _chest(self, look: Look, report: FilmReading | None) -> ChestWidths | None:
+        reading = self.reader.locate_all(look, self.questions.prompts) if report is None else report
+        return measure_chest(reading.regions)
 
     def _queries(self, regions: Sequence[str], texts: Sequence[str]) -> FloatArray:
         known = self._region_queries if regions else self._region_queries[:0]

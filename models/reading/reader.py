@@ -158,6 +158,11 @@ class ChexReader:
             withheld=said.withheld,
         )
 
+    def locate_all(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
+        """Read a film as `report` does, without sentences."""
+        film = self._find(look, tuple(prompts), None)
+        return FilmReading(sentences=(), prompts=tuple(self._reading(film, i, None) for i in range(len(prompts))))
+
     def ask(
         self,
         look: Look,
