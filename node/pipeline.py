@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -113,6 +113,7 @@ class Pipeline:
     """The steps of a round, on the spool. Each may be repeated after a crash.
 
     kinds: the kinds of outputs to write
+    has_ratio: whether outputs have the cardiothoracic ratio of a film
     on_read: called with every film that the network has read, and its header
     """
 
@@ -122,6 +123,7 @@ class Pipeline:
     prompts: PromptSet
     zone: ZoneInfo
     kinds: tuple[str, ...]
+    has_ratio: bool = True
     timed: Timed = untimed
     on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
 
@@ -170,7 +172,11 @@ class Pipeline:
         rounds = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
         report = writers.make_report(
             plan.study_uid,
-            [film for film in films.values() if film.source in sources],
+            [
+                film if self.has_ratio else replace(film, ratio=None)
+                for film in films.values()
+                if film.source in sources
+            ],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,

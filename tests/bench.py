@@ -16,12 +16,14 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 from pydicom.dataset import Dataset
 
 from models import progress
 from models.progress import ProgressReport
+from node.config import ReportSettings
 from tests import films, peers, receive_bench
 from tests.service import Service, settings_for
 
@@ -54,6 +56,7 @@ def measure(folder: Path, count: int, *, scripted: bool, say: ProgressReport) ->
     folder.mkdir()
     with peers.ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
+        settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))  # two objects of every film
         with Service(settings, scripted=scripted) as node:
             say(f"{stage}: one film after the other")
             alone = [turnaround(film, node, archive) for film in sources(f"alone {stage}", ALONE)]

@@ -19,6 +19,11 @@ STUDY = "study"
 """What the series of reports on a whole study is about."""
 
 
+def ratio_of(film: str) -> str:
+    """Return what the series of the report on a film's cardiothoracic ratio is about; film: as in `is_own`."""
+    return f"ratio {film}" if film else ""
+
+
 def device_uid(model: ModelIdentity) -> str:
     """Return the UID of the device that wrote an object (0018,1002): this program with these weights."""
     return derive_uid("device", PROGRAM, model.name, model.version, model.weights_sha256)
@@ -27,7 +32,7 @@ def device_uid(model: ModelIdentity) -> str:
 def series_uid(*, study_uid: str, modality: str, device: str, about: str = "") -> str:
     """Return the UID of the series for a device's objects of one modality in one study.
 
-    about: SOP Instance UID of a film whose objects have a series of their own, or `STUDY`
+    about: SOP Instance UID of a film whose objects have a series of their own, its `ratio_of`, or `STUDY`
     """
     return derive_uid("series", study_uid, modality, device, *filter(None, (about,)))
 
@@ -42,5 +47,5 @@ def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], fi
     return any(
         series == series_uid(study_uid=study, modality=modality, device=device, about=about)
         for device in devices
-        for about in ("", STUDY, film)
+        for about in ("", STUDY, film, ratio_of(film))
     )

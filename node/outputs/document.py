@@ -110,15 +110,18 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
 
 
 def film_of(dataset: Dataset) -> str:
-    """Return the SOP Instance UID of the film that has a written object's series for itself, or ""."""
+    """Return the SOP Instance UID of the film that has a written object's series for itself, its `ratio_of`, or ""."""
     film = only_evidence(dataset)
-    series = identity.series_uid(
-        study_uid=str(dataset.StudyInstanceUID),
-        modality=str(dataset.Modality),
-        device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
-        about=film,
-    )
-    return film if series == dataset.SeriesInstanceUID else ""
+    for about in (film, identity.ratio_of(film)):
+        series = identity.series_uid(
+            study_uid=str(dataset.StudyInstanceUID),
+            modality=str(dataset.Modality),
+            device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
+            about=about,
+        )
+        if series == dataset.SeriesInstanceUID:
+            return about
+    return ""
 
 
 def save_bytes(dataset: Dataset) -> bytes:

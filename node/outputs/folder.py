@@ -16,12 +16,14 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
+from node.dicom import identity
+from node.dicom.film_header import only_evidence
 from node.domain import Film, JsonObject, Report
 from node.outputs import document, overlay, report_json, report_txt
 from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
-_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "*.sr.dcm", "sr.dcm", f"{files.TEMPORARY}*")
+_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "*.sr.dcm", "sr.dcm", "*.ratio.dcm", f"{files.TEMPORARY}*")
 
 
 def write_folder(
@@ -84,10 +86,15 @@ def hash_of(path: Path) -> str:
 
 
 def _name(kind: str, dataset: Dataset, report: Report) -> str:
-    """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none."""
+    """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none.
+
+    `<SOPInstanceUID>.ratio.dcm` is the report on a film's cardiothoracic ratio.
+    """
     if kind != "sr":
         return f"{_referenced_film(dataset)}.{kind}.dcm"
-    film = document.film_of(dataset)
+    film, source = document.film_of(dataset), only_evidence(dataset)
+    if film and film == identity.ratio_of(source):
+        return f"{source}.ratio.dcm"
     if not film:
         return "study.sr.dcm" if report.read_films else "sr.dcm"
     return f"{film}.sr.dcm" if len(report.read_films) > 1 else "sr.dcm"

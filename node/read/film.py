@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
+from node.dicom.measuring_header import parse_measuring
 from node.domain import Film, PromptSet, Reason
 from node.errors import Undecodable
-from node.read import decoding, findings, routing
+from node.read import cardiothoracic, decoding, findings, routing
 from node.read.model import Reader
 
 Timed = Callable[[str], AbstractContextManager[None]]
@@ -79,5 +80,6 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
             model=reader.identity,
             sides_known=image.sides_known,
         ),
+        ratio=cardiothoracic.describe(reading.ratio, header, parse_measuring(dataset)),
     )
     return Answered(dataset=dataset, film=film, reason=None, picture=image.picture)

@@ -83,7 +83,7 @@ def _group(
         tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
         referenced_region=_image_region(box.box, source),
         finding_type=concept(finding.code),
-        algorithm_id=_algorithm(report),
+        algorithm_id=algorithm(report),
         finding_sites=sites,
         measurements=[
             Measurement(name=probability_name(finding), value=wording.whole_percent(finding.probability), unit=PERCENT)
@@ -136,7 +136,8 @@ def _image_region(box: Box, source: Dataset) -> ImageRegion:
     return ImageRegion.from_dataset(item, copy=False)
 
 
-def _algorithm(report: Report) -> AlgorithmIdentification:
+def algorithm(report: Report) -> AlgorithmIdentification:
+    """Identify the network and its questions (TID 4019)."""
     model = report.model
     return AlgorithmIdentification(
         name=long_text(model.name),

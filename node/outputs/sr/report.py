@@ -2,9 +2,9 @@
 
 A film's report has a series of its own, for OHIF 3.13.2 shows at best one film's boxes of a report on several. It says
 nothing of other films, so it stays the same object when another film arrives. It is a TID 1500 report if there is a
-finding to report, else a text (TID 2000). The report on the study is a text; it is written if the study has several
-films, or a film that was not read. All are complete, preliminary and unverified (PS3.3 C.17.2): a machine wrote them
-and no person reviewed them.
+finding to report, else a text (TID 2000). A cardiothoracic ratio has a report of its own (`ratio`). The report on the
+study is a text; it is written if the study has several films, or a film that was not read. All are complete,
+preliminary and unverified (PS3.3 C.17.2): a machine wrote them and no person reviewed them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from pydicom.uid import ComprehensiveSRStorage
 
 from node.dicom import attributes, identity
 from node.domain import Film, ObjectReference, OutputObject, Report
-from node.outputs import document, impression, wording
+from node.measurement import CardiothoracicRatio
+from node.outputs import document, impression, measured, wording
 from node.outputs.patient import best_described, read_text
-from node.outputs.sr import findings, text_report
+from node.outputs.sr import findings, ratio, text_report
 from node.outputs.sr.items import (
     container,
     image,
@@ -40,8 +41,9 @@ from node.outputs.sr.items import (
     source_object,
     text,
 )
+from node.outputs.wording import uncapitalized
 
-FILM_SERIES_NUMBER, STUDY_SERIES_NUMBER = 9001, 9003
+FILM_SERIES_NUMBER, STUDY_SERIES_NUMBER, RATIO_SERIES_NUMBER = 9001, 9003, 9005
 """Series numbers beside 9002 of the presentation states. All films' reports have the same: a place among the films
 would change when another film arrives, and the report with it."""
 
@@ -52,13 +54,18 @@ CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
 
 
 def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
-    """Write the structured reports of a study: of each film that was read, then of the study.
+    """Write the structured reports of a study: of each film that was read, of each ratio, then of the study.
 
     sources: header of each film's object by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
     written = [_film_report(report, film, sources, zone) for film in report.read_films]
+    written += [
+        _ratio_report(report, film, stated, sources, zone)
+        for film in report.read_films
+        if (stated := measured.ratio_of(film)) is not None
+    ]
     if _concerns_study(report):
         written.append(_study_report(report, sources, zone))
     return written
@@ -87,6 +94,29 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
         dataset.CodingSchemeIdentificationSequence = schemes
     tree = _measurement_report(report, film, source) if is_measured else text_report.of_film(report, film, source)
     _finish(dataset, report, tree, films=[film], about=film.source, zone=zone)
+    return dataset
+
+
+def _ratio_report(
+    report: Report, film: Film, stated: CardiothoracicRatio, sources: Mapping[str, Dataset], zone: ZoneInfo
+) -> Dataset:
+    """Write the report on a film's cardiothoracic ratio, under the same patient as the film's report."""
+    source, about = sources[film.source], identity.ratio_of(film.source)
+    dataset = document.begin(
+        report,
+        source if read_text(source, "PatientID") else best_described(sources.values()),
+        sop_class=SOP_CLASS,
+        modality="SR",
+        series_number=RATIO_SERIES_NUMBER,
+        instance_number=1,
+        about=about,
+    )
+    dataset.SeriesDescription += f", {uncapitalized(measured.NAME)}"
+    _describe_document(dataset, report, [source], zone)
+    dataset.CodingSchemeIdentificationSequence = _declared({findings.PRIVATE_SCHEME})
+    first = text(wording.wrapped(*impression.labeled(measured.lines(stated))))
+    tree = _tree(report, film, source, first=first, sections=[ratio.measurements(report, film, stated, source)])
+    _finish(dataset, report, tree, films=[film], about=about, zone=zone)
     return dataset
 
 
@@ -120,13 +150,14 @@ def _finish(
 
 
 def _replaced(report: Report, about: str) -> list[OutputObject]:
-    """Return the earlier reports that a report replaces; about: its film, or "" for the study's.
+    """Return the earlier reports that a report replaces; about: its film, the film's `ratio_of`, or "" for the study's.
 
-    It replaces the one on the same film. Those on no film, or on a film without a report now, are replaced by the
+    It replaces the one about the same. Those on no film, or on a film without a report now, are replaced by the
     study's report, or by the only film's if there is none on the study.
     """
     read = {film.source for film in report.read_films}
-    is_heir = not about or not _concerns_study(report)
+    is_heir = not about or (about in read and not _concerns_study(report))
+    read |= {identity.ratio_of(film.source) for film in report.read_films if measured.ratio_of(film)}
     return [
         earlier
         for earlier in report.predecessors
@@ -162,7 +193,10 @@ def _describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset
 def _private_schemes(film: Film) -> list[Dataset]:
     """Declare the private coding schemes of findings, sites, states and probabilities (PS3.3 C.12.1.1.1)."""
     codes = {code for finding in film.findings for code in (finding.code, finding.site) if code}
-    schemes = {code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME}
+    return _declared({code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME})
+
+
+def _declared(schemes: Iterable[str]) -> list[Dataset]:
     items = []
     for scheme in sorted(schemes):
         item = Dataset()
@@ -216,7 +250,15 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
 
 
 def _measurement_report(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
-    """Build the content tree of TID 1500: impression and analyzed part, the findings, and the intended use last."""
+    sections = (findings.measurements(report, film, source), findings.evaluations(film, source))
+    first = impression_text(impression.of_film(film))
+    return _tree(report, film, source, first=first, sections=filter(None, sections))
+
+
+def _tree(
+    report: Report, film: Film, source: Dataset, *, first: ContentItem, sections: Iterable[ContainerContentItem]
+) -> ContainerContentItem:
+    """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last."""
     root = container(REPORT_TITLE, template="1500", is_root=True)
     content = root.ContentSequence
     content.extend(language())
@@ -228,12 +270,10 @@ def _measurement_report(report: Report, film: Film, source: Dataset) -> Containe
             relationship_type=RelationshipTypeValues.HAS_CONCEPT_MOD,
         )
     )
-    content.append(impression_text(impression.of_film(film)))
+    content.append(first)
     content.append(inferred_from(text(wording.looked_at(film)), source_object(source)))
     content.append(_library(film, source))
-    content.append(findings.measurements(report, film, source))
-    if evaluations := findings.evaluations(film, source):
-        content.append(evaluations)
+    content.extend(sections)
     content.append(text(wording.intended_use(report)))
     return root
 
