@@ -267,6 +267,19 @@ def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: Evalua
     assert np.array_equal(alone.region_scores, again.region_scores)
 
 
+def test_reports_are_measured_before_any_sentence_is_withheld(evaluated: EvaluatedModel) -> None:
+    case = Phantoms(parse_set("phantoms:2000000:1"), evaluated.manifest).load(0)
+
+    seen = evaluated.observe(case, ["report", "sentences"])
+
+    assert seen.reading is not None and seen.checked is not None and seen.by_default is not None
+    assert (seen.reading.withheld, {sentence.by for sentence in seen.reading.sentences}) == ((), {"network"})
+    assert "" not in {prompt.generated for prompt in seen.reading.prompts if prompt.kind == "pathology"}
+    assert 0 < len(seen.checked.withheld) < len(seen.by_default.withheld)
+    for text in {sentence.text for sentence in seen.reading.sentences}:
+        assert text in {prompt.generated for prompt in seen.checked.prompts}
+
+
 def test_without_the_region_filter_every_region_is_reported(model: Path) -> None:
     strict = read_manifest(model)
     write_manifest(model, replace(strict, decisions=replace(strict.decisions, region_threshold=1.0)))
