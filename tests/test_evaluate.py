@@ -19,7 +19,7 @@ from models.errors import ModelError
 from models.evaluate import main
 from models.evaluation.boxes_file import read_films
 from models.evaluation.cases import Phantoms, shown, truth_of_phantom
-from models.evaluation.evaluated_model import EvaluatedModel, open_model, side_of
+from models.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.evaluation.prompt_set import DEFAULT, read_questions
 from models.evaluation.request import TASKS, Ablation
 from models.manifest import read_manifest, write_manifest
@@ -27,7 +27,6 @@ from models.phantoms import FINDINGS, parse_set, phantom
 from models.phantoms.__main__ import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
 from node.read import prompts
-from node.read.decoding import side_of_square
 
 MODEL = VOCABULARIES.parent
 QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
@@ -171,12 +170,6 @@ def test_films_without_labels_are_measured_by_their_sentences(run: Run, tmp_path
     assert list(figures) == ["sentences"]
     assert figures["sentences"]["by_default"]["present"] == 0  # type: ignore[index] # JSON
     assert "| by default: sentences withheld |" in (tmp_path / "evaluation.md").read_text()
-
-
-def test_sides_are_those_of_the_node() -> None:
-    for x, width in np.random.default_rng(0).random((200, 2)):
-        expected = side_of_square(float(x), float(width))
-        assert side_of(float(x), float(width)) == (None if expected is None else str(expected))
 
 
 def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> None:
