@@ -182,8 +182,8 @@ def test_the_most_urgent_film_comes_first_and_unread_films_last() -> None:
 def test_at_most_six_lines_name_every_reported_finding(
     drawn: list[tuple[Code, FindingState, float]],
 ) -> None:
-    drawn_findings = (finding(code, state=state, probability=probability) for code, state, probability in drawn)
-    findings = tuple(replace(one, evidence=None) for one in drawn_findings)
+    made = (finding(code, state=state, probability=probability) for code, state, probability in drawn)
+    findings = tuple(replace(unlocated, evidence=None) for unlocated in made)
 
     lines = impression.of_film(film(findings=findings))
 
