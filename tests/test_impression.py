@@ -144,13 +144,6 @@ def test_every_zone_is_a_region_of_the_set() -> None:
         assert {f"{side}_{zone}" for side in ("right", "left") for zone in zones} <= regions
 
 
-def test_boxes_on_both_sides_are_told() -> None:
-    right, left = (replace(finding().boxes[0], side=side) for side in (Side.RIGHT, Side.LEFT))
-    both = replace(finding(side=None), boxes=(right, left))
-
-    assert impression.of_film(film(findings=(both,)))[0] == "Pleural effusion on both sides, 83 %"
-
-
 def test_a_film_without_findings_is_not_called_normal() -> None:
     lines = impression.of_film(film(findings=(absent(), absent(EDEMA))))
 

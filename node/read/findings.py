@@ -114,16 +114,16 @@ def _located(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet, *
         region = prompts[found.zone]
         return replace(found, site=region.site, side=region.side if sides_known else None)
 
-    boxes = tuple(replace(box, evidence=evidence([box], box.side or finding.side)) for box in finding.boxes)
+    boxes = tuple(replace(box, evidence=evidence([box], box.side)) for box in finding.boxes)
     return replace(finding, boxes=boxes, evidence=evidence(finding.boxes, finding.side))
 
 
 def together(sides: list[Side | None]) -> Side | None:
-    """Return the side of a finding from the sides of its boxes: their common side, or both; else None."""
-    known = {side for side in sides if side is not None}
-    if not sides or None in sides:
-        return None
-    return known.pop() if len(known) == 1 else Side.BILATERAL
+    """Return the side of a finding from the sides of its boxes: both if there is a box on each, or the side of all."""
+    known = set(sides)
+    if known >= {Side.RIGHT, Side.LEFT}:
+        return Side.BILATERAL
+    return known.pop() if len(known) == 1 else None
 
 
 def _tracking_uid(source: str, key: str, box: Box, model: ModelIdentity) -> str:
