@@ -37,11 +37,7 @@ class RatioReader(ScriptedReader):
     """Measures the same ratio on every film."""
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        heart, thorax = (
-            image.framing.line_to_image(left=0.5 - half, right=0.5 + half, height=0.6) for half in (0.18, 0.4)
-        )
-        ratio = CardiothoracicRatio(heart=heart, thorax=thorax, error=samples.RATIO_ERROR)
-        return replace(super().read(image, prompts), ratio=ratio)
+        return replace(super().read(image, prompts), ratio=samples.ratio_on(image.framing))
 
 
 @pytest.fixture(scope="module")
