@@ -30,7 +30,7 @@ def read_more_films_than_a_part(engine: Engine, sizes: NetworkSizes) -> float:
     return float(np.abs(together.cls[-1] - alone.cls[0]).max())
 
 
-def write_well_formed_sentences(engine: Engine, sizes: NetworkSizes, *, count: int) -> None:
+def assert_well_formed_sentences(engine: Engine, sizes: NetworkSizes, *, count: int) -> None:
     ids = engine.write(features(sizes, count))
 
     assert ids.dtype == np.int64

@@ -11,7 +11,6 @@ import ctypes
 import enum
 import json
 import sys
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,44 +21,11 @@ from types import ModuleType
 import numpy as np
 import onnx
 import onnxruntime
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+
+from tests.fake_gpu import STREAM, FakeGpu
 
 VERSION = "11.4.0.106"
-STREAM = 4711
 _NUMPY = {1: np.float32, 7: np.int64}
-
-
-@dataclass
-class FakeGpu:
-    """A GPU whose memory is that of the CPU, and which knows every piece of it that is in use."""
-
-    name: str = "NVIDIA H100 80GB HBM3"
-    driver: str = "580.95.05"
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    stream: int = STREAM
-    pieces: dict[int, tuple[weakref.ref[Tensor], int]] = field(default_factory=dict)
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        yield
-
-    def put(self, array: NDArray[np.generic]) -> Tensor:
-        return self._known(torch.from_numpy(np.array(array)))
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return self._known(torch.full(shape, 85, dtype=dtype))
-
-    def room(self, address: int) -> int:
-        """The bytes that begin at this address."""
-        piece, size = self.pieces[address]
-        assert piece() is not None, "the memory was given back before it was used"
-        return size
-
-    def _known(self, tensor: Tensor) -> Tensor:
-        self.pieces[tensor.data_ptr()] = (weakref.ref(tensor), tensor.nbytes)
-        return tensor
 
 
 @dataclass
@@ -68,6 +34,7 @@ class Machine:
 
     no_runtime, no_builder: the bindings make neither and raise TypeError
     refused: errors of a build, by a text in the graph; unloadable: engines that are not loaded any more
+    fails: no engine runs any more
     error: added to every number that an engine gives
     """
 
@@ -76,9 +43,11 @@ class Machine:
     no_builder: bool = False
     refused: dict[bytes, str] = field(default_factory=dict)
     unloadable: int = 0
+    fails: bool = False
     error: float = 0.0
     builds: int = 0
     most_films: int = 0
+    runs: int = 0
 
 
 class Severity(enum.Enum):
@@ -353,6 +322,8 @@ class Context:
         assert self._busy.acquire(blocking=False), "two calls at a time"
         try:
             assert stream_handle == STREAM
+            if self._engine.machine.fails:
+                return False
             engine, gpu = self._engine, self._engine.machine.gpu
             used = {name: self._bytes_of(name) for name in (*engine.inputs, *engine.outputs)}
             start, size = self._memory
@@ -380,6 +351,7 @@ class Context:
             ).reshape(self._shapes[name])
             for name, tensor in engine.inputs.items()
         }
+        machine.runs += 1
         machine.most_films = max(machine.most_films, len(next(iter(feed.values()))))
         for name, found in zip(engine.outputs, engine.session.run(list(engine.outputs), feed), strict=True):
             array = np.ascontiguousarray(found + np.float32(machine.error))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from node.domain import FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
 from node.read.decoding import Radiograph
-from node.read.model import Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
+from node.read.model import Difference, Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -22,6 +23,7 @@ class ScriptedReader:
 
     gray = "voi"
     fallbacks: tuple[Fallback, ...] = ()
+    parity: Mapping[str, Difference] = MappingProxyType({"find.boxes": Difference(found=1e-6, allowed=1e-4)})
 
     def __init__(self, version: str = "1", *, hold: Path | None = None) -> None:
         self._hold = hold

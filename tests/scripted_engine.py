@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from models.decisions import Decisions
 from models.engines import IntArray, Patches, Regions
+from models.engines.proof import StageDifference
 from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
 from models.reading.answers import FloatArray, ReaderPrompt
 from models.reading.decision import Trusted
@@ -49,6 +50,7 @@ class ScriptedEngine:
     heard: list[FloatArray] = field(default_factory=list)
     name: str = "scripted"
     boxes: FloatArray | None = None
+    parity: Mapping[str, StageDifference] = field(default_factory=dict)
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         films = np.zeros((len(pixels), 4, DIM), dtype=np.float32)
