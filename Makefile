@@ -12,13 +12,16 @@
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
+#   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    films taken beside dcmtk, turnaround, deliveries a second
+#   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
 #   make fuzz     bent associations and bent files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
+# FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
 # EXTRAS       gpu,test,demo on a machine with a GPU
 # TORCH_INDEX  a package index with CPU builds of torch, which spares a download of gigabytes
@@ -40,8 +43,8 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 # Where this is set, every process of the tests would compile all of the program again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup system-packages model demo test check quick coverage lint types run-tests float16 train full-size chaos
-.PHONY: soak flood bench fuzz pythons sbom container-test clean
+.PHONY: setup system-packages viewers model demo test check quick coverage lint types run-tests float16 train full-size
+.PHONY: chaos soak flood bench sweep fuzz conformance pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -58,6 +61,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 system-packages:
 	@sh tests/system-packages.sh
 
+# The viewers that the tests use and that no Debian package holds, each at one version with a checked hash, into .venv.
+viewers: setup system-packages
+	$(VENV)/bin/python -m tests.conformance.packages
+
 # The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
 $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \
 		$(wildcard models/*.py $(foreach part,checkpoint engines network reading,models/$(part)/*.py) export/*.py)
@@ -72,6 +79,7 @@ demo: setup model
 # The Debian packages and the Python environment have nothing to do with each other.
 test:
 	@$(MAKE) --no-print-directory --jobs=2 system-packages setup
+	@$(MAKE) --no-print-directory viewers
 	@$(MAKE) --no-print-directory check
 
 check: setup lint
@@ -92,7 +100,7 @@ run-tests: model
 quick: lint
 	$(PYTEST) -n 2 --quick
 
-coverage: system-packages model
+coverage: viewers model
 	$(PYTEST) -n 3 --no-loadscope-reorder --cov --cov-report=term
 
 # Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in minutes.
@@ -108,9 +116,15 @@ train: setup
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
 
-# `make test` has short forms of chaos (kills, a full disk), soak, flood and fuzz. Each ends with one JSON object; see --help for what can be chosen.
+# `make test` has short forms of chaos (kills, a full disk), soak, flood, fuzz and conformance. Each ends with one JSON object; see --help for what can be chosen.
 chaos soak flood fuzz: setup system-packages
 	$(VENV)/bin/python -m tests.$@
+
+conformance: viewers
+	$(VENV)/bin/python -m tests.conformance
+
+sweep: setup model
+	$(VENV)/bin/python -m tests.sweep $(if $(FILMS),--films $(FILMS))
 
 bench: setup system-packages model
 	$(VENV)/bin/python -m tests.bench

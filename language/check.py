@@ -6,8 +6,8 @@ Where a sentence can be read in two ways, it has the fault: another sentence can
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Final, Literal
@@ -33,7 +33,7 @@ class Fault(StrEnum):
     """Why a sentence may not stand for a decision. The values are a label of a metric, and stand in report.json."""
 
     NOT_NAMED = "not_named"
-    """The sentence of a finding does not name it."""
+    """The sentence of a finding does not name it, or that of a region calls another region normal."""
     DENIED = "denied"
     """The finding is reported, and the sentence denies it."""
     ASSERTED = "asserted"
@@ -94,10 +94,11 @@ def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
 
 
 def contradictions(sentence: str, decided: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the classes of CheXpert that a sentence asserts though they are absent, or denies though they are present.
+    """Return the classes of CheXpert that a sentence asserts though absent, or denies though reported.
 
-    decided: the state of each class; a class that is missing or in another state is not contradicted. Decisions have
-    no side, so a denial for one side counts, unless the sentence itself reports the finding for the other.
+    decided: the state of each class; a class that is missing is not contradicted. "No finding" is denied only if it is
+    present, because a reported finding denies it anyway. Decisions have no side, so a denial for one side counts,
+    unless the sentence itself reports the finding for the other.
     """
     statements = statements_of(sentence, _rules())
     normal = normal_statements(sentence)
@@ -108,18 +109,37 @@ def contradictions(sentence: str, decided: Mapping[str, str]) -> tuple[str, ...]
         own = tuple(statement for statement in statements if statement.key == key)
         if key == NO_FINDING:
             asserted = is_normal and not _asserts_any(statements)
-            denied = _asserts_any(statements)
+            denied = _asserts_any(statements) and decided.get(key) == "present"
         else:
             asserted = any(statement.stance in _ASSERTED for statement in own)
             denied = _denies(own, frozenset()) or (key in by_normal and not own)
-        if (asserted and decided.get(key) == "absent") or (denied and decided.get(key) == "present"):
+        if (asserted and decided.get(key) == "absent") or (denied and decided.get(key) in _REPORTED):
             found.append(key)
     return tuple(found)
+
+
+def assertions(sentence: str) -> tuple[Statement, ...]:
+    """Return the statements of a sentence that do not deny a class of CheXpert."""
+    return tuple(statement for statement in statements_of(sentence, _rules()) if statement.stance is not Stance.DENIED)
+
+
+def called_normal(sentence: str, regions: Iterable[str]) -> tuple[str, ...]:
+    """Return the regions that a sentence names in these words and calls normal."""
+    text, normal = " ".join(sentence.lower().split()), normal_statements(sentence)
+    return tuple(
+        region
+        for region in regions
+        if region.lower() in text and any(statement.is_about(region) for statement in normal)
+    )
 
 
 def _is_not_named(read: _Read, claim: Claim) -> bool:
     if claim.finding == NO_FINDING:
         return not read.normal and not any(statement.stance is Stance.DENIED for statement in read.statements)
+    if claim.region is not None:
+        # "The abdomen is normal" is no sentence for the heart. Sides have a fault of their own.
+        anywhere = [replace(statement, sides=frozenset()) for statement in read.normal]
+        return bool(anywhere) and not read.statements and not any(each.is_about(claim.region) for each in anywhere)
     return claim.finding is not None and not read.own
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
+from itertools import pairwise
 from typing import Final, cast
 
 # Far above every network of this kind: a larger size is a mistake, and building it would take hours or all memory.
@@ -15,7 +17,7 @@ def require_positive(values: object, *names: str) -> None:
     """Refuse values that are not above 0: these, or all numeric fields."""
     for name in names or [entry.name for entry in fields(cast("type", values))]:
         value = getattr(values, name)
-        if not isinstance(value, str) and not 0 < value < math.inf:
+        if not isinstance(value, str | tuple) and not 0 < value < math.inf:
             raise ValueError(f"{name} ({value}) must be above 0 and finite")
 
 
@@ -24,7 +26,7 @@ def require_size(values: object) -> None:
     require_positive(values)
     for entry in fields(cast("type", values)):
         value, most = getattr(values, entry.name), _MOST_LAYERS if entry.name == "layers" else _LARGEST_SIZE
-        if not isinstance(value, str) and value > most:
+        if not isinstance(value, str | tuple) and value > most:
             raise ValueError(f"{entry.name} ({value}) must be at most {most}")
 
 
@@ -32,6 +34,12 @@ def require_divisible(name: str, value: int, part_name: str, part: int) -> None:
     """Refuse a value that is not a multiple of another one."""
     if value % part:
         raise ValueError(f"{name} ({value}) must be a multiple of {part_name} ({part})")
+
+
+def require_rising(name: str, values: Sequence[int], *, below: int) -> None:
+    """Refuse numbers that do not rise, or do not lie in 0..below - 1."""
+    if any(second <= first for first, second in pairwise([-1, *values, below])):
+        raise ValueError(f"{name} must rise within 0..{below - 1}")
 
 
 def require_unit(values: object, *names: str) -> None:

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "--ablate", choices=ABLATIONS, action="append", default=[], help="leave out a part of the report generation"
     )
     parser.add_argument(
-        "--held-out", type=_share, metavar="SHARE", help="only patients that a run with this share held out"
+        "--held-out", metavar="SHARE_OR_FILE", help="only the patients that a run held out, as its run file says"
     )
     parser.add_argument(
         "--pictures", type=_count, default=12, metavar="N", help="films on each sheet; default: %(default)s"

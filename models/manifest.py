@@ -16,7 +16,7 @@ from typing import Literal
 
 import tomli_w
 
-from models.bounds import require_divisible, require_positive, require_size, require_unit
+from models.bounds import require_divisible, require_positive, require_rising, require_size, require_unit
 from models.decisions import Decisions
 from models.errors import ModelError
 from models.files import replacing
@@ -34,10 +34,10 @@ class ImageEncoderSizes:
     """The vision transformer (spec §2). `image_size` is the side of its input in pixels, `output` the shared dim.
 
     stem: how pixels become patches: "patch" by one linear layer, as published; "conv" by convolutions of stride 2,
-    which keep small lesions in sight
+    which keep small lesions in sight; "residual" by these with a residual block after each but the first
     """
 
-    stem: Literal["patch", "conv"] = "patch"
+    stem: Literal["patch", "conv", "residual"] = "patch"
     patch_size: int
     image_size: int
     width: int
@@ -49,9 +49,9 @@ class ImageEncoderSizes:
         require_size(self)
         require_divisible("image_size", self.image_size, "patch_size", self.patch_size)
         require_divisible("width", self.width, "heads", self.heads)
-        if self.stem == "conv":
+        if self.stem != "patch":
             if self.patch_size < 2 or self.patch_size.bit_count() != 1:
-                raise ValueError(f"patch_size ({self.patch_size}) must be a power of 2 with stem conv")
+                raise ValueError(f"patch_size ({self.patch_size}) must be a power of 2 with stem {self.stem}")
             require_divisible("width", self.width, "patch_size / 2", self.patch_size // 2)
 
     @property
@@ -62,7 +62,10 @@ class ImageEncoderSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptEncoderSizes:
-    """The text transformer (spec §3). `context` is the token count of every prompt, padding included."""
+    """The text transformer (spec §3). `context` is the token count of every prompt, padding included.
+
+    own_tokens: ids with an embedding of their own, rising; all others share one. If empty, each id has its own
+    """
 
     vocabulary: int
     context: int
@@ -70,10 +73,12 @@ class PromptEncoderSizes:
     layers: int
     heads: int
     output: int
+    own_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_size(self)
         require_divisible("width", self.width, "heads", self.heads)
+        require_rising("own_tokens", self.own_tokens, below=self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,10 @@ class PostDecoderSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSizes:
-    """The sentence generator (spec §7). `max_length` counts tokens of a sentence, the leading BOS included."""
+    """The sentence generator (spec §7). `max_length` counts tokens of a sentence, the leading BOS included.
+
+    own_tokens: as of the prompt encoder
+    """
 
     vocabulary: int
     positions: int
@@ -119,10 +127,12 @@ class GeneratorSizes:
     prefix_length: int
     prefix_hidden: int
     max_length: int
+    own_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_size(self)
         require_divisible("width", self.width, "heads", self.heads)
+        require_rising("own_tokens", self.own_tokens, below=self.vocabulary)
         if self.max_length > self.positions:
             raise ValueError(f"max_length ({self.max_length}) must not exceed positions ({self.positions})")
 
@@ -293,6 +303,9 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     for key in ("origins", "vocabulary"):
         if not table[key]:
             del table[key]
+    for part in ("prompt_encoder", "generator"):
+        if not table["sizes"][part]["own_tokens"]:
+            del table["sizes"][part]["own_tokens"]
     if not manifest.decisions.measurements:
         del table["decisions"]["measurements"]
     if manifest.decisions.merge_overlap == 1:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from node import VERSION_LINE, command_for, config, log
-from node.config import ENGINES, ModelSettings, ReportSettings
+from node.config import DEFAULT_OUTPUTS, ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
 from node.domain import Box
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
 
 if TYPE_CHECKING:
-    from node.domain import PromptSet
+    from node.prompt_set import PromptSet
     from node.read.model import Reader
 
 
@@ -89,7 +89,13 @@ def _read(options: argparse.Namespace) -> int:
         reader = _reader(options, prompt_set)
         try:
             for report in read_files.read(
-                studies, options.out, reader=reader, prompts=prompt_set, zone=zone, on_file=tell
+                studies,
+                options.out,
+                reader=reader,
+                prompts=prompt_set,
+                zone=zone,
+                kinds=options.outputs,
+                on_file=tell,
             ):
                 reports.append(report)
                 show("studies", len(reports), len(studies))
@@ -262,13 +268,7 @@ def _parser() -> _Parser:
     explain.add_argument("--json", action="store_true", help="answer with one JSON document")
     explain.set_defaults(run=_explain)
 
-    read = commands.add_parser("read", help="read files without a network")
-    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
-    read.add_argument("--out", type=Path, required=True, help="folder for the results")
-    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
-    read.add_argument("--json", action="store_true", help="answer with one JSON document")
-    _add_model(read, run=_read, required=True)
-    _add_trust(read)
+    _add_read(commands.add_parser("read", help="read files without a network"))
 
     ask = commands.add_parser("ask", help="ask about one film: by prompt, by box, or both")
     ask.add_argument("film", type=Path, metavar="FILE")
@@ -282,6 +282,22 @@ def _parser() -> _Parser:
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
     _add_model(demo, run=_demo, required=False)
     return parser
+
+
+def _add_read(read: argparse.ArgumentParser) -> None:
+    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
+    read.add_argument("--out", type=Path, required=True, help="folder for the results")
+    read.add_argument(
+        "--outputs",
+        type=_outputs,
+        default=DEFAULT_OUTPUTS,
+        metavar="KIND,...",
+        help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
+    )
+    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
+    read.add_argument("--json", action="store_true", help="answer with one JSON document")
+    _add_model(read, run=_read, required=True)
+    _add_trust(read)
 
 
 def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
@@ -323,6 +339,14 @@ def _threads(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads; 0 means all cores")
     return int(text)
+
+
+def _outputs(text: str) -> tuple[str, ...]:
+    """Return the kinds of outputs in the order of the table, each once."""
+    wanted = text.split(",")
+    if unknown := [kind for kind in wanted if kind not in OUTPUT_KINDS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no output; choose of {', '.join(OUTPUT_KINDS)}")
+    return tuple(kind for kind in OUTPUT_KINDS if kind in wanted)
 
 
 def _box(text: str) -> Box:

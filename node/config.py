@@ -32,7 +32,8 @@ from node.settings_file import (
     without_password,
 )
 
-OUTPUT_KINDS = ("sr", "gsps")
+OUTPUT_KINDS = ("sr", "sr3d", "text", "gsps", "sc")
+DEFAULT_OUTPUTS = ("sr", "gsps")
 ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "torch-cuda")
 
@@ -188,7 +189,7 @@ class DicomDestination:
     host: str = setting(NOT_BLANK)
     port: int = setting(_PEER_PORT)
     type: str = setting(_TYPE, default="dicom")
-    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS, later=("sr3d", "sc", "text")), default=OUTPUT_KINDS)
+    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS), default=DEFAULT_OUTPUTS)
     storage_commitment: bool = False
     answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)

@@ -17,6 +17,9 @@ from typing import Final, TypeAlias
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
 
+ROUTINE, CRITICAL = "routine", "critical"
+"""The priorities of an output: a critical one is delivered before those that wait for the same destination."""
+
 MESSAGE_KIND: Final = "oru"
 """The kind of output that is an HL7 message; all other outputs are DICOM objects."""
 
@@ -77,14 +80,6 @@ class FindingState(StrEnum):
     ABSENT = "absent"
 
 
-class PromptKind(StrEnum):
-    """The purpose of a prompt: only a pathology can become a finding."""
-
-    PATHOLOGY = "pathology"
-    NO_FINDING = "no_finding"
-    REGION = "region"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
     """A coded concept (PS3.3 8)."""
@@ -116,53 +111,6 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """One question for the network, and the codes of its answer.
-
-    phrases: synonyms whose embeddings are averaged (spec §3)
-    negatives: phrases of the opposite, for pathologies (spec §8)
-    finding: the code of a pathology; None for every other kind
-    site, side: the location of a region, or the organ of a pathology
-    paired: the site exists on both sides, so a box may tell the side
-    """
-
-    key: str
-    kind: PromptKind
-    phrases: tuple[str, ...]
-    negatives: tuple[str, ...] = ()
-    finding: Code | None = None
-    site: Code | None = None
-    side: Side | None = None
-    paired: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.phrases or not all(phrase.strip() for phrase in self.phrases):
-            raise ValueError(f"prompt {self.key}: a prompt needs at least one phrase")
-        if self.kind is PromptKind.PATHOLOGY and self.finding is None:
-            raise ValueError(f"prompt {self.key}: a pathology needs a finding code")
-        if self.kind is not PromptKind.REGION and not self.negatives:
-            raise ValueError(f"prompt {self.key}: a {self.kind} prompt needs a negative phrase")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptSet:
-    """The prompts for reading a film; keys are unique."""
-
-    name: str
-    version: str
-    sha256: str
-    prompts: tuple[Prompt, ...]
-
-    def __post_init__(self) -> None:
-        keys = [prompt.key for prompt in self.prompts]
-        if len(set(keys)) != len(keys):
-            raise ValueError(f"prompt set {self.name}: every key must be unique")
-
-    def __getitem__(self, key: str) -> Prompt:
-        return next(prompt for prompt in self.prompts if prompt.key == key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredBox:
     """A box and the network's score for it, 0..1."""
 
@@ -178,6 +126,7 @@ class FindingBox:
     score: float
     tracking_uid: str
     side: Side | None = None
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,14 +155,17 @@ class WithheldSentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Where a finding lies by the network's own region boxes.
+    """Where a finding, or one of its boxes, lies by the network's own region boxes.
 
     zone: the prompt key of a region, None if the finding overlaps none
-    extent: the share of that region's box, 0..1, that the finding's boxes cover
+    extent: the share of that region's box, 0..1, that the boxes cover
+    site, side: the codes of that region; no side on a film that does not tell its sides
     """
 
     zone: str | None
     extent: float
+    site: Code | None = field(default=None, compare=False)  # both follow from the zone
+    side: Side | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.extent <= 1:
@@ -227,6 +179,7 @@ class Finding:
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
     boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
+    contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
     """
 
     prompt: str
@@ -238,6 +191,7 @@ class Finding:
     boxes: tuple[FindingBox, ...]
     sentence: int | None
     evidence: Evidence | None = None
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,8 +299,10 @@ class OutputObject:
 
     One UID never carries two contents.
 
-    film: SOP Instance UID of the film that a structured report is about; "" for a report on the study, for other kinds,
-        and for what earlier versions wrote
+    film: SOP Instance UID of the film that a structured report or a secondary capture is about; "" for a report on the
+        study, for other kinds, and for what earlier versions wrote
+    priority: `critical` if a film of the round has a critical finding, else `routine`
+    template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
     """
 
     kind: str
@@ -355,6 +311,8 @@ class OutputObject:
     sop_instance_uid: str
     series_instance_uid: str
     film: str = field(default="", compare=False)
+    priority: str = field(default=ROUTINE, compare=False)
+    template: str = field(default="", compare=False)
 
 
 class DeliveryState(StrEnum):
@@ -378,12 +336,13 @@ DELIVERY_STATES: Final = tuple(state for state in DeliveryState if state is not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One output for one destination; safe to repeat."""
+    """One output for one destination; safe to repeat. It has the priority of its output."""
 
     destination: str
     study_uid: str
     sop_instance_uid: str
     kind: str
+    priority: str = field(default=ROUTINE, compare=False)
 
     @property
     def id(self) -> str:

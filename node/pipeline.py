@@ -11,8 +11,8 @@ reading it. No round covers a parked film, so it is read after it was received a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -21,20 +21,14 @@ from pydicom.dataset import Dataset
 from pydicom.filereader import read_file_meta_info
 
 from node.dicom.identity import VERSION
-from node.domain import (
-    MESSAGE_KIND,
-    Film,
-    JsonObject,
-    OutputObject,
-    PromptSet,
-    Reason,
-    Report,
-    derive_uid,
-)
+from node.domain import CRITICAL, MESSAGE_KIND, ROUTINE, Film, JsonObject, OutputObject, Reason, Report, derive_uid
 from node.errors import Undecodable, is_of_file
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
-from node.outputs import document, oru, report_json, writers
+from node.outputs import document, impression, oru, report_json, writers
+from node.outputs.source import Source, from_files
+from node.outputs.sr.forms import FORMS
+from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader
@@ -47,7 +41,10 @@ _PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED)
 
 # Priorities of the executor's queue: 1 to 2^31 - 1, lowest first. Counting seconds from 2025, they last until 2093.
 _FIRST, _LAST = 1, 2**31 - 1
-_EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
+
+CRITICAL_SECONDS: Final = 86400.0
+"""A critical output goes before all for the same destination that were written up to so many seconds earlier."""
 
 MOST_INTERRUPTIONS: Final = 4
 """How often the process may end while it reads one film; then the film is parked."""
@@ -72,9 +69,21 @@ def queue_place(study: Waiting, *, stat_seconds: float) -> int:
     A stat study is placed as if it had arrived `stat_seconds` earlier: so no later study overtakes a study that has
     waited that long. Among stat studies, and among the others, the study that arrived first is read first.
     """
-    head_start = math.floor(stat_seconds) if study.is_stat else 0
-    seconds = math.floor((study.arrived_at - _EPOCH).total_seconds()) - head_start
-    return min(max(seconds, _FIRST), _LAST)
+    return _place(study.arrived_at.timestamp(), head_start_seconds=stat_seconds if study.is_stat else 0.0)
+
+
+def delivery_place(written_at: float, priority: str) -> int:
+    """Return the place of a delivery in the queue of its destination, 1 to 2^31 - 1; the lowest place is sent first.
+
+    The place is the second in which the output was written, so it stays the same when the delivery is queued again. A
+    critical output is placed `CRITICAL_SECONDS` earlier: so no later output overtakes one that has waited that long.
+    written_at: seconds since the epoch
+    """
+    return _place(written_at, head_start_seconds=CRITICAL_SECONDS if priority == CRITICAL else 0.0)
+
+
+def _place(moment: float, *, head_start_seconds: float) -> int:
+    return min(max(math.floor(moment - _EPOCH) - math.floor(head_start_seconds), _FIRST), _LAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +100,12 @@ class Round:
 class Answers:
     """The answers of a round.
 
-    sources: header of every film of the report, by SOP Instance UID
+    sources: every film of the report, by SOP Instance UID
     parked: file names of the parked films, with the reason
     """
 
     report: Report
-    sources: Mapping[str, Dataset]
+    sources: Mapping[str, Source]
     parked: Mapping[str, Reason]
 
 
@@ -157,20 +166,21 @@ class Pipeline:
         return "read" if film.reason is None else str(film.reason)
 
     def answers(self, plan: Round) -> Answers:
-        """Collect the answers of a round, and the header of each film.
+        """Collect the answers of a round, and the header of each film; its picture is decoded if a writer asks for it.
 
         Reads a film again if its answer came from another model or program version, as after an upgrade. A damaged film
         is in the report if the study has an undamaged film, whose header tells the patient.
         """
         films = {file: film for file in plan.files if (film := self._film(plan.study_uid, file)[0]) is not None}
         headers = {file: self._header(plan.study_uid, file, film) for file, film in films.items()}
-        sources = {film.source: header for film, header in zip(films.values(), headers.values(), strict=True) if header}
+        known = {films[file].source: header for file, header in headers.items() if header}
         if all(film.reason is Reason.DAMAGED for film in films.values()):
-            sources = {}
+            known = {}
+        paths = {film.source: self.spool.received_path(plan.study_uid, file) for file, film in films.items()}
         rounds = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
         report = writers.make_report(
             plan.study_uid,
-            [film for film in films.values() if film.source in sources],
+            [film for film in films.values() if film.source in known],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
@@ -178,26 +188,35 @@ class Pipeline:
             earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds if mark.outputs),
         )
         parked = {file: film.reason for file, film in films.items() if film.reason in _PARKED}
-        return Answers(report=report, sources=sources, parked=parked)
+        return Answers(report=report, sources=from_files(known, paths), parked=parked)
 
     def write(self, plan: Round) -> Written:
-        """Write and store every output of a round; reports name those that they replace."""
+        """Write and store every output of a round; reports name those that they replace.
+
+        Returns them in the order in which they are to be sent: reports on films with a critical finding first.
+        """
         answers = self.answers(plan)
+        critical = impression.critical_films(answers.report)
+        priority = CRITICAL if critical else ROUTINE
         outputs = []
         for output, content in self._objects(plan, answers):
             self._keep(output, content, answers.report)
-            outputs.append(output)
+            outputs.append(replace(output, priority=priority))
+        outputs.sort(key=lambda output: output.film not in critical)
         return Written(outputs=tuple(outputs), parked=answers.parked)
 
     def rewrite(self, study_uid: str) -> None:
-        """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs."""
+        """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs.
+
+        What was written then is written again, whatever destinations ask for by now.
+        """
         for mark in self.spool.rounds(study_uid):
             lost = {output for output in mark.outputs if self.spool.output(output) is None}
             if not lost:
                 continue
             files = (*mark.files, *mark.parked)
             plan = Round(study_uid=study_uid, number=mark.number, files=files, created_at=mark.created_at)
-            for output, content in self._objects(plan, self.answers(plan)):
+            for output, content in self._objects(plan, self.answers(plan), instead_of=mark.outputs):
                 if output in lost:
                     self.spool.keep_output(output, content)
 
@@ -212,18 +231,27 @@ class Pipeline:
         )
         self.spool.mark_round(plan.study_uid, mark)
 
-    def _objects(self, plan: Round, answers: Answers) -> Iterator[tuple[OutputObject, bytes]]:
-        """Yield every output of a round with its content."""
+    def _objects(
+        self, plan: Round, answers: Answers, *, instead_of: Collection[OutputObject] | None = None
+    ) -> Iterator[tuple[OutputObject, bytes]]:
+        """Yield every output of a round with its content.
+
+        instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
+        """
         report, sources = answers.report, answers.sources
         documents = []
-        kinds = [kind for kind in writers.WRITERS if kind in self.kinds]
+        wanted = self.kinds if instead_of is None else {output.kind for output in instead_of}
+        kinds = [kind for kind in writers.WRITERS if kind in wanted]
         for kind, dataset in writers.write_objects(report, sources, zone=self.zone, kinds=kinds):
-            documents.append(writers.output_of(kind, dataset))
-            yield documents[-1], document.save_bytes(dataset)
-        if MESSAGE_KIND in self.kinds and report.films:
-            accession = oru.accession_of(sources.values())
+            output = writers.output_of(kind, dataset)
+            if instead_of is None or output in instead_of:
+                documents.append(output)
+                yield output, document.save_bytes(dataset)
+        if MESSAGE_KIND in wanted and report.films:
+            headers = {uid: source.header for uid, source in sources.items()}
+            accession = oru.accession_of(headers.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
-            yield oru.write(report, sources, self.zone, order=order, documents=documents)
+            yield oru.write(report, headers, self.zone, order=order, documents=documents)
 
     def _is_ordered_stat(self, study_uid: str, file: str) -> bool:
         accession = ""
@@ -314,6 +342,6 @@ class Pipeline:
 
 
 def _predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:
-    """Return the structured reports of the newest finished round that wrote any."""
-    reports = [tuple(output for output in mark.outputs if output.kind == "sr") for mark in rounds]
+    """Return the structured reports of the newest finished round that wrote any, in every form."""
+    reports = [tuple(output for output in mark.outputs if output.kind in FORMS) for mark in rounds]
     return next(filter(None, reversed(reports)), ())

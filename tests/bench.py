@@ -2,8 +2,9 @@
 
     python -m tests.bench [--films 30]
 
-Receiving is measured beside dcmtk (`tests.receive_bench`); all else by a node and an archive on this machine, once with
-a scripted reader, which shows what the node costs, and once with the shipped model. The last line is one JSON object.
+Receiving is measured beside dcmtk (`tests.receive_bench`); writing alone, in seconds of a core; all else by a node and
+an archive on this machine, once with a scripted reader, which shows what the node costs, and once with the shipped
+model. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -16,17 +17,26 @@ import sys
 import tempfile
 import time
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
 from models import progress
 from models.progress import ProgressReport
+from node.outputs import document, writers
+from node.outputs.source import Source
+from node.read import decoding, prompts
+from node.read.film import answer_film
 from tests import films, peers, receive_bench
+from tests.fakes import ScriptedReader
 from tests.service import Service, settings_for
 
 STEPS = ("receive", "decode", "read", "write", "finish", "deliver")
 QUIET_SECONDS = 0.5
+WRITES = 21
+MOST_WRITE_SECONDS = 0.06
 ALONE = 5
 """How many films are sent one after the other, each when the one before it was answered."""
 
@@ -38,14 +48,43 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, progress.on(sys.stdout) as say:
         say("receiving, beside dcmtk")
         receiving = receive_bench.measure(Path(folder), count=8, rounds=3)
+        say("writing")
+        writing = write_seconds(Path(folder))
         figures = {
-            "passed": bool(receiving["passed"]),  # whatever else is not answered in time ends the run
+            # Whatever else is not answered in time ends the run.
+            "passed": bool(receiving["passed"]) and writing <= MOST_WRITE_SECONDS,
             "receiving": receiving,
+            "write": {"sr_and_gsps_cpu_seconds": round(writing, 4), "limit": MOST_WRITE_SECONDS},
             "scripted": measure(Path(folder) / "scripted", count, scripted=True, say=say),
             "shipped_model": measure(Path(folder) / "shipped", count, scripted=False, say=say),
         }
     sys.stdout.write(json.dumps(figures) + "\n")
     return 0 if figures["passed"] else 1
+
+
+def write_seconds(folder: Path) -> float:
+    """Seconds of a core for report and presentation state of a film with ten boxes, from findings to bytes; a median.
+
+    The film is decoded before, because that takes longer for some transfer syntaxes than for others.
+    """
+    path, prompt_set, reader = folder / "film.dcm", prompts.load("chexpert14"), ScriptedReader()
+    path.write_bytes(films.file_bytes(films.rg1()))
+    answered = answer_film(path, reader, prompt_set)
+    film, header = answered.film, answered.dataset
+    if film is None:
+        sys.exit("failed: the film was not read")
+    picture = decoding.picture_of(decoding.read_file(path))
+    report = writers.make_report(
+        header.StudyInstanceUID, [film], model=reader.identity, prompts=prompt_set, created_at=datetime.now(UTC)
+    )
+    sources = {film.source: Source(header=header, picture=lambda: picture)}
+    seconds = []
+    for _ in range(WRITES):
+        began = time.process_time()
+        for _, dataset in writers.write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=("sr", "gsps")):
+            document.save_bytes(dataset)
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds)
 
 
 def measure(folder: Path, count: int, *, scripted: bool, say: ProgressReport) -> dict[str, object]:

@@ -12,13 +12,12 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from node.config import DicomDestination
+from node.config import DEFAULT_OUTPUTS, DicomDestination
 from node.deliver.delivery import Sending
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.writers import WRITERS
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.store.database import connect
@@ -70,7 +69,7 @@ class Bench:
             reader=ScriptedReader(version),
             prompts=prompts.load("chexpert14"),
             zone=ZoneInfo("UTC"),
-            kinds=tuple(WRITERS),
+            kinds=DEFAULT_OUTPUTS,
         )
         self.steps = Steps(
             pipeline=pipeline,

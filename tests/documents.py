@@ -10,8 +10,20 @@ from pydicom.dataset import Dataset
 
 from node.domain import Reason, Report
 from node.outputs.document import save_bytes
-from node.outputs.sr import report as sr
-from tests.samples import BERLIN, absent, bare, cr, film, finding, report, several, sources, uncalibrated, unread
+from node.outputs.writers import WRITERS
+from tests.samples import (
+    BERLIN,
+    absent,
+    bare,
+    cr,
+    film,
+    finding,
+    received,
+    report,
+    several,
+    uncalibrated,
+    unread,
+)
 
 SEVERAL = report(several())
 ONE = report(film(findings=(finding(), absent())))
@@ -31,9 +43,9 @@ FORMS = {
 MEASURED = ("several", "one", "to be reviewed")
 
 
-def all_written(of: Report, *headers: Dataset) -> list[Dataset]:
+def all_written(of: Report, *headers: Dataset, kind: str = "sr") -> list[Dataset]:
     """Write a report on films 1 to 3, and read its documents back from their bytes."""
-    documents = sr.write(of, sources(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
+    documents = WRITERS[kind](of, received(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
     return [dcmread(BytesIO(save_bytes(dataset))) for dataset in documents]
 
 
@@ -42,10 +54,10 @@ def written(of: Report, *headers: Dataset) -> Dataset:
     return all_written(of, *headers)[0]
 
 
-def form_of(name: str) -> Dataset:
+def form_of(name: str, *, kind: str = "sr") -> Dataset:
     """Write the document of a form."""
     of, place = FORMS[name]
-    return all_written(of)[place]
+    return all_written(of, kind=kind)[place]
 
 
 def contents(item: Dataset, name: str) -> list[Dataset]:

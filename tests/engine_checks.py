@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.engines import Engine, FloatArray
+from models.engines import Engine, FloatArray, IntArray
 from models.engines.profiles import RANGES
 from models.manifest import NetworkSizes
 from models.reading.tokenizers import SENTENCE_END
@@ -30,9 +30,10 @@ def read_more_films_than_a_part(engine: Engine, sizes: NetworkSizes) -> float:
     return float(np.abs(together.cls[-1] - alone.cls[0]).max())
 
 
-def assert_well_formed_sentences(engine: Engine, sizes: NetworkSizes, *, count: int) -> None:
-    ids = engine.write(features(sizes, count))
+def write_well_formed_sentences(engine: Engine, sizes: NetworkSizes, *, count: int) -> IntArray:
+    ids: IntArray = engine.write(features(sizes, count))
 
     assert ids.dtype == np.int64
     assert ids.shape[0] == count and 2 <= ids.shape[1] <= sizes.generator.max_length
     assert set(ids[:, 0]) == {SENTENCE_END}
+    return ids

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from node.domain import FindingState, GroundedSentence, ModelIdentity, PromptKind, PromptSet, ScoredBox
+from node.domain import FindingState, GroundedSentence, ModelIdentity, ScoredBox
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Difference, Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
 
@@ -16,17 +18,18 @@ _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, 
 
 
 class ScriptedReader:
-    """A `Reader` that says the same of every film; what it says depends on nothing but `version`.
+    """A `Reader` that says the same of every film; what it says depends on nothing but `version`, and one file.
 
     hold: while this file exists, every reading waits
+    critical: while this file exists, a pneumothorax is present
     """
 
     gray = "voi"
     fallbacks: tuple[Fallback, ...] = ()
     parity: Mapping[str, Difference] = MappingProxyType({"find.boxes": Difference(found=1e-6, allowed=1e-4)})
 
-    def __init__(self, version: str = "1", *, hold: Path | None = None) -> None:
-        self._hold = hold
+    def __init__(self, version: str = "1", *, hold: Path | None = None, critical: Path | None = None) -> None:
+        self._hold, self._critical = hold, critical
         self.identity = ModelIdentity(name="scripted", version=version, weights_sha256="0" * 64, engine="scripted")
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
@@ -49,12 +52,12 @@ class ScriptedReader:
             pathologies=tuple(
                 PathologyAnswer(
                     prompt=prompt.key,
-                    probability=_PROBABILITIES[_STATES[i % len(_STATES)]],
-                    state=_STATES[i % len(_STATES)],
+                    probability=_PROBABILITIES[state],
+                    state=state,
                     boxes=_boxes(image, i),
                     sentence=i,
                 )
-                for i, prompt in enumerate(pathologies)
+                for i, (prompt, state) in enumerate(self._states(pathologies))
             ),
             regions={
                 prompt.key: _boxes(image, i)[0].box
@@ -62,6 +65,11 @@ class ScriptedReader:
                 if prompt.kind is PromptKind.REGION
             },
         )
+
+    def _states(self, pathologies: Sequence[Prompt]) -> Iterator[tuple[Prompt, FindingState]]:
+        is_critical = self._critical is not None and self._critical.exists()
+        for prompt, state in zip(pathologies, itertools.cycle(_STATES), strict=False):
+            yield prompt, FindingState.PRESENT if is_critical and prompt.key == "pneumothorax" else state
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         return [

@@ -12,6 +12,7 @@ from pydicom.dataset import Dataset
 from node.domain import (
     Box,
     Code,
+    Evidence,
     Film,
     Finding,
     FindingBox,
@@ -25,6 +26,7 @@ from node.domain import (
     Side,
     derive_uid,
 )
+from node.outputs.source import Picture, Source
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STUDY = "1.2.826.0.1.3680043.8.498.1"
@@ -37,6 +39,13 @@ EDEMA = Code(value="19242006", scheme="SCT", meaning="Pulmonary edema")
 DEVICES = Code(value="SUPPORT_DEVICES", scheme="99CHEX", meaning="Support devices")
 PLEURA = Code(value="3120008", scheme="SCT", meaning="Pleura")
 LUNG = Code(value="39607008", scheme="SCT", meaning="Lung structure")
+HEART = Code(value="80891009", scheme="SCT", meaning="Heart")
+LOWER_ZONE = Evidence(
+    zone="right_lower_lung_zone",
+    extent=0.344,
+    site=Code(value="281394001", scheme="SCT", meaning="Lower zone of lung"),
+    side=Side.RIGHT,
+)
 
 
 def film_uid(number: int) -> str:
@@ -102,7 +111,8 @@ def finding(
     site: Code | None = PLEURA,
     side: Side | None = Side.RIGHT,
 ) -> Finding:
-    """Make a finding."""
+    """Make a finding; on the right it lies in the lower zone, elsewhere in none."""
+    evidence = LOWER_ZONE if side is Side.RIGHT else None
     return Finding(
         prompt=code.meaning.lower().replace(" ", "_"),
         code=code,
@@ -111,9 +121,11 @@ def finding(
         probability=probability,
         state=state,
         boxes=tuple(
-            FindingBox(box=box, score=0.6, tracking_uid=derive_uid(code.value, str(box)), side=side) for box in boxes
+            FindingBox(box=box, score=0.6, tracking_uid=derive_uid(code.value, str(box)), side=side, evidence=evidence)
+            for box in boxes
         ),
         sentence=sentence,
+        evidence=evidence,
     )
 
 
@@ -186,5 +198,10 @@ def several() -> Film:
 
 
 def sources(*datasets: Dataset) -> dict[str, Dataset]:
-    """Index headers as the writers expect them."""
+    """Index headers as the writers of reports expect them."""
     return {str(dataset.SOPInstanceUID): dataset for dataset in datasets}
+
+
+def received(*datasets: Dataset, picture: Picture | None = None) -> dict[str, Source]:
+    """Index films as the writers of what is drawn expect them; picture: of all of them, None if none can be decoded."""
+    return {uid: Source(header=header, picture=lambda: picture) for uid, header in sources(*datasets).items()}

@@ -41,6 +41,7 @@ class ScriptedEngine:
     scores, boxes: of every prompt, [prompt, box] and [prompt, box, 4]
     likeness: the axis of a sentence's embedding; other phrases are positive, or negative when they say no
     heard: the features that were put into words
+    in_boxes: probabilities of prompts in given boxes, in the order of the questions; those after the last are 0.8
     """
 
     probabilities: Sequence[float]
@@ -51,6 +52,7 @@ class ScriptedEngine:
     name: str = "scripted"
     boxes: FloatArray | None = None
     parity: Mapping[str, StageDifference] = field(default_factory=dict)
+    in_boxes: Sequence[float] = ()
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         films = np.zeros((len(pixels), 4, DIM), dtype=np.float32)
@@ -78,7 +80,8 @@ class ScriptedEngine:
         )
 
     def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        raise NotImplementedError("no test asks this engine about boxes")
+        answers = [*self.in_boxes, *[0.8] * len(boxes)][: len(boxes)]
+        return np.stack([feature_of(probability) for probability in answers])[:, np.newaxis]
 
     def write(self, features: FloatArray) -> IntArray:
         self.heard.extend(features)

@@ -2,8 +2,8 @@
 
 Arguments: node.toml DIE_AT VERSION [--only ROLE] [--executor NAME]
 DIE_AT: the number of the checkpointed step after which the process kills itself, counted from 1; 0 never
-VERSION: of the reader, which waits while a file named `hold` lies beside the settings, and is not opened while one
-named `hold-model` does
+VERSION: of the reader, which waits while a file named `hold` lies beside the settings, finds a pneumothorax while one
+named `critical` does, and is not opened while one named `hold-model` does
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     def open_reader() -> ScriptedReader:
         while options.settings.with_name("hold-model").exists():
             time.sleep(0.02)
-        return ScriptedReader(options.version, hold=options.settings.with_name("hold"))
+        beside = options.settings
+        return ScriptedReader(options.version, hold=beside.with_name("hold"), critical=beside.with_name("critical"))
 
     log.configure()
     return app.serve(

@@ -1,15 +1,30 @@
-"""The steps of a delivery with a real spool and ledger, for tests that call them one by one."""
+"""The steps of a round and of a delivery with a real spool and ledger, for tests that call them one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from node.config import DestinationSettings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
+from node.domain import Delivery
+from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+
+
+def run_round(steps: Steps, study_uid: str) -> dict[str, list[Delivery]]:
+    """Read what is new of a study; returns what is to be delivered to each destination."""
+    plan = steps.plan(study_uid)
+    assert plan is not None
+    outcomes = [steps.read(study_uid, file) for file in cast(list[str], plan["files"])]
+    written = steps.write(plan)
+    assert written is not None
+    steps.finish(plan, cast(list[str], outcomes), written)
+    by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
+    return {name: [Delivery(**fields) for fields in several] for name, several in by_destination.items()}
 
 
 def sending(

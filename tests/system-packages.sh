@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages that only the tests use: a real archive, independent DICOM checkers, Prometheus,
-# PostgreSQL.
+# Installs the Debian packages that only the tests use: a real archive, viewers and independent DICOM checkers,
+# Prometheus, PostgreSQL.
 #
 # Does nothing where they are there. Never asks a question: without root or sudo it says what is missing and goes on,
 # for the tests that need it then skip and say so. With CI=true the tests may not skip, so it fails.
@@ -17,6 +17,12 @@ want /usr/share/orthanc/plugins/libOrthancDicomWeb.so orthanc-dicomweb
 want dsrdump dcmtk
 want dciodvfy dicom3tools
 want DicomSRValidator pixelmed-apps
+want javac default-jdk-headless
+want chromium chromium
+want npm npm
+want Xvfb xvfb
+want dicomscope dicomscope
+fc-list 2>/dev/null | grep -qi 'cjk' || missing="$missing fontconfig fonts-noto-cjk"
 want gcc gcc libc6-dev
 want openssl openssl
 want promtool prometheus

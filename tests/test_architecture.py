@@ -35,7 +35,7 @@ LAYERS = (
     {"net"},
     {"store"},
     {"config", "log"},
-    {"dicom", "hl7", "settings_file"},
+    {"dicom", "hl7", "prompt_set", "settings_file"},
     {"domain", "periodic"},
     {"errors"},
 )

@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 from pynetdicom import AE, _config, build_context
 
 from node.domain import derive_uid
-from node.outputs.sr.report import STUDY_SERIES_NUMBER
+from node.outputs.sr.forms import COMPREHENSIVE
 from tests import films, peers
 from tests.service import Service, settings_for
 
@@ -132,7 +132,7 @@ def test_a_study_with_other_objects_loses_nothing(node: Node) -> None:
     assert set(statuses) == {0x0000}
     state, *reports = node.wait(frontal.StudyInstanceUID, count=3)
     assert [answer.Modality for answer in (state, *reports)] == ["PR", "SR", "SR"]
-    [report] = [answer for answer in reports if answer.SeriesNumber == STUDY_SERIES_NUMBER]
+    [report] = [answer for answer in reports if answer.SeriesNumber == COMPREHENSIVE.study_number]
     named = {
         image.ReferencedSOPInstanceUID
         for series in report.CurrentRequestedProcedureEvidenceSequence[0].ReferencedSeriesSequence

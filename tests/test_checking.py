@@ -74,6 +74,42 @@ def test_a_region_without_a_box_may_be_called_normal() -> None:
     assert decided(boxes=ELSEWHERE).fault(3, "The right lower lung zone is normal.") is None
 
 
+FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
+HEART = ReaderPrompt(key="cardiac_silhouette", kind="region", phrases=("Cardiac silhouette",))
+MEDIASTINUM = ReaderPrompt(key="mediastinum", kind="region", phrases=("Mediastinum",))
+WHOLE_FILM = np.array([[0.5, 0.5, 1.0, 1.0]], dtype=np.float32)
+CENTER = np.array([[0.5, 0.5, 0.1, 0.1]], dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("index", "text", "fault"),
+    [
+        # An effusion at the right base, a fracture on the left; the mediastinum's box holds both, the heart's none.
+        (2, "There is a right pleural effusion.", None),
+        (2, "There is a fracture.", "asserted"),
+        (4, "There is a fracture of a left rib.", None),
+        (4, "There is a left pleural effusion.", "wrong_side"),
+        (4, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
+        (0, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
+        (0, "There is a right pleural effusion and a left rib fracture.", None),
+        (3, "The cardiac silhouette is normal.", None),
+        (3, "The right lower lung zone is normal.", "not_named"),
+        (0, "There is a right pleural effusion; the right lower lung zone is normal.", "normal_with_finding"),
+        (1, "There is a fracture on the left; the cardiac silhouette is normal.", None),
+    ],
+)
+def test_what_else_a_sentence_says_must_fit_the_boxes(index: int, text: str, fault: str | None) -> None:
+    film = Decided(
+        prompts=(EFFUSION, FRACTURE, ZONE, HEART, MEDIASTINUM),
+        states={0: "present", 1: "indeterminate"},
+        measured={0: True, 1: True},
+        boxes=[RIGHT_BASE, ELSEWHERE, RIGHT_BASE, CENTER, WHOLE_FILM],
+        side_of=side_of,
+    )
+
+    assert film.fault(index, text) == fault
+
+
 @pytest.mark.parametrize(
     ("index", "text"),
     [

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from node import config
 from node.errors import ConfigError
 from node.net import tls
+from node.outputs.writers import WRITERS
 from tests.service import run_command
 
 GOOD = """
@@ -87,7 +88,7 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         ("port = 4242", "port = 4242\nstorage_commitment = 1", "destinations.storage_commitment"),
         ("port = 4242", 'port = 4242\ntype = "dicomweb"', "destinations.type"),
         ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
-        ("port = 4242", 'port = 4242\noutputs = ["sr", "sc"]', "destinations.outputs"),
+        ("port = 4242", 'port = 4242\noutputs = ["sr", "pdf"]', "destinations.outputs"),
         ('hosts = ["127.0.0.1"]', 'hosts = ["localhost"]', "listener.callers.hosts"),
         ("[storage]", "[audit]\n[storage]", "audit"),
     ],
@@ -97,6 +98,14 @@ def test_what_this_version_does_not_have_is_refused(tmp_path: Path, before: str,
 
     assert len(found) == 1
     assert found[0].startswith(f"{key}:")
+
+
+def test_reports_may_be_asked_for_in_several_forms(tmp_path: Path) -> None:
+    settings = load(tmp_path, GOOD.replace("port = 4242", 'port = 4242\noutputs = ["sr3d", "text", "gsps"]'))
+
+    assert settings.destinations[0].outputs == ("sr3d", "text", "gsps")
+    assert set(config.OUTPUT_KINDS) == set(WRITERS)
+    assert load(tmp_path, config.render(settings)) == settings
 
 
 HL7 = """

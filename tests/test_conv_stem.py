@@ -12,7 +12,7 @@ import torch
 from export.to_onnx import export_graphs
 from models.engines.proof import graph_path
 from models.network.chex import Chex
-from models.network.image_encoder import convolutions
+from models.network.image_encoder import Residual, convolutions
 from models.training.runfile import read_run
 from tests.training import write_run
 
@@ -23,6 +23,21 @@ def test_a_stem_halves_the_picture_until_a_pixel_is_a_patch(patch: int, layers: 
 
     assert stem(torch.rand(3, 1, 64, 64)).shape == (3, 32, 64 // patch, 64 // patch)
     assert sum(isinstance(layer, torch.nn.Conv2d) for layer in stem) == layers
+
+
+def test_residual_blocks_change_nothing_before_they_learned() -> None:
+    torch.manual_seed(0)
+    stem = convolutions(32, patch=16, residual=True)
+    pixels = torch.randn(2, 1, 64, 64)
+
+    plain = torch.nn.Sequential(*(layer for layer in stem if not isinstance(layer, Residual)))
+
+    assert sum(isinstance(layer, Residual) for layer in stem) == 3
+    assert torch.equal(stem(pixels), plain(pixels))
+    for layer in stem:
+        if isinstance(layer, Residual):
+            torch.nn.init.constant_(layer.gain, 0.5)
+    assert not torch.allclose(stem(pixels), plain(pixels))
 
 
 def test_a_stem_keeps_the_picture_in_sight() -> None:

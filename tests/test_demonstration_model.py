@@ -35,7 +35,7 @@ def figures() -> Figures:
     return measured("phantoms:2900000:40")
 
 
-def measured(data: str, *, held_out: float | None = None) -> Figures:
+def measured(data: str, *, held_out: str | None = None) -> Figures:
     request = Request(
         model=MODEL, data=data, engine="torch", held_out=held_out, resamples=2, training_films=3, pictures=0
     )
@@ -84,7 +84,7 @@ def test_a_hint_of_a_side_is_followed(figures: Figures) -> None:
 
 
 def test_lungs_of_patients_unseen_in_training_are_found() -> None:
-    anatomy = measured(f"boxes:{material('data/lungs_640.jsonl')}", held_out=0.34)["anatomy"]
+    anatomy = measured(f"boxes:{material('data/lungs_640.jsonl')}", held_out="0.34")["anatomy"]
 
     assert anatomy["lungs"] > 0.8
 

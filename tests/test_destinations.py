@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,9 @@ from node.config import DicomDestination
 from node.deliver import destinations
 from node.deliver.dicom import ask_commitment, judge, judge_request
 from node.errors import DestinationDown, GiveUp, RetryLater
-from tests import films, peers
+from node.outputs import secondary_capture
+from node.outputs.document import save_bytes
+from tests import films, peers, samples
 from tests.committing import Committing
 
 
@@ -49,6 +52,17 @@ def test_an_object_arrives_as_it_lies_on_disk(archive: peers.ReceivingArchive, f
     (received,) = archive.kept
     assert received.calling_ae == "CHEX"
     assert received.dataset == films.thumbnail()
+
+
+def test_secondary_captures_arrive_as_they_were_drawn(archive: peers.ReceivingArchive) -> None:
+    picture = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
+    received_films = samples.received(samples.cr(1), picture=picture)
+    captures = secondary_capture.write(samples.report(samples.several()), received_films, samples.BERLIN)
+
+    for capture in captures:
+        destinations.deliver(save_bytes(capture), to(archive), calling_aet="CHEX")
+
+    assert [received.dataset for received in archive.kept] == captures
 
 
 def test_a_compressed_object_arrives_compressed(archive: peers.ReceivingArchive, chest_film_jpeg2000: Path) -> None:

@@ -198,6 +198,21 @@ def test_a_refused_class_or_commitment_names_the_setting(tmp_path: Path) -> None
     assert "storage_commitment" in checks[1].message
 
 
+def test_every_class_of_a_form_is_asked_for(tmp_path: Path) -> None:
+    archive = peers.ReceivingArchive()
+    archive.refuse_class(ComprehensiveSRStorage)
+    with archive:
+        forms, texts = (
+            (replace(to_archive(archive.port), outputs=outputs)) for outputs in (("sr3d",), ("text", "gsps"))
+        )
+        refused, accepted = asked(tmp_path, forms, texts)
+
+    assert refused.state is CheckState.FAULT
+    assert "Comprehensive SR Storage" in refused.message and "output sr3d" in refused.message
+    assert accepted.state is CheckState.OK
+    assert "Basic Text SR Storage" in accepted.message
+
+
 def test_an_archive_without_echo_is_a_note(tmp_path: Path) -> None:
     archive = peers.ReceivingArchive()
     archive.verify_nobody()

@@ -19,14 +19,16 @@ from models.errors import ModelError
 from models.evaluate import main
 from models.evaluation.boxes_file import read_films
 from models.evaluation.cases import Phantoms, shown, truth_of_phantom
-from models.evaluation.evaluated_model import EvaluatedModel, open_model
+from models.evaluation.evaluated_model import EvaluatedModel, open_model, side_of
 from models.evaluation.prompt_set import DEFAULT, read_questions
 from models.evaluation.request import TASKS, Ablation
 from models.manifest import read_manifest, write_manifest
 from models.phantoms import FINDINGS, parse_set, phantom
 from models.phantoms.__main__ import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
+from models.training.split import HeldOut
 from node.read import prompts
+from node.read.decoding import side_of_square
 
 MODEL = VOCABULARIES.parent
 QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
@@ -41,6 +43,10 @@ SCHEMA: list[tuple[str, str, type]] = [
     ("region_classification", "auroc_per_pair", float),
     ("report", "ce_micro_f1", float),
     ("report", "per_class", dict),
+    ("sentences", "withheld_share", float),
+    ("sentences", "replaced_by_rule", float),
+    ("sentences", "own_present_share", float),
+    ("sentences", "per_reason", dict),
     ("hints", "accuracy", float),
 ]
 
@@ -113,17 +119,18 @@ def test_every_task_is_measured_on_phantoms(run: Run, tmp_path: Path) -> None:
 def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{made_up(tmp_path)}")
 
-    assert list(tasks_of(document)) == ["anatomy", "report"]
+    assert list(tasks_of(document)) == ["anatomy", "report", "sentences", "films"]
     anatomy = tasks_of(document)["anatomy"]
     assert set(anatomy["per_region"]) == {"right lung", "left lung"}  # type: ignore[call-overload] # JSON
     assert anatomy["references"]["best_constant_box"]["miou"] == 1.0  # type: ignore[index] # JSON
     assert tasks_of(document)["report"]["films_with"]["edema"] == 2  # type: ignore[index] # JSON
+    assert set(tasks_of(document)["report"]["checked"]) >= {"ce_micro_f1"}  # type: ignore[call-overload] # JSON
 
 
 def test_task_all_means_every_task_that_the_films_are_good_for(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{made_up(tmp_path)}", "--task", "anatomy,all")
 
-    assert list(tasks_of(document)) == ["anatomy", "report"]
+    assert list(tasks_of(document)) == ["anatomy", "report", "sentences", "films"]
 
 
 def films_with_reports_only(folder: Path) -> Path:
@@ -143,7 +150,7 @@ def films_with_reports_only(folder: Path) -> Path:
 def test_films_with_only_reports_are_measured_by_report_labels(run: Run, tmp_path: Path) -> None:
     document = run("--data", f"boxes:{films_with_reports_only(tmp_path)}", "--task", "all", "--out", str(tmp_path))
 
-    assert list(tasks_of(document)) == ["report"]
+    assert list(tasks_of(document)) == ["report", "sentences"]
     figures = tasks_of(document)["report"]
     assert (figures["labeled_by_images"], figures["labeled_by_reports"]) == (0, 3)
     films_with = figures["films_with"]
@@ -153,6 +160,24 @@ def test_films_with_only_reports_are_measured_by_report_labels(run: Run, tmp_pat
         value = figures[key]
         assert isinstance(value, float) and 0 <= value <= 1, key
     assert "| films that got their labels from their reports | 3 |" in (tmp_path / "evaluation.md").read_text()
+
+
+def test_films_without_labels_are_measured_by_their_sentences(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bare.jsonl"
+    cv2.imwrite(str(tmp_path / "film.png"), np.full((64, 64), 90, dtype=np.uint8))
+    path.write_text('{"file": "film.png"}\n')
+
+    figures = tasks_of(run("--data", f"boxes:{path}", "--out", str(tmp_path)))
+
+    assert list(figures) == ["sentences"]
+    assert figures["sentences"]["by_default"]["present"] == 0  # type: ignore[index] # JSON
+    assert "| by default: sentences withheld |" in (tmp_path / "evaluation.md").read_text()
+
+
+def test_sides_are_those_of_the_node() -> None:
+    for x, width in np.random.default_rng(0).random((200, 2)):
+        expected = side_of_square(float(x), float(width))
+        assert side_of(float(x), float(width)) == (None if expected is None else str(expected))
 
 
 def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> None:
@@ -191,11 +216,11 @@ def test_only_held_out_patients_are_measured_where_asked(tmp_path: Path) -> None
     manifest = read_manifest(MODEL)
 
     # By the hashes of their names alone: p0 is part 524 of 1000, p1 is part 587 of 1000.
-    counts = {share: len(read_films(path, manifest, held_out=share)) for share in (0.555, 0.592)}
+    counts = {share: len(read_films(path, manifest, held_out=HeldOut(share=share))) for share in (0.555, 0.592)}
 
     assert counts == {0.555: 1, 0.592: 2}
     with pytest.raises(ModelError, match="no film of patients that were held out"):
-        read_films(path, manifest, held_out=0.001)
+        read_films(path, manifest, held_out=HeldOut(share=0.001))
 
 
 def test_gray_values_are_those_that_the_model_wants() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.domain import Box, Code, Evidence, Finding, FindingState, Prompt, PromptKind, PromptSet, ScoredBox, Side
+from node.domain import Box, Code, Evidence, Finding, FindingState, ScoredBox, Side
 from node.outputs import report_json
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read import findings
 from node.read.evidence import covered, locate
 from node.read.framing import Framing
@@ -23,6 +24,7 @@ ABDOMEN = Box(left=0, top=0, right=400, bottom=400)
 NODULE = Box(left=10, top=20, right=30, bottom=44)
 REGIONS = {"abdomen": ABDOMEN, "upper": UPPER, "lower": LOWER}
 
+ZONE = Code(value="281394001", scheme="SCT", meaning="Lower zone of lung")
 REGION_SIDES: dict[str, Side | None] = {"right_zone": Side.RIGHT, "left_zone": Side.LEFT, "mediastinum": None}
 EFFUSION = Prompt(
     key="effusion",
@@ -38,13 +40,18 @@ PROMPTS = PromptSet(
     sha256="ab" * 32,
     prompts=(
         EFFUSION,
-        *(Prompt(key=key, kind=PromptKind.REGION, phrases=(key,), side=side) for key, side in REGION_SIDES.items()),
+        *(
+            Prompt(key=key, kind=PromptKind.REGION, phrases=(key,), side=side, site=ZONE)
+            for key, side in REGION_SIDES.items()
+        ),
     ),
 )
 
 
-def found(*boxes: Box, regions: dict[str, Box], state: FindingState = FindingState.PRESENT) -> Finding:
-    """Make the finding of an effusion with these boxes, on a film of 100 x 100 pixels that tells its sides."""
+def found(
+    *boxes: Box, regions: dict[str, Box], state: FindingState = FindingState.PRESENT, sides_known: bool = True
+) -> Finding:
+    """Make the finding of an effusion with these boxes, on a film of 100 x 100 pixels."""
     answer = PathologyAnswer(
         prompt="effusion",
         probability=0.7,
@@ -58,7 +65,7 @@ def found(*boxes: Box, regions: dict[str, Box], state: FindingState = FindingSta
         source="1.2.3",
         framing=Framing(columns=100, rows=100, square=Box(left=0, top=0, right=100, bottom=100)),
         model=samples.MODEL,
-        sides_known=True,
+        sides_known=sides_known,
     )
     return finding
 
@@ -125,6 +132,38 @@ def test_a_finding_on_both_sides_has_the_zone_of_its_best_fit() -> None:
     assert finding.evidence == Evidence(zone="left_zone", extent=1.0)
 
 
+def test_each_box_has_the_zone_of_its_own_side() -> None:
+    right, left = Box(left=10, top=10, right=40, bottom=50), Box(left=60, top=10, right=90, bottom=50)
+
+    finding = found(right, left, regions={"right_zone": ABDOMEN, "left_zone": left})
+
+    assert [box.evidence for box in finding.boxes] == [
+        Evidence(zone="right_zone", extent=30 * 40 / 160000),
+        Evidence(zone="left_zone", extent=1.0),
+    ]
+
+
+@pytest.mark.parametrize(("sides_known", "side"), [(True, Side.RIGHT), (False, None)])
+def test_a_zone_has_codes_and_a_side_if_the_film_has_sides(sides_known: bool, side: Side | None) -> None:
+    finding = found(NODULE, regions={"right_zone": UPPER}, sides_known=sides_known)
+
+    [box] = finding.boxes
+    assert box.evidence is not None and finding.evidence is not None
+    assert (box.evidence.site, box.evidence.side) == (finding.evidence.site, finding.evidence.side) == (ZONE, side)
+
+
+def test_the_codes_of_a_zone_are_stored_with_a_reading() -> None:
+    shown = found(NODULE, regions={"right_zone": UPPER})
+    stored = json.loads(json.dumps(report_json.film_to_json(film(findings=(shown,)))))
+
+    [read] = report_json.film_from_json(stored).findings
+
+    assert read == shown
+    for evidence in (read.evidence, read.boxes[0].evidence):
+        assert evidence is not None
+        assert (evidence.site, evidence.side) == (ZONE, Side.RIGHT)
+
+
 @pytest.mark.parametrize("state", FindingState)
 def test_only_a_reported_finding_has_evidence(state: FindingState) -> None:
     finding = found(NODULE, regions={"mediastinum": UPPER}, state=state)
@@ -149,5 +188,7 @@ def test_a_film_that_was_stored_without_evidence_is_read_back() -> None:
     stored = json.loads(json.dumps(report_json.film_to_json(film(findings=(samples.finding(),)))))
     for finding in stored["findings"]:
         del finding["evidence"]
+        for box in finding["boxes"]:
+            del box["evidence"]
 
     assert report_json.film_from_json(stored).findings[0].evidence is None

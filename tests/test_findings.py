@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.domain import (
-    Box,
-    Code,
-    Finding,
-    FindingState,
-    GroundedSentence,
-    Prompt,
-    PromptKind,
-    PromptSet,
-    ScoredBox,
-    Side,
-)
+from node.domain import Box, Code, Finding, FindingState, GroundedSentence, ScoredBox, Side
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read import findings
 from node.read.framing import Framing
 from node.read.model import PathologyAnswer, Reading

@@ -16,6 +16,7 @@ from pydicom.datadict import tag_for_keyword
 from pydicom.uid import JPEG2000Lossless
 
 from node.errors import Undecodable
+from node.outputs.source import from_files
 from node.outputs.writers import WRITERS, make_report, write_objects
 from node.read import prompts
 from node.read.film import answer_film
@@ -61,8 +62,9 @@ def ends_well(content: bytes) -> bool:
                 prompts=PROMPTS,
                 created_at=datetime.now(UTC),
             )
-            sources = {answered.film.source: answered.dataset}
-            return bool(write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=WRITERS))
+            uid = answered.film.source
+            sources = from_files({uid: answered.dataset}, {uid: path})
+            return bool(list(write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=tuple(WRITERS))))
         return answered.reason is not None
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
-from node.domain import Film, FindingState, OutputObject, Report
+from node.domain import Code, Film, FindingState, OutputObject, Report
 from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
 from node.outputs import impression, oru
@@ -133,6 +133,25 @@ def test_what_nobody_measured_is_to_be_reviewed() -> None:
         "99CHEX",
     )
     assert coded.text(5, 9).startswith("To be reviewed, not calibrated")
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "flag"),
+    [
+        (samples.PNEUMOTHORAX, FindingState.PRESENT, "AA"),
+        (samples.EFFUSION, FindingState.PRESENT, "A"),
+        (samples.DEVICES, FindingState.PRESENT, ""),
+        (samples.PNEUMOTHORAX, FindingState.INDETERMINATE, ""),
+        (samples.PNEUMOTHORAX, FindingState.UNCALIBRATED, ""),
+        (samples.PNEUMOTHORAX, FindingState.ABSENT, ""),
+    ],
+)
+def test_only_the_state_of_a_present_finding_is_flagged(code: Code, state: FindingState, flag: str) -> None:
+    whole = message(samples.film(findings=(samples.finding(code, state=state),)))
+
+    flags = [(segment.text(2), segment.text(8)) for segment in whole.named("OBX")]
+    assert [found for kind, found in flags if kind == "CWE"] == [flag]
+    assert {found for kind, found in flags if kind != "CWE"} == {""}
 
 
 def test_an_absent_finding_never_reads_as_normal() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.domain import Box
-from node.outputs.label_placement import place
+from node.outputs.label_placement import Ground, place
 
 Size = tuple[float, float]
 
@@ -46,13 +48,15 @@ def pictures(draw: st.DrawFn) -> tuple[list[Box], list[Size], float, float]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(pictures())
+@given(pictures(), st.none() | st.integers(0, 1000))
 def test_no_label_covers_another_one_if_there_is_room_for_all(
-    picture: tuple[list[Box], list[Size], float, float],
+    picture: tuple[list[Box], list[Size], float, float], seed: int | None
 ) -> None:
     boxes, sizes, columns, rows = picture
+    shape = (math.ceil(rows), math.ceil(columns))
+    ground = None if seed is None else Ground(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
-    places = place(boxes, sizes, columns=columns, rows=rows)
+    places = place(boxes, sizes, columns=columns, rows=rows, ground=ground)
 
     assert overlaps(places) == []
     for label, (width, height) in zip(places, sizes, strict=True):
@@ -110,3 +114,37 @@ def test_labels_of_coinciding_boxes_stand_one_below_the_other() -> None:
 
     assert [where.top for where in places] == [80, 100, 120, 140]
     assert {where.left for where in places} == {100}
+
+
+@pytest.mark.parametrize("shape", [(40, 60), (700, 900)])
+def test_brightness_is_that_of_the_picture_below_a_place(shape: tuple[int, int]) -> None:
+    rows, columns = shape
+    picture = np.zeros(shape, np.uint8)
+    picture[: rows // 2] = 255
+    places = np.array(
+        [(0, 0, columns, rows), (0, 0, columns, rows / 2), (2, rows / 2 + 3, 9, rows), (columns - 0.5, 0, columns, 0.5)]
+    )
+
+    assert Ground(picture).brightness(places) == pytest.approx([0.5, 1, 0, 1], abs=0.02)
+
+
+def test_a_label_stands_on_the_dark_side_of_its_box() -> None:
+    box = Box(left=400, top=400, right=600, bottom=500)
+    for dark, expected in ((slice(300, 400), 380), (slice(500, 600), 500)):
+        picture = np.full((1000, 1000), 250, np.uint8)
+        picture[dark] = 30
+
+        [label] = place([box], [(150, 20)], columns=1000, rows=1000, ground=Ground(picture))
+
+        assert label.top == pytest.approx(expected, abs=20)
+        assert box.left <= label.left and label.right <= box.right
+
+
+def test_a_label_does_not_go_far_for_a_little_darkness() -> None:
+    box = Box(left=400, top=400, right=600, bottom=500)
+    picture = np.full((1000, 1000), 120, np.uint8)
+    picture[:100] = 100
+
+    [label] = place([box], [(150, 20)], columns=1000, rows=1000, ground=Ground(picture))
+
+    assert label.bottom == 400 or label.top == 500

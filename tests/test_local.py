@@ -16,9 +16,11 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import read_files
+from node.config import DEFAULT_OUTPUTS
 from node.dicom.film_header import only_evidence
-from node.domain import Box, JsonObject, PromptSet
+from node.domain import Box, JsonObject
 from node.errors import InputError
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import FilmQuestion, Reading
@@ -28,12 +30,11 @@ from tests.fakes import ScriptedReader
 PROMPTS = prompts.load("chexpert14")
 
 
-def read(out: Path, *paths: Path, version: str = "1") -> list[JsonObject]:
+def read(out: Path, *paths: Path, version: str = "1", kinds: tuple[str, ...] = DEFAULT_OUTPUTS) -> list[JsonObject]:
     studies = read_files.collect(paths)
     read_files.check_folder(out)
-    return list(
-        read_files.read(studies, out, reader=ScriptedReader(version), prompts=PROMPTS, zone=ZoneInfo("Europe/Berlin"))
-    )
+    reader, zone = ScriptedReader(version), ZoneInfo("Europe/Berlin")
+    return list(read_files.read(studies, out, reader=reader, prompts=PROMPTS, zone=zone, kinds=kinds))
 
 
 def saved(folder: Path, name: str, film: Dataset) -> Path:
@@ -56,6 +57,25 @@ def test_a_study_becomes_a_folder_with_everything_in_it(tmp_path: Path) -> None:
     assert json.loads((folder / "report.json").read_text(encoding="utf-8")) == report
     assert report["version"] == 1
     assert report["outputs"] == ["sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
+
+
+def test_captures_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    film, lateral = films.thumbnail(), films.as_another(films.lateral(), "lateral")
+    paths = [saved(tmp_path / "in", "film", film), saved(tmp_path / "in", "lateral", lateral)]
+
+    (report,) = read(tmp_path / "out", *paths, kinds=("sc",))
+
+    uid, other = film.SOPInstanceUID, lateral.SOPInstanceUID
+    assert sorted(json.loads(json.dumps(report))["outputs"]) == sorted(
+        [f"{uid}.sc.dcm", f"{uid}.sc2.dcm", f"{other}.sc2.dcm", f"{uid}.overlay.png"]
+    )
+    folder = tmp_path / "out" / film.StudyInstanceUID
+    drawn, page = (dcmread(folder / f"{uid}.{name}.dcm") for name in ("sc", "sc2"))
+    assert (drawn.InstanceNumber, page.InstanceNumber) == (1, 2)
+    assert np.array_equal(drawn.pixel_array, np.asarray(Image.open(folder / f"{uid}.overlay.png")))
+    (again,) = read(tmp_path / "out", *paths)
+    assert not list(folder.glob("*.sc*.dcm"))
+    assert "study.sr.dcm" in json.loads(json.dumps(again))["outputs"]
 
 
 def test_the_report_ties_findings_to_sentences_and_boxes(tmp_path: Path) -> None:
@@ -122,6 +142,28 @@ def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
     read(tmp_path / "out", paths[0])
     assert not list(folder.glob("*.sr.dcm"))
     assert (folder / "sr.dcm").exists()
+
+
+def test_a_folder_may_have_reports_in_any_form(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    uids = sorted(films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("a", "b"))
+    (single,) = read(tmp_path / "one", paths[0], kinds=("sr3d", "text"))
+
+    (report,) = read(tmp_path / "out", *paths, kinds=("sr3d", "text"))
+
+    names = [
+        *(f"{uid}.sr3d.dcm" for uid in uids),
+        "study.sr.dcm",
+        *(f"{uid}.text.dcm" for uid in uids),
+        "study.text.dcm",
+    ]
+    assert json.loads(json.dumps(single))["outputs"][:2] == ["sr3d.dcm", "text.dcm"]
+    assert json.loads(json.dumps(report))["outputs"][:6] == names
+    read(tmp_path / "out", *paths)
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    assert sorted(path.name for path in folder.glob("*.dcm") if "gsps" not in path.name) == sorted(
+        [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
+    )
 
 
 def test_reading_again_changes_no_byte_of_an_object(tmp_path: Path) -> None:

@@ -13,17 +13,18 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import read_files
-from node.domain import Box, Film, FindingState, GroundedSentence, PromptKind
+from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
 from node.outputs.document import save_bytes
 from node.outputs.report_json import film_from_json, film_to_json, report_to_json
 from node.outputs.sr import report as sr
+from node.prompt_set import PromptKind
 from node.read import findings, prompts
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import FilmQuestion, open_reader
 from tests import samples, validators
-from tests.samples import BERLIN, absent, cr, film, finding, report, sources
+from tests.samples import BERLIN, absent, cr, film, finding, received, report, sources
 
 PROMPTS = prompts.load("chexpert14")
 DENIAL = GroundedSentence(text="No pneumothorax.", prompt="pneumothorax", score=0.2, boxes=())
@@ -67,7 +68,7 @@ def test_the_network_says_where_what_it_reports_lies(phantom_model: Path, pictur
     reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="any")
     framing = Framing(columns=260, rows=300, square=Box(left=0, top=20, right=260, bottom=280))
     pixels = np.asarray(Image.open(picture))
-    image = Radiograph(gray=pixels.astype(np.float32) / np.float32(255), picture=pixels, framing=framing)
+    image = Radiograph(gray=pixels.astype(np.float32) / np.float32(255), framing=framing)
 
     reading = reader.read(image, PROMPTS)
     found = findings.find(reading, PROMPTS, source="1.2.3", framing=framing, model=reader.identity, sides_known=False)
@@ -109,7 +110,7 @@ def test_the_report_of_an_absent_finding_refers_to_the_film() -> None:
 def test_every_other_output_stands_what_has_no_box() -> None:
     of = report(denying())
 
-    [state] = gsps.write(of, sources(cr(1)), BERLIN)
+    [state] = gsps.write(of, received(cr(1)), BERLIN)
     text = report_txt.render(of)
     found = json.loads(json.dumps(report_to_json(of, [])))["films"][0]
 

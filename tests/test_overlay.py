@@ -6,20 +6,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from node.domain import Box, Film, FindingState, Side
 from node.outputs import impression, overlay
 from tests import samples
+from tests.drawn_texts import DrawnTexts
 from tests.samples import EDEMA, absent, film, finding
 
 GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 
 
+def film_part(image: Image.Image) -> np.ndarray:
+    """Return the part of a drawn picture that is the film, which is gray at its left edge: [row, column, color]."""
+    pixels = np.asarray(image)
+    rows = np.flatnonzero((pixels[:, 0] == GRAY[0, 0]).all(axis=1))
+    return pixels[rows.min() : rows.max() + 1]
+
+
 def colored(image: Image.Image) -> np.ndarray:
-    """Return where a picture is not gray: [row, column]."""
-    pixels = np.asarray(image).astype(int)
-    return np.asarray(np.ptp(pixels, axis=2) > 40)
+    """Return where the film of a drawn picture is not gray: [row, column]."""
+    return np.asarray(np.ptp(film_part(image).astype(int), axis=2) > 40)
 
 
 def test_a_large_film_is_shrunk_and_its_boxes_with_it() -> None:
@@ -27,7 +34,7 @@ def test_a_large_film_is_shrunk_and_its_boxes_with_it() -> None:
 
     image = overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),)))
 
-    assert max(image.size) == overlay.LONGEST_SIDE
+    assert film_part(image).shape[1] == overlay.LONGEST_SIDE
     scale = overlay.LONGEST_SIDE / samples.COLUMNS
     row = colored(image)[round(1200 * scale)]
     found = np.flatnonzero(row[round(900 * scale) : round(1700 * scale)]) + round(900 * scale)
@@ -52,11 +59,11 @@ def test_an_indeterminate_box_is_dashed_in_another_color() -> None:
     scale = overlay.LONGEST_SIDE / samples.COLUMNS
     column, rows = round(600 * scale) + 1, slice(round(500 * scale), round(1300 * scale))
 
-    present = np.asarray(overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),))))
+    present = film_part(overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),))))
     doubtful = overlay.draw(GRAY, film(findings=(finding(boxes=(box,), state=FindingState.INDETERMINATE),)))
 
     assert 0.3 < colored(doubtful)[rows, column].mean() < 0.7
-    assert tuple(present[rows.start, column]) not in set(map(tuple, np.asarray(doubtful)[rows, column]))
+    assert tuple(present[rows.start, column]) not in set(map(tuple, film_part(doubtful)[rows, column]))
 
 
 def test_absent_findings_are_not_drawn() -> None:
@@ -67,22 +74,56 @@ def test_absent_findings_are_not_drawn() -> None:
     assert np.array_equal(drawn, without)
 
 
-def test_the_impression_is_written_below_the_film(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_impression_is_written_above_the_film(monkeypatch: pytest.MonkeyPatch) -> None:
     of = film(findings=(finding(), finding(EDEMA, state=FindingState.UNCALIBRATED, side=Side.BILATERAL)))
-    written: list[str] = []
-    whole = ImageDraw.ImageDraw.text
+    written = DrawnTexts(monkeypatch)
 
-    def text(canvas: ImageDraw.ImageDraw, xy: tuple[float, float], value: str, **style: object) -> None:
-        written.append(value)
-        whole(canvas, xy, value, **style)  # type: ignore[arg-type]  # handed through as it came
-
-    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
     overlay.draw(GRAY, of)
 
-    assert "Right pleural effusion 83 %" in written  # the label of the box
-    caption = written[written.index("AI RESEARCH - NOT FOR DIAGNOSIS") + 1 :]
-    assert caption[:2] == impression.of_film(of)[:2]
-    assert "yellow dashes: to be reviewed" in caption[-1]
+    assert "Right pleural effusion 83 %" in written.lines  # the label of the box
+    above = written.lines[written.lines.index("AI RESEARCH - NOT FOR DIAGNOSIS") + 1 :]
+    assert above[:2] == impression.of_film(of)[:2]
+    assert "yellow dashes: to be reviewed" in above[-1]
+    assert written.cut_off() == []
+
+
+def test_only_boxes_and_their_labels_cover_the_film() -> None:
+    whole = Box(left=0, top=0, right=samples.COLUMNS, bottom=samples.ROWS)
+    image = overlay.draw(GRAY, replace(film(findings=(absent(),)), analyzed=whole))
+
+    pixels = np.asarray(image)
+    gray = (pixels == GRAY[0, 0]).all(axis=2)
+    scaled = round(samples.ROWS * overlay.LONGEST_SIDE / samples.COLUMNS)
+    assert gray[:, 700].sum() >= scaled - 8  # but for the dashes of the square
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(200, 900), (700, 2100), (2100, 300), (90, 90)])
+def test_no_text_is_cut_off(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Box(left=0, top=0, right=columns, bottom=rows)
+    long = replace(EDEMA, meaning="Enlarged cardiomediastinum or another finding with a long name")
+    found = (finding(boxes=(whole,)), finding(long, boxes=(whole,), state=FindingState.UNCALIBRATED))
+    written = DrawnTexts(monkeypatch)
+
+    of = replace(film(findings=found), columns=columns, rows=rows, analyzed=whole)
+    overlay.draw(np.zeros((rows, columns), np.uint8), of)
+
+    assert written.cut_off() == []
+
+
+def test_pixels_that_are_not_square_become_square() -> None:
+    box = Box(left=600, top=400, right=1400, bottom=800)
+
+    of = film(findings=(finding(boxes=(box,)),))
+
+    plain, tall = (overlay.draw(GRAY, of, shape=shape) for shape in ((1, 1), (2, 1)))
+
+    def ratio(image: Image.Image) -> float:
+        pixels = film_part(image)
+        return float(pixels.shape[0] / pixels.shape[1])
+
+    assert ratio(plain) == pytest.approx(samples.ROWS / samples.COLUMNS, rel=0.01)
+    assert ratio(tall) == pytest.approx(2 * samples.ROWS / samples.COLUMNS, rel=0.01)
+    assert max(film_part(tall).shape) <= overlay.LONGEST_SIDE
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(1, 1), (32, 48), (3, 900), (4000, 20)])

@@ -13,7 +13,7 @@ from models.network.chex import Chex
 from models.random_weights import DEFAULT_SEED, main
 from models.reading.answers import FilmReading, ReaderPrompt
 from models.reading.reader import ChexReader, open_reader
-from node.domain import PromptKind
+from node.prompt_set import PromptKind
 from node.read import decoding, prompts
 
 

@@ -110,7 +110,7 @@ def test_without_a_judged_prompt_every_region_keeps_its_sentence() -> None:
 
 def test_a_reading_points_to_the_kept_one_of_two_duplicates() -> None:
     scores = np.array([[0.2, 0.1, 0.1], [0.9, 0.1, 0.1], [0.3, 0.1, 0.1]], dtype=np.float32)
-    engine = ScriptedEngine([0.8, 0.8, 0.8], ["Same", "Alike", "Other"], scores, {"Same": 2, "Alike": 2, "Other": 3})
+    engine = ScriptedEngine([0.8, 0.8, 0.55], ["Same", "Alike", "Other"], scores, {"Same": 2, "Alike": 2, "Other": 3})
 
     reading = _read(engine, EDEMA, FRACTURE, NORMAL)
 
@@ -120,6 +120,20 @@ def test_a_reading_points_to_the_kept_one_of_two_duplicates() -> None:
     ]
     assert [prompt.sentence for prompt in reading.prompts] == [0, 0, 1]
     assert reading.prompts[0].state == "present"
+
+
+def test_no_chain_of_duplicates_gives_a_finding_other_words() -> None:
+    # The words of the finding stand for a region too, and those of this region are like those of another one.
+    own, other = "There is edema.", "There is mild edema."
+    scores = np.array([[0.6, 0, 0], [0.7, 0, 0], [0.9, 0, 0]], dtype=np.float32)
+    everywhere = np.full((3, 3, 4), 0.5, dtype=np.float32)
+    engine = ScriptedEngine([0.8] * 3, [own, own, other], scores, {own: 2, other: 2}, boxes=everywhere)
+    reader = reader_of(engine)
+    reader.checked = True
+
+    reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, LEFT, RIGHT])
+
+    assert reading.sentences[reading.prompts[0].sentence or 0].text == own
 
 
 def test_a_skipped_region_does_not_shift_prompts_and_boxes() -> None:

@@ -66,6 +66,7 @@ _findings = st.builds(
     boxes=_tuples(st.builds(FindingBox, box=_boxes(), score=_score, tracking_uid=_words, side=_sides)),
     sentence=st.none() | st.integers(0, 9),
     evidence=st.none() | st.builds(Evidence, zone=st.none() | _words, extent=_score),
+    contradiction=st.none() | st.sampled_from(list(wording.CONTRADICTIONS)),
 )
 _films = st.builds(
     Film,
@@ -147,7 +148,7 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
     assert read["findings"]
     for found in read["findings"]:
         assert found.keys() == {
-            *("prompt", "code", "laterality", "probability", "state", "sentence", "boxes", "evidence")
+            *("prompt", "code", "laterality", "probability", "state", "reason", "sentence", "boxes", "evidence")
         }
         assert all(box.keys() == {"box", "score", "tracking_uid"} for box in found["boxes"])
     for sentence in read["sentences"]:

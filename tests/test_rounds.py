@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 from dbos import DBOSClient
@@ -16,20 +15,20 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
-from node.config import DicomDestination, StudySettings
-from node.domain import Delivery, PromptSet
+from node.config import DEFAULT_OUTPUTS, DicomDestination, StudySettings
+from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.writers import WRITERS
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool
-from tests import films, peers
+from tests import films, peers, senders
 from tests.fakes import ScriptedReader
 from tests.service import Service, settings_for
 
@@ -132,11 +131,11 @@ class CountingReader(ScriptedReader):
 class Bench:
     """The rounds of one study, step by step; every bench on one folder is another run of the node."""
 
-    def __init__(self, folder: Path, *archives: str) -> None:
+    def __init__(self, folder: Path, *archives: str, outputs: tuple[str, ...] = DEFAULT_OUTPUTS) -> None:
         self.spool, self.reader = Spool(folder), CountingReader()
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         destinations = [
-            DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104)
+            DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104, outputs=outputs)
             for name in archives or ("archive",)
         ]
         self.steps = Steps(
@@ -146,7 +145,7 @@ class Bench:
                 reader=self.reader,
                 prompts=prompts.load("chexpert14"),
                 zone=ZoneInfo("UTC"),
-                kinds=tuple(WRITERS),
+                kinds=outputs,
             ),
             ledger=self.ledger,
             metrics=Metrics(),
@@ -159,14 +158,8 @@ class Bench:
 
     def round(self, *, is_sent: bool = True) -> list[Delivery]:
         """Read what is new; what is to be delivered, and is delivered, or waits."""
-        plan = self.steps.plan(STUDY)
-        assert plan is not None
-        outcomes = [self.steps.read(STUDY, file) for file in cast(list[str], plan["files"])]
-        written = self.steps.write(plan)
-        assert written is not None
-        self.steps.finish(plan, cast(list[str], outcomes), written)
-        by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
-        deliveries = [Delivery(**fields) for several in by_destination.values() for fields in several]
+        by_destination = senders.run_round(self.steps, STUDY)
+        deliveries = [delivery for several in by_destination.values() for delivery in several]
         for delivery in deliveries if is_sent else ():
             self.ledger.set_sent(delivery, attempts=1)
         return deliveries
@@ -192,6 +185,24 @@ def test_only_the_late_film_is_read_even_after_a_restart(tmp_path: Path) -> None
     reports = [first.objects(several, "sr")[-1] for several in deliveries]
     assert "PredecessorDocumentsSequence" not in reports[1]
     assert predecessor(reports[2]) == reports[1].SOPInstanceUID
+
+
+def test_captures_of_a_film_are_made_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, outputs=("sc",))
+    bench.receive(film("first"))
+    first = bench.round()
+    bench.receive(film("late"))
+
+    second = bench.round()
+
+    assert bench.reader.count == 2  # to draw a film is not to read it again
+    assert [delivery.kind for delivery in (*first, *second)] == ["sc"] * 4
+    sources = {
+        str(dataset.SourceImageSequence[0].ReferencedSOPInstanceUID)
+        for several in (first, second)
+        for dataset in bench.objects(several, "sc")
+    }
+    assert sources == {film(name).SOPInstanceUID for name in ("first", "late")}
 
 
 def test_a_late_film_does_not_resend_results_that_still_wait(tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ from pydicom.dataset import Dataset
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Box, Code, FindingState, GroundedSentence, Reason, Side
+from node.domain import Box, FindingState, GroundedSentence, Reason
 from node.outputs import impression, wording
 from node.outputs.document import film_of
 from node.outputs.sr import report as sr
-from node.outputs.sr.findings import probability_name
-from node.read import prompts
 from tests import samples, validators
 from tests.documents import (
     CONTAINED_TEXT,
@@ -45,9 +43,10 @@ def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
 
 
 def test_the_templates_hold_in_pixelmed() -> None:
-    forms = [form_of(form) for form in ("several", "to be reviewed", "none", "study")]
+    forms = [form_of(form) for form in ("to be reviewed", "none", "study")]
+    forms += [form_of("several", kind=kind) for kind in ("sr3d", "text")]
 
-    assert validators.pixelmed(forms) == [[], [], [], []]
+    assert validators.pixelmed(forms) == [[], [], [], [], []]
 
 
 def test_every_reported_box_has_a_group_of_its_own() -> None:
@@ -76,39 +75,6 @@ def test_every_reported_box_has_a_group_of_its_own() -> None:
     assert [contents(group, "111030")[0].GraphicType for group in found] == ["POLYLINE"] * 4
 
 
-def test_a_numbers_name_tells_the_finding_and_if_to_review_it() -> None:
-    names = [number.ConceptNameCodeSequence[0] for group in groups(written(SEVERAL)) for number in numbers(group)]
-
-    assert [(name.CodeValue, name.CodingSchemeDesignator, name.CodeMeaning) for name in names] == [
-        ("P60046008", "99CHEX", "Pleural effusion, AI probability"),
-        ("R19242006", "99CHEX", "Pulmonary edema, review, AI probability"),
-        ("R19242006", "99CHEX", "Pulmonary edema, review, AI probability"),
-        ("PSUPPORT_DEVICES", "99CHEX", "Support devices, AI probability"),
-    ]
-
-
-@pytest.mark.parametrize("state", [FindingState.PRESENT, FindingState.INDETERMINATE])
-def test_the_names_of_all_numbers_of_the_set_fit_and_differ(state: FindingState) -> None:
-    findings = [prompt.finding for prompt in prompts.load("chexpert14").prompts if prompt.finding]
-
-    names = [probability_name(finding(code, state=state)) for code in findings]
-
-    assert all(len(name.value) <= 16 and len(name.meaning) <= 64 for name in names)
-    assert len({name.value for name in names}) == len({name.meaning for name in names}) == len(findings)
-
-
-def test_the_longest_code_of_a_prompt_set_can_be_reported() -> None:
-    long = Code(value="W" * 16, scheme="99SITE", meaning="M" * 64)
-
-    dataset = written(report(film(findings=(finding(long, state=FindingState.INDETERMINATE),))))
-
-    [number] = numbers(groups(dataset)[0])
-    assert number.ConceptNameCodeSequence[0].LongCodeValue == "R" + "W" * 16
-    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith("M, review, AI probability")
-    assert validators.dciodvfy(dataset) == []
-    assert validators.dsrdump(dataset) == []
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_items_of_a_group_stand_apart(form: str) -> None:
     containers = [item for item in everything(form_of(form)) if item.ValueType == "CONTAINER"]
@@ -123,25 +89,6 @@ def test_a_box_is_a_closed_line_clockwise_from_the_top_left() -> None:
 
     assert list(region.GraphicData) == [150.25, 900.5, 700.125, 900.5, 700.125, 1700, 150.25, 1700, 150.25, 900.5]
     assert region.ContentSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
-
-
-def test_a_side_stands_with_the_site_unless_it_is_unknown() -> None:
-    effusion, edema, _, devices = groups(written(SEVERAL))
-
-    [site] = contents(effusion, "363698007")
-    assert contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Right"
-    assert "ContentSequence" not in contents(edema, "363698007")[0]
-    assert contents(devices, "363698007") == []
-
-
-def test_the_side_of_a_box_comes_before_the_side_of_its_finding() -> None:
-    bilateral = finding(side=Side.BILATERAL)
-    left = replace(bilateral.boxes[0], side=Side.LEFT)
-
-    [group] = groups(written(report(film(findings=(replace(bilateral, boxes=(left,)),)))))
-
-    [site] = contents(group, "363698007")
-    assert contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Left"
 
 
 def test_absent_findings_are_codes_at_the_root_and_never_numbers() -> None:
@@ -241,6 +188,17 @@ def test_the_analyzed_part_follows_and_the_versions_come_last() -> None:
     assert "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels" in about.TextValue
     assert "The rest of the film was not analyzed." in about.TextValue
     assert "does not state view" in about.TextValue
+
+
+@pytest.mark.parametrize(("modality", "expected"), [("CR", "CR"), ("DX", "DX"), ("RG", "RG"), ("", "RG")])
+def test_the_modality_is_one_that_acquires(modality: str, expected: str) -> None:
+    header = cr(1)
+    header.Modality = modality
+
+    dataset = written(ONE, header)
+
+    [answer] = [item for item in everything(dataset) if item.ConceptNameCodeSequence[0].CodeValue == "121139"]
+    assert answer.ConceptCodeSequence[0].CodeValue == expected
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -11,7 +11,7 @@ from node.dicom.film_header import parse_header
 from node.domain import Film, OutputObject, Reason
 from node.outputs import wording
 from node.outputs.document import film_of, save_bytes
-from node.outputs.sr import report as sr
+from node.outputs.sr.forms import COMPREHENSIVE
 from tests import samples, validators
 from tests.documents import MIXED, all_written, contents, evidence, groups, said
 from tests.samples import absent, bare, cr, film, report, several, unread
@@ -71,7 +71,7 @@ def test_the_studys_report_has_every_impression_and_reason() -> None:
 def earlier(uid: str, film: str = "") -> OutputObject:
     """Name a report of an earlier round."""
     return OutputObject(
-        kind="sr", study_uid=samples.STUDY, sop_class_uid=sr.SOP_CLASS, sop_instance_uid=uid,
+        kind="sr", study_uid=samples.STUDY, sop_class_uid=COMPREHENSIVE.sop_class, sop_instance_uid=uid,
         series_instance_uid=f"{uid}.1", film=film,
     )  # fmt: skip
 

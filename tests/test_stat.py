@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.config import DEFAULT_OUTPUTS
 from node.hl7.order import Order, Priority
 from node.orders.store import OrderStore
-from node.outputs.writers import WRITERS
 from node.pipeline import Pipeline, Waiting, queue_place
 from node.read import prompts
 from node.store.rounds import RoundMark
@@ -77,7 +77,7 @@ class Bench:
             reader=ScriptedReader(),
             prompts=prompts.load("chexpert14"),
             zone=ZoneInfo("UTC"),
-            kinds=tuple(WRITERS),
+            kinds=DEFAULT_OUTPUTS,
         )
 
     def keep(self, name: str, *, arrived: datetime = ARRIVED) -> str:

@@ -12,15 +12,14 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node.config import DicomDestination
+from node.config import DEFAULT_OUTPUTS, DicomDestination
 from node.deliver.delivery import StepResult
-from node.domain import PromptSet
 from node.errors import GpuLost
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.writers import WRITERS
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
@@ -68,7 +67,7 @@ class Bench:
             reader=reader or ScriptedReader(),
             prompts=prompts.load("chexpert14"),
             zone=ZoneInfo("UTC"),
-            kinds=tuple(WRITERS),
+            kinds=DEFAULT_OUTPUTS,
         )
         archive = DicomDestination(name="archive", ae_title="ARCHIVE", host=peers.LOOPBACK, port=104)
         return Steps(

@@ -12,7 +12,7 @@ from models.checkpoint.weights import load_network
 from models.engines import Engine, open_engine, samples
 from models.engines.comparison import compare
 from models.manifest import NetworkSizes, read_manifest
-from tests.engine_checks import assert_well_formed_sentences, features, read_more_films_than_a_part
+from tests.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
 from tests.fake_gpu import FakeGpu
 
 
@@ -46,7 +46,7 @@ def test_sentences_are_those_of_the_cpu(phantom_model: Path, engine: Engine, siz
 def test_sentences_are_well_formed_in_float16(phantom_model: Path, sizes: NetworkSizes) -> None:
     engine = open_engine(phantom_model, engine="torch-cuda", precision="float16", gpu=FakeGpu())
 
-    assert_well_formed_sentences(engine, sizes, count=2)
+    write_well_formed_sentences(engine, sizes, count=2)
 
 
 def test_the_network_makes_no_tensor_on_another_device(phantom_model: Path, sizes: NetworkSizes) -> None:

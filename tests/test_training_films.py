@@ -18,11 +18,13 @@ from models.phantoms.picture import phantom
 from models.training.augment import augment, draw_map, mirror, move, move_boxes
 from models.training.batch import collate
 from models.training.catalog import catalog_of, exchange_sides
-from models.training.films import TrainingFilm, find_films, is_held_out, read_films
+from models.training.films import TrainingFilm, find_films, patient_of, read_films
 from models.training.labels import FilmLabels, Line, labels_of, line_of
 from models.training.random_streams import film_numbers, stream
 from models.training.runfile import FilmSource
+from models.training.split import HeldOut, read_held_out
 from models.training.stages import Augmentation, Drawing
+from tests.material import material
 
 CATALOG = catalog_of(["chexpert"])
 CLASSES = [entry.name for entry in CATALOG.classes]
@@ -260,10 +262,51 @@ def test_a_box_around_both_lungs_is_of_no_single_region(tmp_path: Path) -> None:
 
 
 def test_a_patient_is_on_one_side_of_the_split() -> None:
-    held = {name for name in map(str, range(3000)) if is_held_out(name, 1 / 3)}
+    third, half = HeldOut(share=1 / 3), HeldOut(share=0.5)
+    held = {name for name in map(str, range(3000)) if name in third}
 
     assert 900 < len(held) < 1100
-    assert {name for name in map(str, range(3000)) if is_held_out(name, 0.5)} > held
+    assert {name for name in map(str, range(3000)) if name in half} > held
+
+
+def test_patients_may_be_held_out_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "held.txt").write_text("# chosen by hand\n007\n\n  p 1  # and why\n")
+
+    held = read_held_out(str(tmp_path / "held.txt"))
+
+    assert held.named == {"007", "p 1"}
+    assert "007" in held and "008" not in held
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0", "above 0"),
+        ("1.5", "at most 1"),
+        ("nan", "above 0"),
+        ("away.txt", "cannot be read"),
+        ("empty.txt", "names no patient"),
+    ],
+)
+def test_a_split_that_says_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("# nobody\n")
+
+    with pytest.raises(ModelError, match=complaint):
+        read_held_out(text)
+
+
+@pytest.mark.parametrize("source", ["nih_512", "lungs_640"])
+def test_the_validation_patients_are_two_fifths(source: str) -> None:
+    films = [json.loads(line) for line in material(f"data/{source}.jsonl").read_text().splitlines()]
+    patients = {patient_of(film) for film in films}
+
+    held = read_held_out(f"models/training/validation/{source}.txt").named
+
+    assert held < patients
+    assert len(held) / len(patients) == pytest.approx(0.4, abs=0.01)
 
 
 BAD_LABEL = "no catalog has the label 'Efusion'; did you mean 'Effusion'\\?"

@@ -13,6 +13,8 @@ from torch.nn import functional
 from models.errors import ModelError
 from models.network.attention import DecoderLayer
 from models.network.chex import Chex
+from models.network.token_table import TokenTable
+from models.reading.tokenizers import VOCABULARIES, PromptTokenizer
 from models.training.catalog import catalog_of
 from models.training.noise import disturbed
 from models.training.objectives import coverage
@@ -22,8 +24,7 @@ from models.training.runfile import Run, read_run
 from models.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.training.stages import Noise
 from models.training.store import Library, open_library
-from models.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, build_model
-from models.training.vocabulary import all_words, seen_words
+from models.training.trained_model import TrainedModel, build_model
 from tests.training import STAGES, stocked, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -172,39 +173,42 @@ def test_a_dropped_branch_is_dropped_for_a_whole_film(run: Run, library: Library
 
 def test_one_embedding_for_all_unseen_tokens_is_exact() -> None:
     torch.manual_seed(0)
-    total, width = 50, 8
-    words = seen_words(total, [3, 17, 49])
-    short, hidden = torch.randn(words.size, width), torch.randn(6, width)
-    wanted = torch.tensor([3, 17, 49, 3, 17, 49])
+    table = TokenTable(50, 8, own=[3, 17, 49])
+    hidden, wanted = torch.randn(6, 8), torch.tensor([3, 17, 49, 3, 17, 49])
 
-    cut = functional.cross_entropy(words.weigh(hidden @ short.T), torch.from_numpy(words.numbers)[wanted])
+    cut = functional.cross_entropy(table.weighed(table.logits(hidden)), table.rows_of(wanted))
 
-    whole = functional.cross_entropy(hidden @ words.spread(short).T, wanted)
+    whole = functional.cross_entropy(hidden @ table(torch.arange(50)).T, wanted)
     assert cut.item() == pytest.approx(whole.item(), rel=1e-6)
-    assert (words.size, words.shared) == (4, 47)
-    assert words.numbers[49] == words.numbers.max()
+    assert (len(table.weight), table.shared, table.shared_id) == (4, 47, 0)
 
 
-def test_all_words_stay_as_they_are() -> None:
-    words = all_words(7)
-    embeddings = torch.randn(7, 3)
+def test_all_tokens_may_have_their_own_embedding() -> None:
+    table = TokenTable(7, 3)
+    logits = torch.randn(4, 7)
 
-    assert torch.equal(words.spread(embeddings), embeddings)
-    assert torch.equal(words.weigh(embeddings), embeddings)
+    assert torch.equal(table(torch.arange(7)), table.weight)
+    assert torch.equal(table.weighed(logits), logits)
+    assert torch.equal(table.likeliest(logits), logits.argmax(dim=-1))
+    with pytest.raises(ValueError, match="its own"):
+        _ = table.shared_id
 
 
-def test_a_pupil_knows_its_words_in_whole_vocabularies(run: Run, library: Library) -> None:
-    model = model_of(run, library)
+def test_a_network_with_few_embeddings_answers_as_with_all(run: Run, library: Library) -> None:
+    few = model_of(run, library).network
+    every = Chex(run.network)
+    state = dict(few.state_dict())
+    for part in ("prompt_encoder", "generator"):
+        table = getattr(few, part).tokens
+        state[f"{part}.tokens.weight"] = table(torch.arange(getattr(run.network, part).vocabulary))
 
-    state = model.state()
+    every.load_state_dict(state)
 
-    whole = Chex(run.network)
-    whole.load_state_dict(state)
-    texts = ["Pleural effusion", "No abnormality is seen in the left clavicle."]
-    short = model.network.encode_prompts(model.vocabulary.prompt_ids(texts))
-    ids = torch.from_numpy(model.vocabulary.prompts.encode(texts))
-    assert torch.allclose(whole.encode_prompts(ids), short, atol=1e-6)
-    assert state[PROMPT_TOKENS].shape == (49408, 16) and state[SENTENCE_TOKENS].shape == (50257, 16)
+    ids = torch.from_numpy(PromptTokenizer(VOCABULARIES).encode(["Pleural effusion", "Tuberculosis of the clavicle"]))
+    assert torch.allclose(every.encode_prompts(ids), few.encode_prompts(ids), atol=1e-6)
+    features = torch.randn(5, run.network.dim)
+    assert torch.equal(every.write(features), few.write(features))
+    assert few.prompt_encoder.tokens.shared > 49_000 and few.generator.tokens.shared > 49_000
 
 
 def test_a_patch_is_covered_by_the_part_of_it_that_lies_in_a_box() -> None:

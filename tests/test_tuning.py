@@ -56,8 +56,8 @@ def test_films_of_validation_are_taken_and_no_others(first: int, is_tunable: boo
 def test_films_of_people_are_taken_if_patients_were_held_out() -> None:
     films = Path("films.jsonl")
 
-    check_tunable(films, held_out=0.4)
-    with pytest.raises(ModelError, match=r"give --held-out SHARE .* or --held-out 1"):
+    check_tunable(films, held_out="0.4")
+    with pytest.raises(ModelError, match=r"give --held-out as in .* or --held-out 1"):
         check_tunable(films, held_out=None)
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from torch import Tensor
 
@@ -344,9 +345,18 @@ def _generator(state: Mapping[str, Tensor], *, heads: int, max_length: int) -> G
     )
 
 
-def _language_model(state: Mapping[str, Tensor]) -> dict[str, int]:
+class _LanguageModel(TypedDict):
+    vocabulary: int
+    positions: int
+    width: int
+    layers: int
+    own_tokens: tuple[int, ...]
+
+
+def _language_model(state: Mapping[str, Tensor]) -> _LanguageModel:
     """Return the sizes of GPT-2, by the names of the fields."""
     return {
+        "own_tokens": (),
         "vocabulary": _size(state, ("generator.tokens.weight", 0)),
         "positions": _size(state, ("generator.positions.weight", 0)),
         "width": generator_width_of(state),

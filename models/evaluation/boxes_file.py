@@ -1,9 +1,10 @@
 """Films listed in a file: one JSON object a line, one film each, beside the pictures that the lines name.
 
 These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
-picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `labels`, {class of CheXpert: true or
-false}, which go before them; `report`, its text, or `sentences`, a list of {text}; `patient`. The output of
-`python -m models.phantoms` with `--truth` is accepted too: `region_findings` means that all about a film is known.
+picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `rsna`, a radiologist's reading, which
+goes before them; `labels`, {class of CheXpert: true or false}, which go before both; `report`, its text, or
+`sentences`, a list of {text}; `patient`, `view`, `sex`, `age`. The output of `python -m models.phantoms` with `--truth`
+is accepted too: `region_findings` means that all about a film is known.
 
 A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
 label that no catalog knows is refused. A class of ChestX-ray14 is absent if its label is missing; boxes imply absence
@@ -13,7 +14,7 @@ only on a film without any finding.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
@@ -30,7 +31,9 @@ from models.phantoms import FINDINGS
 from models.reading.answers import FloatArray
 from models.reading.preprocess import square
 from models.tasks.labels import UnknownLabel, check_classes, check_regions, class_of, classes_of_nih, region_of
-from models.training.films import is_held_out, patient_of
+from models.training.films import patient_of
+from models.training.readings import READINGS
+from models.training.split import HeldOut
 
 _NO_FINDING = "No Finding"
 _LEAST_SIDE = 1e-3
@@ -69,6 +72,10 @@ class FilmLine(TypedDict):
     patient: NotRequired[str]
     boxes: NotRequired[list[BoxLine]]
     nih_labels: NotRequired[list[str]]
+    rsna: NotRequired[str]
+    view: NotRequired[str]
+    sex: NotRequired[str]
+    age: NotRequired[str]
     labels: NotRequired[dict[str, bool]]
     report: NotRequired[str]
     region_findings: NotRequired[dict[str, list[str]]]
@@ -108,10 +115,10 @@ class FileFilms:
         return EvaluationCase(name=path.stem, gray=gray, truth=_truth(line, np.array(seen, dtype=np.float64)))
 
 
-def read_films(path: Path, manifest: Manifest, *, held_out: float | None = None) -> FileFilms:
+def read_films(path: Path, manifest: Manifest, *, held_out: HeldOut | None = None) -> FileFilms:
     """Read a file of films.
 
-    held_out: use only the patients that a training run with this share held out
+    held_out: use only the patients that a training run held out
     Raises ModelError that names the line and its mistake.
     """
     try:
@@ -120,7 +127,7 @@ def read_films(path: Path, manifest: Manifest, *, held_out: float | None = None)
         raise ModelError(f"{path} cannot be read ({error}); name a file with one film per line") from error
     lines = [_checked(text, where=f"{path}, line {number}") for number, text in enumerate(texts, 1) if text.strip()]
     if held_out is not None:
-        lines = [line for line in lines if is_held_out(patient_of(line), held_out)]
+        lines = [line for line in lines if patient_of(line) in held_out]
     if not lines:
         raise ModelError(f"{path} holds no film{' of patients that were held out' if held_out is not None else ''}")
     return FileFilms(path, lines, manifest)
@@ -157,6 +164,8 @@ def _check_labels(line: FilmLine) -> None:
         else:
             class_of(box["label"])
     classes_of_nih(line.get("nih_labels", []))
+    if line.get("rsna", "Normal") not in READINGS:
+        raise ValueError(f"rsna must be one of {', '.join(READINGS)}")
     labels = line.get("labels", {})
     check_classes(labels)
     if not all(isinstance(label, bool) for label in labels.values()):
@@ -168,15 +177,18 @@ def _check_labels(line: FilmLine) -> None:
 
 
 def _tasks_of(line: FilmLine) -> list[Task]:
-    kinds: list[Task] = []
+    kinds: list[Task] = ["sentences"]
     if any(_region(box) for box in line.get("boxes", [])):
         kinds.append("anatomy")
     if any(_finding(box) in FINDINGS for box in line.get("boxes", [])):
         kinds.append("detection")
     if "region_findings" in line:
         kinds.append("region_classification")
-    if "nih_labels" in line or "labels" in line or _report_of(line).strip():
+    is_labelled = "nih_labels" in line or "labels" in line
+    if is_labelled or _report_of(line).strip():
         kinds.append("report")
+    if is_labelled or "region_findings" in line:
+        kinds.append("films")
     if line.get("hints"):
         kinds.append("hints")
     return kinds
@@ -202,7 +214,7 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
     nothing = whole or _NO_FINDING in line.get("nih_labels", [])
     return Truth(
         boxes=boxes,
-        located=frozenset(FINDINGS) if nothing else frozenset(boxes),
+        located=frozenset(FINDINGS) if nothing else frozenset(boxes) | (_located(line) & _DETECTED),
         labels=labels_of(present) if whole else present,
         regions=regions,
         region_findings={
@@ -212,6 +224,9 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
         },
         judged=frozenset(FINDINGS) if whole else frozenset(),
         report=_report_of(line),
+        patient=patient_of(line),
+        read_as=line.get("rsna", ""),
+        groups=frozenset(_groups(line)),
         hints=tuple(_asked(hint, sides) for hint in line.get("hints", [])),
     )
 
@@ -226,7 +241,24 @@ def _labels(line: FilmLine) -> dict[str, bool]:
     if "nih_labels" in line:
         there = classes_of_nih(line["nih_labels"])
         labels = {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
+    if "rsna" in line:
+        labels |= READINGS[line["rsna"]].present
     return labels | line.get("labels", {})
+
+
+def _located(line: FilmLine) -> frozenset[str]:
+    return READINGS[line["rsna"]].located if "rsna" in line else frozenset()
+
+
+def _groups(line: FilmLine) -> Iterator[str]:
+    """Name the groups that a film belongs to: its view, and the sex and decades of its patient."""
+    if "view" in line:
+        yield f"view {line['view']}"
+    if "sex" in line:
+        yield f"sex {line['sex']}"
+    if line.get("age", "").isdecimal():
+        age = int(line["age"])
+        yield "age to 39" if age < 40 else "age 40 to 59" if age < 60 else "age from 60"
 
 
 def _asked(hint: HintLine, sides: Mapping[tuple[str, str | None], list[FloatArray]]) -> SideQuestion:

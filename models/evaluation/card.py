@@ -178,7 +178,7 @@ def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evalu
 
 def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterator[str]:
     held_out = evaluation.document.get("held_out")
-    patients = f", only patients held out from training ({held_out:.0%})" if isinstance(held_out, float) else ""
+    patients = f", only patients held out from training (`{held_out}`)" if held_out else ""
     yield f"### `{evaluation.document['data']}`"
     yield ""
     yield f"{evaluation.document['count']} films{patients}, engine {inner(evaluation.document, 'model').get('engine')}."

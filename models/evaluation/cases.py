@@ -39,6 +39,8 @@ class Truth:
     boxes: [n, 4] of each finding that is present; located: the findings whose boxes are complete, possibly none
     labels: of the film, by CheXpert's classes; regions: [4] by Chest ImaGenome's names
     region_findings: the findings in each region, among the findings in `judged`
+    patient: their name in the file; read_as: a radiologist's reading; groups: sex, decades of age and view; "" or none
+    if unknown
     """
 
     boxes: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -49,6 +51,9 @@ class Truth:
     judged: frozenset[str] = frozenset()
     report: str = ""
     hints: tuple[SideQuestion, ...] = ()
+    patient: str = ""
+    read_as: str = ""
+    groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

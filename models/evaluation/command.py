@@ -27,6 +27,7 @@ from models.manifest import Manifest, ReportRule, read_manifest, write_manifest
 from models.phantoms import PhantomSet, parse_set
 from models.progress import ProgressReport
 from models.reading.answers import FilmReading
+from models.training.split import read_held_out
 
 _BOXES: Final = "boxes:"
 _WORDED: Final = 40
@@ -58,6 +59,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "tasks": run.figures(
             observed,
             tasks,
+            decisions=model.manifest.decisions,
             habits=references.training_habits(request.training_films),
             labeler=RuleLabeler(),
             bootstrap=Bootstrap(resamples=request.resamples),
@@ -70,7 +72,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         },
         "prompts": {"name": questions.name, "sha256": questions.sha256},
         "split": data.split if isinstance(data, PhantomSet) else None,
-        "held_out": request.held_out,
+        "held_out": request.held_out and Path(request.held_out).name,
         "ablations": list(request.ablations),
         "resamples": request.resamples,
         "training_films": request.training_films,
@@ -100,7 +102,8 @@ def _data(request: Request) -> PhantomSet | Path:
 
 def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> CaseSource:
     if isinstance(data, Path):
-        return read_films(data, manifest, held_out=request.held_out)
+        held_out = None if request.held_out is None else read_held_out(request.held_out)
+        return read_films(data, manifest, held_out=held_out)
     if request.held_out is not None:
         raise ModelError("phantoms have no patients to hold out; leave --held-out out")
     return Phantoms(data, manifest)
@@ -110,8 +113,6 @@ def _tasks(films: CaseSource, request: Request) -> list[Task]:
     """Choose the tasks: those that were asked for, otherwise all that are possible."""
     known = films.tasks
     possible = [task for task in TASKS if task in known]
-    if not possible:
-        raise ModelError(f"{request.data} has no labels that a task could be measured with; add boxes or labels")
     if request.tasks is None:
         return possible
     if missing := [task for task in request.tasks if task not in possible]:
@@ -127,6 +128,7 @@ def _open(request: Request) -> EvaluatedModel:
         engine=request.engine,
         questions=read_questions(request.prompts),
         ablations=request.ablations,
+        trusted="real" if isinstance(_data(request), Path) else "phantoms",
     )
 
 

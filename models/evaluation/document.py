@@ -10,7 +10,9 @@ TITLES: Final[Mapping[str, str]] = {
     "detection": "Detection of findings",
     "anatomy": "Regions",
     "region_classification": "What regions hold",
-    "report": "Report",
+    "report": "Report, before any sentence is withheld",
+    "sentences": "Sentences, checked and withheld by rule",
+    "films": "What films show, thresholds cross-fitted",
     "hints": "Questions about one side",
 }
 _NAMES: Final[Mapping[str, str]] = {
@@ -36,15 +38,41 @@ _NAMES: Final[Mapping[str, str]] = {
     "sentences_per_film": "sentences per film",
     "labeled_by_images": "films with labels of their own",
     "labeled_by_reports": "films that got their labels from their reports",
+    "withheld_share": "sentences withheld",
+    "replaced_by_rule": "of those withheld, replaced by rule",
+    "own_present_share": "present findings whose own sentence passes the check",
+    "own_reported_share": "reported findings whose own sentence passes the check",
+    "by_network_share": "reported findings that leave with a sentence of the network",
+    "generated": "sentences generated",
+    "present": "findings present",
+    "reported": "findings reported",
+    "contradicted": "findings contradicted, not present for that",
+    "contradicted_rightly": "of these, not on the film by its label",
+    "contradicted_wrongly": "of these, on the film by its label",
+    "macro_auroc": "AUROC, mean of findings with 15 positives",
+    "opacity_against_normal": "AUROC, opacity against normal, by a radiologist",
+    "opacity_against_all_others": "AUROC, opacity against all others, by a radiologist",
+    "auroc_no_finding": "AUROC, no finding",
+    "false_findings": "findings called present on a normal film",
+    "opacity_sensitivity": "opacities of a radiologist called present",
+    "films": "films",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
     "accuracy_untaught": "followed, wordings never trained",
     "asked": "asked",
 }
+_VARIANTS: Final = ("as_read", "decisions", "without_contradictions", "checked", "by_default")
+"""The same figures, of something else than the task's own: the rows of the first table say of what."""
 _TABLES: Final[Mapping[str, str]] = {
     "per_class": "by class",
     "per_region": "by region",
     "per_finding": "by finding, mean of regions",
+    "per_reason": "sentences withheld, by reason",
+    "positives": "films with it",
+    "known": "films of which it is known",
+    "intervals": "95 % intervals, by patient",
+    "by_group": "by group",
+    "per_contradiction": "findings contradicted, by reason",
 }
 
 
@@ -78,7 +106,7 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
         if key in _NAMES and value is not None:
             cells = [shown(rival.get(key)) for rival in rivals.values()]
             yield from row(_NAMES[key], shown(value), shown(deviations.get(key)), *cells)
-    for key in ("as_read", "decisions"):
+    for key in _VARIANTS:
         for name, value in inner(made, key).items():
             if name in _NAMES and value is not None:
                 yield from row(f"{key.replace('_', ' ')}: {_NAMES[name]}", shown(value), "", *[""] * len(rivals))
@@ -87,8 +115,8 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
             yield ""
             yield from row(title, "value")
             yield from row("---", "---")
-            for name, value in inner(made, key).items():
-                yield from row(name.replace("_", " "), shown(value))
+            for name, value in _flat(inner(made, key)):
+                yield from row(_NAMES.get(name, name.replace("_", " ")), shown(value))
     yield ""
 
 
@@ -96,7 +124,18 @@ def shown(value: object) -> str:
     """Format one figure; an unknown one is a dash."""
     if value is None:
         return "-"
+    if isinstance(value, list):
+        return " to ".join(map(shown, value))
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _flat(table: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the entries of a table, and those of tables inside it under both names."""
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield name, value
+            continue
+        yield from ((f"{name}: {_NAMES.get(key, key)}", number) for key, number in value.items())
 
 
 def _lines(document: Mapping[str, object]) -> Iterator[str]:

@@ -7,9 +7,10 @@ classification, which the node does not do, come from `models.tasks` in PyTorch,
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from models.network.chex import Chex
 from models.network.detector import Detection
 from models.phantoms import FINDINGS
 from models.reading.answers import FilmReading, FloatArray, Look
+from models.reading.decision import Trusted
 from models.reading.phrasebook import Phrasebook, contrast
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
@@ -36,6 +38,9 @@ from models.tasks.batch import Picture
 from models.tasks.detection import DetectionSettings
 from models.tasks.prompts import ClassVectors, embed, region_prompts
 
+_ACROSS: Final = 0.05
+"""How far a box may reach across the middle, as a share of the square."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observation:
@@ -43,13 +48,18 @@ class Observation:
 
     found: findings, as published (spec §9.2); regions: the best box [4] of each
     region_scores: [region that the film shows, finding], for the true boxes of regions
-    reading: the report, as the node makes it; hints: [hint, 4], the best box of each question
+    reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
+    by_default: as the node makes it if it is not told to accept any
+    differences: as of `Weighed`; hints: [hint, 4], the best box of each question
     """
 
     found: Detections | None = None
     regions: dict[str, FloatArray]
     region_scores: FloatArray
     reading: FilmReading | None = None
+    checked: FilmReading | None = None
+    by_default: FilmReading | None = None
+    differences: dict[str, float] = field(default_factory=dict)
     hints: FloatArray
 
 
@@ -69,7 +79,9 @@ class Weighed:
 class EvaluatedModel:
     """An opened model."""
 
-    def __init__(self, directory: Path, manifest: Manifest, engine: Engine, questions: Questions) -> None:
+    def __init__(
+        self, directory: Path, manifest: Manifest, engine: Engine, questions: Questions, trusted: Trusted
+    ) -> None:
         """Use an engine of this directory; see `open_model`."""
         vocabularies = directory / "vocab"
         self.manifest = manifest
@@ -79,14 +91,16 @@ class EvaluatedModel:
         self._phrases = PromptTokenizer(vocabularies)
         self._sentences = SentenceTokenizer(vocabularies)
         self.reader = self.reader_by(manifest)
+        self._checking = self.reader_by(manifest, checked=True)
+        self._by_default = self.reader_by(manifest, checked=True, trusted=trusted)
         self._phrasebook = Phrasebook(engine, self._phrases)
 
-    def reader_by(self, manifest: Manifest) -> ChexReader:
+    def reader_by(self, manifest: Manifest, *, checked: bool = False, trusted: Trusted = "any") -> ChexReader:
         """Return a reader with the same engine and another manifest's decisions.
 
-        It trusts every threshold: what is measured here are the thresholds themselves.
+        It trusts every threshold unless told otherwise: what is measured here are the thresholds themselves.
         """
-        return ChexReader(manifest, self._engine, self._phrases, self._sentences, trusted="any")
+        return ChexReader(manifest, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
 
     def observe(self, case: EvaluationCase, tasks: Collection[Task]) -> Observation:
         """Run everything that these tasks need on one film."""
@@ -95,34 +109,45 @@ class EvaluatedModel:
         asked = tuple(hint.text for hint in case.truth.hints) if "hints" in tasks else ()
         names = REGIONS if "anatomy" in tasks else ()
         boxes = self.best_boxes(look, self._queries(names, asked))
-        report = self.reader.report(look, self.questions.prompts) if "report" in tasks else None
+
+        def read(reader: ChexReader, *, needed: bool) -> FilmReading | None:
+            return reader.report(look, self.questions.prompts, side_of=side_of) if needed else None
+
         return Observation(
             found=self._found(picture) if "detection" in tasks else None,
             regions=dict(zip(names, boxes, strict=False)),
             region_scores=self._region_scores(picture, case)
             if "region_classification" in tasks
             else np.zeros((0, len(FINDINGS)), dtype=np.float32),
-            reading=report,
+            reading=read(self.reader, needed="report" in tasks),
+            checked=read(self._checking, needed="sentences" in tasks),
+            by_default=read(self._by_default, needed="sentences" in tasks),
+            differences=self._features(look)[1] if "films" in tasks else {},
             hints=boxes[len(names) :],
         )
 
     def weigh(self, case: EvaluationCase) -> Weighed:
         """Compute the numbers that decisions are made from; no sentence is generated."""
         look = self.reader.look(case.gray)
-        vectors = self._phrasebook.vectors(self.questions.prompts)
-        features = self._engine.find(look.patches, vectors.queries[np.newaxis]).features[0]
-        own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
+        features, differences = self._features(look)
+        vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
         common = contrast(features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0))
-        prompts = self.questions.prompts
         return Weighed(
             located=self._locate(_picture(look)),
-            differences={prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)},
+            differences=differences,
             positiveness={
                 prompt.key: float(value)
                 for prompt, value in zip(prompts, common, strict=True)
                 if prompt.kind == "region"
             },
         )
+
+    def _features(self, look: Look) -> tuple[FloatArray, dict[str, float]]:
+        """Return the feature of each prompt, and the differences of `Weighed`."""
+        vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
+        features = self._engine.find(look.patches, vectors.queries[np.newaxis]).features[0]
+        own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
+        return features, {prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)}
 
     def detections(self, located: Detection, rule: DetectionRule) -> Detections:
         """Score and merge located boxes by a manifest's rule."""
@@ -182,11 +207,18 @@ class EvaluatedModel:
 
 
 def open_model(
-    directory: Path, *, engine: str, questions: Questions, ablations: Collection[Ablation] = (), threads: int = 0
+    directory: Path,
+    *,
+    engine: str,
+    questions: Questions,
+    ablations: Collection[Ablation] = (),
+    threads: int = 0,
+    trusted: Trusted = "real",
 ) -> EvaluatedModel:
     """Open a model directory. Raises ModelError as `engines.open_engine`, and if the prompt set lacks a finding.
 
     ablations: "no_region_filter" keeps the sentences of all regions, also of those with nothing abnormal
+    trusted: which thresholds the node trusts on such films by default
     """
     judged = {prompt.key for prompt in questions.prompts if prompt.negatives}
     if missing := [key for key in FINDINGS if key not in judged]:
@@ -194,9 +226,16 @@ def open_model(
     manifest = read_manifest(directory)
     if "no_region_filter" in ablations:
         manifest = replace(manifest, decisions=replace(manifest.decisions, region_threshold=0.0))
-    model = EvaluatedModel(directory, manifest, open_first(directory, engine=engine, threads=threads).engine, questions)
+    opened = open_first(directory, engine=engine, threads=threads).engine
+    model = EvaluatedModel(directory, manifest, opened, questions, trusted)
     model.reader.check(questions.prompts)
     return model
+
+
+def side_of(x: float, width: float) -> Literal["left", "right"] | None:
+    """Return the side of a box as the node does: films of a set are upright, the patient's right is on their left."""
+    is_right, is_left = x + width / 2 <= 0.5 + _ACROSS, x - width / 2 >= 0.5 - _ACROSS
+    return None if is_right == is_left else "right" if is_right else "left"
 
 
 def settings_of(rule: DetectionRule) -> DetectionSettings:

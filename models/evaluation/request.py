@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from models.evaluation.prompt_set import DEFAULT
 
-Task = Literal["detection", "anatomy", "region_classification", "report", "hints"]
+Task = Literal["detection", "anatomy", "region_classification", "report", "sentences", "films", "hints"]
 TASKS: Final[tuple[Task, ...]] = get_args(Task)
 
 Ablation = Literal["no_region_filter"]
@@ -24,7 +24,7 @@ class Request:
     """One evaluation.
 
     tasks: None for all that the labels suffice for; pictures: films on each contact sheet
-    held_out: use only patients that a run with this share held out; resamples: for deviations, 0 for none
+    held_out: use only patients that a run held out, a share or a file; resamples: for deviations, 0 for none
     tune: choose the manifest's decisions on these films first; sensitivity: that thresholds must reach, None for the
     best F1; false_findings: the most that may be called present on the mean film without a finding, None for any number
     """
@@ -37,7 +37,7 @@ class Request:
     out: Path | None = None
     pictures: int = 12
     ablations: Sequence[Ablation] = ()
-    held_out: float | None = None
+    held_out: str | None = None
     resamples: int = 100
     training_films: int = TRAINING_FILMS
     tune: bool = False

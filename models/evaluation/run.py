@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from language.labels import Labeler
-from models.evaluation import anatomy, detection, hints, references, regions, reports
+from models.decisions import Decisions
+from models.evaluation import anatomy, detection, films, hints, references, regions, reports, sentences
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import CaseSource, Truth
@@ -16,6 +17,8 @@ from models.evaluation.evaluated_model import EvaluatedModel, Observation, Weigh
 from models.evaluation.references import Habits
 from models.evaluation.request import Task
 from models.progress import ProgressReport
+from models.reading.answers import FilmReading
+from models.reading.decision import decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +52,25 @@ def weigh(model: EvaluatedModel, films: CaseSource, report: ProgressReport) -> t
 
 
 def figures(
-    observed: Observed, tasks: Collection[Task], *, habits: Habits, labeler: Labeler, bootstrap: Bootstrap
+    observed: Observed,
+    tasks: Collection[Task],
+    *,
+    decisions: Decisions,
+    habits: Habits,
+    labeler: Labeler,
+    bootstrap: Bootstrap,
 ) -> dict[str, dict[str, object]]:
-    """Compute the figures of these tasks, each with its reference figures."""
+    """Compute the figures of these tasks, each with its reference figures; decisions: of the model."""
     makers: dict[Task, Callable[[], dict[str, object]]] = {
         "detection": lambda: _detection(observed, habits, bootstrap),
         "anatomy": lambda: _anatomy(observed, habits, bootstrap),
         "region_classification": lambda: _regions(observed, habits, bootstrap),
-        "report": lambda: _report(observed, labeler, bootstrap),
+        "report": lambda: _report(observed, decisions, labeler, bootstrap),
+        "sentences": lambda: _sentences(observed, decisions, bootstrap),
+        "films": lambda: films.measure(
+            films.films_of(observed.truths, [observation.differences for observation in observed.said]),
+            resamples=bootstrap.resamples,
+        ),
         "hints": lambda: hints.measure(
             observed.truths, [observation.hints for observation in observed.said], bootstrap
         ),
@@ -90,15 +104,22 @@ def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
     }
 
 
-def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
+def _sentences(observed: Observed, decisions: Decisions, bootstrap: Bootstrap) -> dict[str, object]:
+    by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
+    return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
+        "by_default": sentences.measure(by_default, observed.truths, decisions, Bootstrap(resamples=0))
+    }
+
+
+def _checked(observed: Observed) -> list[FilmReading]:
+    return [observation.checked for observation in observed.said if observation.checked is not None]
+
+
+def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
     truths = reports.with_labels_of_reports(observed.truths, labeler)
     by_images = sum(bool(truth.labels) for truth in observed.truths)
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
-    texts = [" ".join(sentence.text for sentence in reading.sentences) for reading in readings]
-    states = [
-        {prompt.key: prompt.state == "present" for prompt in reading.prompts if prompt.state is not None}
-        for reading in readings
-    ]
+    texts = [text_of(reading) for reading in readings]
     probabilities = [
         (prompt.probability, truth.labels[prompt.key])
         for truth, reading in zip(truths, readings, strict=True)
@@ -106,13 +127,45 @@ def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[
         if prompt.probability is not None and prompt.key in truth.labels
     ]
     said, there = (np.array(column) for column in zip(*probabilities, strict=True))
-    decided = reports.labels_of(truths, states, labeler.classes)
     return reports.measure(truths, texts, labeler, bootstrap) | {
+        **_variants(observed, truths, decisions, labeler),
         "labeled_by_images": by_images,
         "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
-        "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
         "calibration_error": calibration_error(said, there.astype(np.bool_)),
         "reliability": reliability(said, there.astype(np.bool_)),
         "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
         "references": {"all_positive": references.all_positive(truths, labeler)},
     }
+
+
+def _variants(observed: Observed, truths: Sequence[Truth], decisions: Decisions, labeler: Labeler) -> dict[str, object]:
+    """Compute clinical efficacy of decisions, with and without contradictions, and of the sentences that leave."""
+    prompts = [observation.reading.prompts for observation in observed.said if observation.reading is not None]
+
+    def labels(said: Sequence[Mapping[str, bool]]) -> reports.Labels:
+        return reports.labels_of(truths, said, labeler.classes)
+
+    decided = labels([{each.key: each.state == "present" for each in of_film if each.state} for of_film in prompts])
+    by_threshold = labels(
+        [
+            {
+                each.key: decide(decisions, each.key, each.probability, trusted="any") == "present"
+                for each in of_film
+                if each.probability is not None
+            }
+            for of_film in prompts
+        ]
+    )
+    variants: dict[str, object] = {
+        "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
+        "without_contradictions": reports.efficacy(by_threshold),
+    }
+    if checked := _checked(observed):
+        leaving = reports.said_of(labeler, [text_of(reading) for reading in checked])
+        variants["checked"] = reports.efficacy(labels(leaving))
+    return variants
+
+
+def text_of(reading: FilmReading) -> str:
+    """Join the sentences of a film."""
+    return " ".join(sentence.text for sentence in reading.sentences)

@@ -60,7 +60,7 @@ class Aim:
     false_findings: float | None = None
 
 
-def check_tunable(films: object, *, held_out: float | None) -> None:
+def check_tunable(films: object, *, held_out: str | None) -> None:
     """Raise ModelError unless the films are for validation: phantoms of those seeds, or patients that were held out."""
     if isinstance(films, PhantomSet):
         if films.split != "validate":
@@ -70,7 +70,7 @@ def check_tunable(films: object, *, held_out: float | None) -> None:
             )
     elif held_out is None:
         raise ModelError(
-            "thresholds must not be tuned on patients that the model was trained on; give --held-out SHARE as in the "
+            "thresholds must not be tuned on patients that the model was trained on; give --held-out as in the "
             "run file, or --held-out 1 if it was trained on none of these films"
         )
 
@@ -145,21 +145,7 @@ def best_decisions(
     films: by key of a judged prompt
     noted: positiveness of regions, and whether they hold any finding
     """
-    # A finding that no film has would only lower the probabilities of the others.
-    known = {key: some for key, some in films.items() if some.there.any()}
-    temperature = best_temperature(
-        np.concatenate([some.differences for some in known.values()]),
-        np.concatenate([some.there for some in known.values()]),
-        start=start.temperature,
-    )
-    chosen = best_thresholds(
-        {key: sigmoid(some.differences / temperature) for key, some in known.items()},
-        {key: some.there for key, some in known.items()},
-        sensitivity=aim.sensitivity,
-    )
-    if aim.false_findings is not None:
-        normal = {key: sigmoid(known[key].normal / temperature) for key in chosen if key != NO_FINDING}
-        chosen |= raised(chosen, normal, most=aim.false_findings)
+    temperature, chosen = calibrate(films, start=start.temperature, aim=aim)
     kept = {
         key: same_point(threshold, start.temperature, temperature)
         for key, threshold in start.thresholds.items()
@@ -177,9 +163,32 @@ def best_decisions(
         review_band=round(default - lowest, 6),
         thresholds=kept | chosen,
         measurements=dict(start.measurements)
-        | {key: _measurement(known[key].there, population=population) for key in chosen},
+        | {key: _measurement(films[key].there, population=population) for key in chosen},
         region_threshold=start.region_threshold if region is None else region,
     )
+
+
+def calibrate(films: Mapping[str, Labelled], *, start: float, aim: Aim) -> tuple[float, dict[str, float]]:
+    """Choose the temperature and the thresholds of findings; films: by key; start: the previous temperature.
+
+    One film at least must show one of the findings.
+    """
+    # A finding that no film has would only lower the probabilities of the others.
+    known = {key: some for key, some in films.items() if some.there.any()}
+    temperature = best_temperature(
+        np.concatenate([some.differences for some in known.values()]),
+        np.concatenate([some.there for some in known.values()]),
+        start=start,
+    )
+    chosen = best_thresholds(
+        {key: sigmoid(some.differences / temperature) for key, some in known.items()},
+        {key: some.there for key, some in known.items()},
+        sensitivity=aim.sensitivity,
+    )
+    if aim.false_findings is not None:
+        normal = {key: sigmoid(known[key].normal / temperature) for key in chosen if key != NO_FINDING}
+        chosen |= raised(chosen, normal, most=aim.false_findings)
+    return temperature, chosen
 
 
 def raised(thresholds: Mapping[str, float], normal: Mapping[str, Scores], *, most: float) -> dict[str, float]:

@@ -45,7 +45,7 @@ def lesson(sentences: Sequence[Sequence[int]], *, max_length: int) -> Lesson:
 
 
 def logits_of(generator: SentenceGenerator, features: Tensor, taught: Lesson) -> Tensor:
-    """Return the logits [S, T, vocabulary] of the token after each token of given sentences, in one pass.
+    """Return the logits [S, T, row] of the token after each token of given sentences, in one pass.
 
     features: [S, dim], or [S, N, dim] if N of them stand before one sentence, each with its own prefix
     Every token sees the whole prefix and the attended tokens up to itself (spec §7.2 and 10).
@@ -65,12 +65,12 @@ def logits_of(generator: SentenceGenerator, features: Tensor, taught: Lesson) ->
     return logits
 
 
-def sentence_loss(logits: Tensor, ids: Tensor) -> Tensor:
-    """Compare logits [S, T, vocabulary] with the tokens that follow, of ids [S, T]: "anat-gen" and "sent-gen".
+def sentence_loss(logits: Tensor, rows: Tensor) -> Tensor:
+    """Compare logits [S, T, row] with the tokens that follow, by their rows [S, T]: "anat-gen" and "sent-gen".
 
     Returns a scalar, the mean over all S (T - 1) tokens, padding included: the published training teaches its network
     to continue with end tokens (spec §10, BUG-10). 0 if there is no sentence.
     """
-    wanted = ids[:, 1:].flatten()
+    wanted = rows[:, 1:].flatten()
     total = functional.cross_entropy(logits[:, :-1].flatten(0, 1), wanted, reduction="sum")
     return total / max(wanted.numel(), 1)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.manifest import ImageEncoderSizes
 from models.network.attention import ClipLayer
@@ -22,7 +23,7 @@ class ImageEncoder(nn.Module):
         self.stem = (
             nn.Conv2d(self.channels, width, kernel_size=patch, stride=patch, bias=False)
             if sizes.stem == "patch"
-            else convolutions(width, patch=patch)
+            else convolutions(width, patch=patch, residual=sizes.stem == "residual")
         )
         self.class_token = nn.Parameter(torch.randn(width) * width**-0.5)
         self.positions = nn.Parameter(torch.randn(1 + sizes.grid**2, width) * width**-0.5)
@@ -48,8 +49,26 @@ class ImageEncoder(nn.Module):
         return projected[:, 1:], positions, projected[:, 0]
 
 
-def convolutions(width: int, *, patch: int) -> nn.Sequential:
-    """Return convolutions that halve the picture down to the patch grid, doubling the channels up to `width`."""
+class Residual(nn.Module):
+    """Two convolutions beside a shortcut; its gain starts at zero, so a new block changes nothing."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
+        self.second = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
+        self.gain = nn.Parameter(torch.zeros(channels, 1, 1))
+
+    def forward(self, grid: Tensor) -> Tensor:
+        """Map [F, channel, row, column] to the same shape."""
+        inner: Tensor = self.second(functional.gelu(self.first(functional.gelu(grid))))
+        return grid + self.gain * inner
+
+
+def convolutions(width: int, *, patch: int, residual: bool = False) -> nn.Sequential:
+    """Return convolutions that halve the picture down to the patch grid, doubling the channels up to `width`.
+
+    residual: with a residual block after each halving but the first, whose picture is too large for it
+    """
     steps = patch.bit_length() - 1
     channels = [1, *(width >> step for step in reversed(range(steps)))]
     layers: list[nn.Module] = []
@@ -57,5 +76,5 @@ def convolutions(width: int, *, patch: int) -> nn.Sequential:
         layer = nn.Conv2d(given, made, kernel_size=3, stride=2, padding=1)
         # PyTorch's default initialization would shrink the signal too much over four layers.
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        layers += [layer, nn.GELU()]
+        layers += [layer, *([Residual(made)] if residual and given > 1 else []), nn.GELU()]
     return nn.Sequential(*layers[:-1])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from models.manifest import PromptEncoderSizes
 from models.network.attention import ClipLayer
+from models.network.token_table import TokenTable
 
 
 class PromptEncoder(nn.Module):
@@ -18,7 +19,7 @@ class PromptEncoder(nn.Module):
     def __init__(self, sizes: PromptEncoderSizes) -> None:
         super().__init__()
         width = sizes.width
-        self.tokens = nn.Embedding(sizes.vocabulary, width)
+        self.tokens = TokenTable(sizes.vocabulary, width, own=sizes.own_tokens)
         self.positions = nn.Parameter(torch.randn(sizes.context, width) * 0.01)
         self.layers = nn.ModuleList(ClipLayer(width, heads=sizes.heads, causal=True) for _ in range(sizes.layers))
         self.norm_after = nn.LayerNorm(width)

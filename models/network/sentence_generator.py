@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from models.manifest import GeneratorSizes
 from models.network.attention import Mlp
+from models.network.token_table import TokenTable
 from models.reading.tokenizers import SENTENCE_END
 
 
@@ -70,7 +71,7 @@ class SentenceGenerator(nn.Module):
         super().__init__()
         self.sizes = sizes
         self.prefix = Mlp(dim, sizes.prefix_hidden, sizes.prefix_length * sizes.layers * 2 * sizes.width)
-        self.tokens = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.tokens = TokenTable(sizes.vocabulary, sizes.width, own=sizes.own_tokens)
         self.positions = nn.Embedding(sizes.positions, sizes.width)
         self.layers = nn.ModuleList(GeneratorLayer(sizes.width, heads=sizes.heads) for _ in range(sizes.layers))
         self.norm_after = nn.LayerNorm(sizes.width)
@@ -90,7 +91,7 @@ class SentenceGenerator(nn.Module):
         for place in range(max_length - 1):
             position = torch.full_like(ids[:, :1], place)
             logits = self(ids[:, place : place + 1], position, caches)
-            chosen = logits[:, -1].argmax(dim=-1).masked_fill(finished, SENTENCE_END)
+            chosen = self.tokens.likeliest(logits[:, -1]).masked_fill(finished, SENTENCE_END)
             ids[:, place + 1] = chosen
             finished |= chosen == SENTENCE_END
             if finished.all():
@@ -112,7 +113,7 @@ class SentenceGenerator(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, caches: Sequence[KeyValueCache], visible: Tensor | None = None
     ) -> Tensor:
-        """Return the logits [S, T, vocabulary] of the tokens after `ids`, and cache the keys and values of `ids`.
+        """Return the logits [S, T, row] of the rows of `tokens` after `ids`, and cache the keys and values of `ids`.
 
         ids, positions: [S, T]; the first text token, BOS, has position 0, because the prefix takes none
         visible: [S, 1, T, prefix and all tokens], True where a token may attend; None allows everything cached, the
@@ -121,4 +122,4 @@ class SentenceGenerator(nn.Module):
         hidden = self.tokens(ids) + self.positions(positions)
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = layer(hidden, cache, visible)
-        return functional.linear(self.norm_after(hidden), self.tokens.weight)
+        return self.tokens.logits(self.norm_after(hidden))

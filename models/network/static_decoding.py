@@ -112,7 +112,7 @@ class _Rows:
         position = (self._place - self._prefix).expand(len(self._ids), 1)
         visible = (self._places <= self._place).expand(1, 1, 1, -1)
         logits = self._generator(self._current, position, self._caches, visible)
-        chosen = logits[:, -1].argmax(dim=-1).masked_fill(self._finished, SENTENCE_END)
+        chosen = self._generator.tokens.likeliest(logits[:, -1]).masked_fill(self._finished, SENTENCE_END)
         self._place += 1
         self._ids.index_copy_(1, self._place - self._prefix, chosen.unsqueeze(1))
         self._current.copy_(chosen.unsqueeze(1))

@@ -19,6 +19,8 @@ from models.reading.decision import State
 FloatArray = NDArray[np.float32]
 Kind = Literal["pathology", "no_finding", "region"]
 By = Literal["network", "rule"]
+Contradiction = Literal["film_normal", "box_denied", "other_side", "sentence_denies"]
+"""What speaks against a finding that is reported; `contradictions` has the rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class PromptReading:
     probability, state: spec §8 of the prompt's own pair; None for a region, which is neither present nor absent
     sentence: index into the film's sentences; a removed duplicate has the index of the sentence that replaces it; None
     if there is none
+    generated: what the network said for it at first, before any check; empty if nothing
+    contradiction: what speaks against a finding that is reported; None if nothing does
     """
 
     key: str
@@ -92,6 +96,8 @@ class PromptReading:
     boxes: FloatArray
     box_scores: FloatArray
     sentence: int | None
+    generated: str = ""
+    contradiction: Contradiction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +141,7 @@ class Answer:
     score: spec §8 of the prompt's own pair; for a box alone, how different its content is from the negative prompts
     state: None for a region, which is neither present nor absent
     boxes, box_scores: where the network locates the prompt; the given box itself, with the score, if there was one
-    by: as of a `Sentence`
+    by: as of a `Sentence`; contradiction: as of a `PromptReading`
     never_learned: words of the prompt that the model never learned; then nothing was asked, and there is no answer
     """
 
@@ -145,6 +151,7 @@ class Answer:
     boxes: FloatArray
     box_scores: FloatArray
     by: By = "network"
+    contradiction: Contradiction | None = None
     never_learned: tuple[str, ...] = ()
 
     @property

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from language.check import Claim, Fault, contradictions, faults
+from language.check import Claim, Fault, assertions, called_normal, contradictions, faults
 from language.labels import NO_FINDING, RuleLabeler
 from language.sentences import by_rule
 from language.statements import sides_in
@@ -36,6 +36,11 @@ _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
 
 
+def is_reported(prompt: ReaderPrompt, state: State) -> bool:
+    """Whether outputs report a prompt: it is a pathology, and not absent."""
+    return prompt.kind == "pathology" and state != "absent"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decided:
     """What was decided about one film, which its sentences are compared with.
@@ -53,7 +58,7 @@ class Decided:
 
     def is_reported(self, index: int) -> bool:
         """Whether a prompt is a pathology that outputs report."""
-        return self.prompts[index].kind == "pathology" and self.states[index] != "absent"
+        return index in self.states and is_reported(self.prompts[index], self.states[index])
 
     def fault(self, index: int, text: str) -> str | None:
         """Return why a sentence may not stand for a prompt; None if it may."""
@@ -63,9 +68,15 @@ class Decided:
         found = [fault.value for fault in faults(text, self._claim(index))]
         if not found and contradictions(text, {self.prompts[i].key: state for i, state in self.states.items()}):
             found = [CONTRADICTS]
+        if not found and (fault := self._fault_of_boxes(index, text)):
+            return fault.value
         if not found and prompt.kind == "pathology" and self.side(index) is None:
             return self._fault_of_side(index, text)
         return found[0] if found else None
+
+    def denies(self, index: int, text: str) -> bool:
+        """Say whether a sentence denies a finding that is reported."""
+        return Fault.DENIED in faults(text, self._claim(index))
 
     def sentence_by_rule(self, index: int) -> str | None:
         """Make a sentence for a finding that is reported; None for every other prompt."""
@@ -97,6 +108,30 @@ class Decided:
         centers = {self.side_of(float(x), 0.0) for x, _, _, _ in self.boxes[index]}
         return None if named <= centers else Fault.WRONG_SIDE.value
 
+    def _fault_of_boxes(self, index: int, text: str) -> Fault | None:
+        """Compare what a sentence says beside its claim with the boxes of the findings that it names."""
+        places = {prompt.phrases[0]: place for place, prompt in enumerate(self.prompts) if prompt.kind == "region"}
+        if any(self._holds_finding(places[name]) for name in called_normal(text, places)):
+            return Fault.NORMAL_WITH_FINDING
+        keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
+        for statement in assertions(text):
+            place = keys.get(statement.key)
+            if place is None:
+                continue
+            if self.prompts[index].kind == "region" and not self._lies_in(place, index):
+                return Fault.ASSERTED
+            if place != index and not statement.sides <= self._reached(place):
+                return Fault.WRONG_SIDE
+        return None
+
+    def _reached(self, index: int) -> frozenset[str]:
+        """Return the sides that the boxes of a finding reach; both if the film does not say which is which."""
+        both = frozenset(("left", "right"))
+        if self.side_of is None:
+            return both
+        sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
+        return both if None in sides else frozenset(side for side in sides if side is not None)
+
     def _may_be_said(self, index: int) -> bool:
         """Whether a finding may be asserted or denied, or a region called normal."""
         return all(self.measured.values()) if self.prompts[index].kind == "region" else self.measured[index]
@@ -122,12 +157,10 @@ class Decided:
         )
 
     def _holds_finding(self, region: int) -> bool:
-        return any(
-            _share_inside(box, self.boxes[region]) >= _LIES_IN
-            for index in self.states
-            if self.is_reported(index)
-            for box in self.boxes[index]
-        )
+        return any(self.is_reported(index) and self._lies_in(index, region) for index in self.states)
+
+    def _lies_in(self, index: int, region: int) -> bool:
+        return any(_share_inside(box, self.boxes[region]) >= _LIES_IN for box in self.boxes[index])
 
     def _zone(self, index: int) -> str | None:
         """Return the lung zone that holds most of a finding with one box: upper, mid or lower; else None."""
@@ -146,9 +179,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The sentences that may leave, by index of their prompt; by_rule: those that a rule made."""
+    """The sentences that may leave, by index of their prompt; by_rule: those that a rule made; generated: at first."""
 
     texts: dict[int, str]
+    generated: Mapping[int, str]
     by_rule: frozenset[int] = frozenset()
     withheld: tuple[Withheld, ...] = ()
 
@@ -176,7 +210,7 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
         elif made := decided.sentence_by_rule(index):
             said[index] = made
             made_by_rule.add(index)
-    return Settled(texts=said, by_rule=frozenset(made_by_rule), withheld=tuple(withheld))
+    return Settled(texts=said, generated=texts, by_rule=frozenset(made_by_rule), withheld=tuple(withheld))
 
 
 def _share_inside(box: FloatArray, regions: FloatArray) -> float:

@@ -7,12 +7,11 @@ generated for. Removing a sentence as a duplicate never removes its prompt's res
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from models.engines import Engine, Regions
+from models.engines import Engine
 from models.engines.fallback import EngineFallback, open_first
 from models.engines.profiles import RANGES
 from models.engines.proof import Precision, StageDifference
@@ -29,7 +28,9 @@ from models.reading.answers import (
     ReaderPrompt,
     Sentence,
 )
-from models.reading.checking import Decided, Settled, SideOf, answer_in_words
+from models.reading.checking import Settled, SideOf, answer_in_words
+from models.reading.contradictions import SecondLook
+from models.reading.decided_film import DecidedFilm
 from models.reading.decision import State, Trusted, decide, is_trusted
 from models.reading.fusion import fuse
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
@@ -90,6 +91,9 @@ class ChexReader:
         self._vocabulary = frozenset(manifest.vocabulary)
         self._engine = engine
         self._phrasebook = Phrasebook(engine, phrases)
+        self._second_look = SecondLook(
+            engine, self._phrasebook, manifest.decisions, knows_sides=not self.never_learned("left right")
+        )
         self._speech = Speech(engine, sentences, self._phrasebook, manifest.report, on_written=on_written)
 
     @property
@@ -152,8 +156,7 @@ class ChexReader:
         if not prompts:
             return FilmReading(sentences=(), prompts=())
         film = self._find(look, prompts, side_of)
-        told = self._told(prompts, film.vectors, film.features)
-        said = self._say(film, told)
+        film, said = self._say(film, self._told(prompts, film.vectors, film.features))
         kept, standing = self._speech.without_duplicates(
             said.texts, film.regions.aggregated_scores[0], film.states, checked=self.checked
         )
@@ -161,7 +164,7 @@ class ChexReader:
             sentences=tuple(
                 self._sentence(film, text, i, by="rule" if i in said.by_rule else "network") for i, text in kept
             ),
-            prompts=tuple(self._reading(film, i, standing.get(i)) for i in range(len(prompts))),
+            prompts=tuple(self._reading(film, i, said, standing.get(i)) for i in range(len(prompts))),
             withheld=said.withheld,
         )
 
@@ -225,7 +228,7 @@ class ChexReader:
         temperature = self.manifest.decisions.temperature
         return contrast(features, positive=positive, negative=negative, temperature=temperature)
 
-    def _reading(self, film: _Found, index: int, sentence: int | None) -> PromptReading:
+    def _reading(self, film: DecidedFilm, index: int, said: Settled, sentence: int | None) -> PromptReading:
         boxes, scores = film.visible[index]
         return PromptReading(
             key=film.prompts[index].key,
@@ -235,9 +238,11 @@ class ChexReader:
             boxes=boxes,
             box_scores=scores,
             sentence=sentence,
+            generated=said.generated.get(index, ""),
+            contradiction=film.contradictions.get(index),
         )
 
-    def _sentence(self, film: _Found, text: str, index: int, *, by: By) -> Sentence:
+    def _sentence(self, film: DecidedFilm, text: str, index: int, *, by: By) -> Sentence:
         boxes, scores = film.visible[index]
         score = float(film.regions.aggregated_scores[0, index])
         return Sentence(text=text, key=film.prompts[index].key, score=score, boxes=boxes, box_scores=scores, by=by)
@@ -266,8 +271,7 @@ class ChexReader:
         """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set."""
         if not places:
             return []
-        film = self._find(look, prompts, side_of)
-        said = self._say(film, places)
+        film, said = self._say(self._find(look, prompts, side_of), places)
         answers = []
         for place in places:
             boxes, scores = film.visible[place]
@@ -279,31 +283,33 @@ class ChexReader:
                     boxes=boxes,
                     box_scores=scores,
                     by="rule" if place in said.by_rule else "network",
+                    contradiction=film.contradictions.get(place),
                 )
             )
         return answers
 
-    def _find(self, look: Look, prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None) -> _Found:
-        """Locate all prompts of a set, and decide about each that can be judged."""
+    def _find(self, look: Look, prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None) -> DecidedFilm:
+        """Locate all prompts of a set, decide about each that can be judged, and look for contradictions."""
         vectors = self._phrasebook.vectors(prompts)
         regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
         probabilities = self._probabilities(vectors, regions.features[0])
         states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
         visible = [self._visible(*found) for found in zip(regions.boxes[0], regions.scores[0], strict=True)]
-        return _Found(prompts, vectors, regions, visible, probabilities, states, side_of)
+        film = DecidedFilm(
+            prompts=prompts,
+            vectors=vectors,
+            regions=regions,
+            visible=visible,
+            probabilities=probabilities,
+            states=states,
+            side_of=side_of,
+        )
+        return self._second_look.check(look, film)
 
-    def _say(self, film: _Found, told: Sequence[int]) -> Settled:
-        """Generate the sentences of some prompts, and check them if they are to be checked."""
-        decided = Decided(
-            prompts=film.prompts,
-            states=film.states,
-            measured={i: is_trusted(self.manifest.decisions, film.prompts[i].key, self.trusted) for i in film.states},
-            boxes=[boxes for boxes, _ in film.visible],
-            side_of=film.side_of,
-        )
-        return self._speech.sentences(
-            film.features, film.vectors, film.states, told, decided=decided if self.checked else None
-        )
+    def _say(self, film: DecidedFilm, told: Sequence[int]) -> tuple[DecidedFilm, Settled]:
+        """Generate the sentences of some prompts, and check them if they are to be checked; see `Speech.sentences`."""
+        measured = {i: is_trusted(self.manifest.decisions, film.prompts[i].key, self.trusted) for i in film.states}
+        return self._speech.sentences(film, told, measured=measured, checked=self.checked)
 
     def _locate(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer prompts without boxes: each is the only prompt of its own copy of the film (spec §6, BUG-5)."""
@@ -354,28 +360,6 @@ class ChexReader:
         if self.checked:
             text, by = answer_in_words(text, prompt=question.prompt, state=state, measured=self.trusted == "any")
         return Answer(sentence=text, score=float(score), state=state, boxes=boxes[0], box_scores=boxes[1], by=by)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """What the network finds on one film for the prompts of a set; probabilities and states: by index of the prompt.
-
-    visible: the boxes and scores of each prompt that are shown
-    """
-
-    prompts: tuple[ReaderPrompt, ...]
-    vectors: PromptVectors
-    regions: Regions
-    visible: Sequence[tuple[FloatArray, FloatArray]]
-    probabilities: Mapping[int, float]
-    states: Mapping[int, State]
-    side_of: SideOf | None
-
-    @property
-    def features(self) -> FloatArray:
-        """[prompt, dim]."""
-        features: FloatArray = self.regions.features[0]
-        return features
 
 
 def prompt_of(question: Question, prompts: Sequence[ReaderPrompt]) -> int | None:

@@ -12,10 +12,12 @@ import numpy as np
 from models.engines import Engine, IntArray
 from models.manifest import ReportRule
 from models.reading.answers import FloatArray
-from models.reading.checking import Decided, Settled, settle
+from models.reading.checking import Settled, settle
+from models.reading.contradictions import denied_by_sentence
+from models.reading.decided_film import DecidedFilm
 from models.reading.decision import State
 from models.reading.deduplicate import deduplicate, similarity_of
-from models.reading.phrasebook import Phrasebook, PromptVectors, emphasize
+from models.reading.phrasebook import Phrasebook, emphasize
 from models.reading.tokenizers import SENTENCE_END, SentenceTokenizer
 
 DIRECTIONS: Final[Mapping[State, int]] = {"present": 1, "indeterminate": 0, "uncalibrated": 1, "absent": -1}
@@ -50,35 +52,40 @@ class Speech:
         self._on_written = on_written
 
     def sentences(
-        self,
-        features: FloatArray,
-        vectors: PromptVectors,
-        states: Mapping[int, State],
-        told: Sequence[int],
-        *,
-        decided: Decided | None,
-    ) -> Settled:
-        """Generate the sentences of some prompts; decided: what they must say, None to let every sentence pass.
+        self, film: DecidedFilm, told: Sequence[int], *, measured: Mapping[int, bool], checked: bool
+    ) -> tuple[DecidedFilm, Settled]:
+        """Generate the sentences of some prompts; checked: let only those pass that say what was decided.
 
-        features: [prompt, dim]; told: indices of the prompts
+        told: indices of the prompts; measured: whether the threshold of a judged prompt is trusted
+        Returns also the film, with the findings in doubt that all of their own sentences deny.
         """
-
-        def generated(indices: Sequence[int], share: float) -> list[str]:
-            return self.generate(self._emphasized(features, vectors, states, share=share)[list(indices)])
-
         emphasis = self._rule.emphasis
-        texts = dict(zip(told, generated(told, emphasis), strict=True))
-        if decided is None:
-            return Settled(texts={index: text for index, text in texts.items() if text})
-        return settle(decided, texts, lambda indices: generated(indices, max(2 * emphasis, _FIRM)))
+        texts = dict(zip(told, self._generate(film, told, share=emphasis), strict=True))
+        firm: dict[int, str] = {}
 
-    def _emphasized(
-        self, features: FloatArray, vectors: PromptVectors, states: Mapping[int, State], *, share: float
-    ) -> FloatArray:
+        def again(indices: Sequence[int]) -> list[str]:
+            new = [index for index in indices if index not in firm]
+            firm.update(zip(new, self._generate(film, new, share=max(2 * emphasis, _FIRM)), strict=True))
+            return [firm[index] for index in indices]
+
+        decided = film.decided(measured)
+        doubtful = denied_by_sentence(decided, texts)
+        denied = denied_by_sentence(decided, dict(zip(doubtful, again(doubtful), strict=True)))
+        doubting = film.doubting(dict.fromkeys(denied, "sentence_denies"))
+        if not checked:
+            return doubting, Settled(texts={index: text for index, text in texts.items() if text}, generated=texts)
+        return doubting, settle(doubting.decided(measured), texts, again)
+
+    def _generate(self, film: DecidedFilm, indices: Sequence[int], *, share: float) -> list[str]:
+        """Generate sentences of features that are moved toward the decision by a share of their length."""
+        return self.generate(self._emphasized(film, share=share)[list(indices)])
+
+    def _emphasized(self, film: DecidedFilm, *, share: float) -> FloatArray:
         """Move features [prompt, dim] toward the decision; an indeterminate one is unchanged."""
+        features, vectors = film.features, film.vectors
         if not share:
             return features
-        steps = np.array([share * DIRECTIONS[states[index]] for index in vectors.judged], dtype=np.float32)
+        steps = np.array([share * DIRECTIONS[film.states[index]] for index in vectors.judged], dtype=np.float32)
         judged = list(vectors.judged)
         moved = features.copy()
         moved[judged] = emphasize(features[judged], positive=vectors.positive, negative=vectors.negative, steps=steps)
@@ -102,7 +109,8 @@ class Speech:
         """Remove duplicate sentences (spec §9.1.6); texts: by index of the prompt; preference: [prompt].
 
         With emphasis, a sentence never replaces a sentence with another decision, however similar they are. A checked
-        sentence of a finding was checked for that finding alone, so it replaces none of another text.
+        sentence of a finding was checked for that finding alone, so it replaces none of another text, and none of a
+        region replaces it: that one might be replaced by another text in turn.
         Returns the sentences that stay, and for each prompt with a sentence the index of the one that stands for it.
         """
         spoken = list(texts.items())
@@ -116,7 +124,8 @@ class Speech:
             own = np.array([index in states for index, _ in spoken])
             same = np.array([[first == second for _, second in spoken] for _, first in spoken])
             similarity[np.logical_or.outer(own, own) & ~same] = 0.0
-        kept, survivors = deduplicate(similarity, [preference[index] for index, _ in spoken], self._rule)
+        preferred = [preference[index] + (checked and index in states) for index, _ in spoken]
+        kept, survivors = deduplicate(similarity, preferred, self._rule)
         place = {sentence: number for number, sentence in enumerate(kept)}
         standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}
         return [spoken[sentence] for sentence in kept], standing

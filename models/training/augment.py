@@ -1,4 +1,4 @@
-"""Augment films for training: crop, turn, change the exposure, mirror; the labels change with the pixels.
+"""Augment films for training: crop, turn, mirror, draw over, change the exposure; labels change with the pixels.
 
 Boxes are mapped like the pixels, also those of regions that have two boxes (the published training does not, spec §1,
 BUG-1). A box that leaves the picture is removed together with every label that depends on it, so the remaining labels
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
 from models.training.catalog import Catalog, exchange_sides
+from models.training.exposure import expose
 from models.training.labels import BoolArray, FilmLabels, FloatArray, OnSide, Said
+from models.training.overlays import overlay
 from models.training.stages import Augmentation
 
 Map = NDArray[np.float64]
@@ -34,7 +36,7 @@ def augment(
     """Augment one film [side, side]. Returns gray values [size, size] in 0..1 and the labels of the augmented film."""
     flipped = bool(rng.random() < rule.flip)
     place = draw_map(rule, rng, flipped=flipped)
-    shown = _expose(_cut(pixels, place, size=size), rule, rng)
+    shown = expose(overlay(_cut(pixels, place, size=size), rule, rng), rule, rng)
     moved = move(mirror(labels, catalog) if flipped else labels, place, visibility=rule.visibility)
     return shown, moved
 
@@ -135,13 +137,3 @@ def _cut(pixels: NDArray[np.uint8], place: Map, *, size: int) -> NDArray[np.uint
     shown = np.array([[size, 0, -0.5], [0, size, -0.5], [0, 0, 1]])
     matrix = (shown @ whole @ stored)[:2]
     return np.asarray(cv2.warpAffine(pixels, matrix, (size, size), flags=cv2.INTER_LINEAR), dtype=np.uint8)
-
-
-def _expose(pixels: NDArray[np.uint8], rule: Augmentation, rng: np.random.Generator) -> FloatArray:
-    """Change the brightness, then the contrast about the film's mean, then blur. Returns values in 0..1."""
-    brightness, contrast = 1 + rng.uniform(-1, 1, size=2) * (rule.brightness, rule.contrast)
-    blurred, sigma = rng.random() < rule.blur, rng.uniform(0.1, max(0.1, rule.blur_sigma))
-    gray = pixels.astype(np.float32) * np.float32(brightness / 255)
-    gray = (gray - gray.mean()) * np.float32(contrast) + gray.mean()
-    shown = np.asarray(cv2.GaussianBlur(gray, (3, 3), sigma) if blurred else gray, dtype=np.float32)
-    return shown.clip(0, 1)

@@ -19,11 +19,15 @@ _UNSIDED = frozenset({"cardiomegaly", "support_devices", None})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnQuestion:
-    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report."""
+    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report.
+
+    is_placed: False for a sentence that reports a finding without saying where: nothing is known of its boxes
+    """
 
     text: str
     boxes: FloatArray
     is_sentence: bool
+    is_placed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class Batch:
     pixels: Tensor
     present: Tensor
     known: Tensor
+    mined: Tensor
     boxes: Tensor
     valid: Tensor
     located: Tensor
@@ -95,6 +100,7 @@ def collate(
         pixels=torch.from_numpy(pixels).to(device),
         present=joined("present"),
         known=joined("known"),
+        mined=joined("mined"),
         boxes=torch.stack([roomy(labels.boxes) for labels in film_labels]),
         valid=torch.stack([roomy(labels.valid) for labels in film_labels]),
         located=joined("located"),
@@ -117,7 +123,15 @@ def _questions(
     first = found[: (drawing.sentences + 1) // 2]
     chosen = [*first, *(place for place in order if place not in first)][: drawing.sentences]
     sentences = (labels.said[place] for place in chosen)
-    asked = [DrawnQuestion(text=sentence.text, boxes=sentence.boxes, is_sentence=True) for sentence in sentences]
+    asked = [
+        DrawnQuestion(
+            text=sentence.text,
+            boxes=sentence.boxes,
+            is_sentence=True,
+            is_placed=bool(len(sentence.boxes)) or not sentence.positive,
+        )
+        for sentence in sentences
+    ]
     hints = list(_hints(labels, catalog, rng)) if drawing.hints else []
     asked += [hints[place] for place in rng.permutation(len(hints))[: drawing.hints]]
     return tuple(asked)

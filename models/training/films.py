@@ -1,9 +1,9 @@
 """Real films for training: a file with one JSON object a line, one film each, beside the pictures that the lines name.
 
 These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
-picture; `nih_labels`, the labels of ChestX-ray14; `patient`. A line may hold `truth` instead, in the form that `labels`
-stores: it is used as it stands. A label, class or region that no catalog knows is refused before the first picture is
-read.
+picture; `nih_labels`, the labels of ChestX-ray14; `rsna`, a radiologist's reading (see `readings`); `patient`. A line
+may hold `truth` instead, in the form that `labels` stores: it is used as it stands. A label, class or region that no
+catalog knows is refused before the first picture is read.
 
 At most one line and one picture are in memory at a time.
 """
@@ -22,17 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
-from models.chexpert import NIH_LABELS
 from models.errors import ModelError
-from models.tasks.labels import UnknownLabel, class_of, classes_of_nih, region_of
+from models.tasks.labels import UnknownLabel, class_of, region_of
 from models.training.labels import Line, check_line
+from models.training.readings import labels_of_line
 from models.training.runfile import FilmSource
+from models.training.split import HeldOut, read_held_out
 
 Places = NDArray[np.int64]
 """The positions of films in a file: [film, 2], the number of the line, from 1, and the offset of its first byte."""
 
-_PARTS = 1000
 _BLOCK = 1 << 20
+_QUALITY = 90
 
 
 class _Box(TypedDict):
@@ -45,6 +46,7 @@ class _Film(TypedDict):
     patient: NotRequired[str]
     boxes: NotRequired[list[_Box]]
     nih_labels: NotRequired[list[str]]
+    rsna: NotRequired[str]
     truth: NotRequired[Line]
 
 
@@ -55,12 +57,6 @@ class TrainingFilm(NamedTuple):
     line: Line
 
 
-def is_held_out(patient: str, share: float) -> bool:
-    """Say whether a patient is held out for tests. A hash of the name decides, so the answer never changes."""
-    part = int.from_bytes(hashlib.sha256(patient.encode()).digest()[:8], "big") % _PARTS
-    return part < share * _PARTS
-
-
 def patient_of(film: Mapping[str, object]) -> str:
     """Return the patient of a line: its `patient`, else the beginning of the picture's name as in ChestX-ray14."""
     return str(film["patient"]) if "patient" in film else Path(str(film["file"])).stem.split("_")[0]
@@ -68,7 +64,8 @@ def patient_of(film: Mapping[str, object]) -> str:
 
 def digest_of(films: FilmSource, *, version: int) -> str:
     """Hash a set of films together with the version of the program that reads them. Raises ModelError."""
-    digest = hashlib.sha256(f"{version} {films.file} {films.held_out}".encode())
+    held_out = _held_out(films)
+    digest = hashlib.sha256(f"{version} {films.file} {films.most} {held_out.share} {sorted(held_out.named)}".encode())
     try:
         with Path(films.file).open("rb") as file:
             while block := file.read(_BLOCK):
@@ -78,21 +75,29 @@ def digest_of(films: FilmSource, *, version: int) -> str:
     return digest.hexdigest()[:12]
 
 
+def _held_out(films: FilmSource) -> HeldOut:
+    return read_held_out(films.held_out) if films.held_out else HeldOut()
+
+
 def find_films(films: FilmSource) -> Places:
     """Check every line of a file. Returns the positions of the films that training may use.
 
     Raises ModelError that names the line if it describes no film, or has a label that no catalog knows.
     """
     path = Path(films.file)
+    held_out = _held_out(films)
     places, offset = array("q"), 0
     with path.open("rb") as file:
         for number, text in enumerate(file, 1):
-            if text.strip() and not is_held_out(_patient(text, where=f"{path}, line {number}"), films.held_out):
+            if text.strip() and _patient(text, where=f"{path}, line {number}") not in held_out:
                 places.extend((number, offset))
             offset += len(text)
     if not places:
         raise ModelError(f"{path} holds no film that training may use; correct data.films, or remove this file from it")
-    return np.frombuffer(places, dtype=np.int64).reshape(-1, 2)
+    found = np.frombuffer(places, dtype=np.int64).reshape(-1, 2)
+    if not 0 < films.most < len(found):
+        return found
+    return found[np.linspace(0, len(found) - 1, films.most).round().astype(np.int64)]
 
 
 def read_films(path: Path, places: Places, *, side: int) -> Iterator[TrainingFilm]:
@@ -121,7 +126,7 @@ def _patient(text: bytes, *, where: str) -> str:
             edges = np.array(box["xyxy"], dtype=np.float32)
             if edges.shape != (4,) or not np.isfinite(edges).all():
                 raise ValueError("xyxy must be four numbers")
-        classes_of_nih(film.get("nih_labels", []))
+        labels_of_line(nih_labels=film.get("nih_labels"), reading=film.get("rsna"), boxes={}, regions={})
         if not isinstance(film["file"], str):
             raise TypeError("file must be a path")
         return patient_of(film)
@@ -143,9 +148,15 @@ def _cut(film: _Film, gray: NDArray[np.uint8], *, side: int) -> TrainingFilm:
     short = min(rows, columns)
     left, top = (columns - short) // 2, (rows - short) // 2
     square = gray[top : top + short, left : left + short]
-    pixels = np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    pixels = _stored(np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8))
     offset = np.array([left, top, left, top], dtype=np.float32)
     return TrainingFilm(pixels=pixels, line=film.get("truth") or _line(film, offset, short))
+
+
+def _stored(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Store a film as JPEG and read it again, so that films of all sources have gone the same way."""
+    _, encoded = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+    return np.asarray(cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE), dtype=np.uint8)
 
 
 def _line(film: _Film, offset: NDArray[np.float32], short: int) -> Line:
@@ -162,10 +173,4 @@ def _line(film: _Film, offset: NDArray[np.float32], short: int) -> Line:
             regions[region] = box
         elif key is not None:
             boxes.setdefault(key, []).append(box)
-    line: Line = {"regions": regions, "boxes": boxes, "located": list(boxes)}
-    if "nih_labels" in film:
-        there = classes_of_nih(film["nih_labels"])
-        line["present"] = {key: key in there for key in NIH_LABELS.values()}
-        if "no_finding" in there:
-            line["located"] = sorted(set(NIH_LABELS.values()) - {"no_finding", "pneumonia", "pleural_other"})
-    return line
+    return labels_of_line(nih_labels=film.get("nih_labels"), reading=film.get("rsna"), boxes=boxes, regions=regions)

@@ -24,7 +24,7 @@ MODEL = "model"
 def write_model(run: Run, model: TrainedModel) -> Path:
     """Write the model directory of a finished run. Raises OSError if a file cannot be written."""
     directory = Path(run.output) / MODEL
-    state = model.state()
+    state = dict(model.network.state_dict())
     half = {"float32": (), "half_embeddings": (PROMPT_TOKENS, SENTENCE_TOKENS), "half": tuple(state)}[run.model.store]
     with new_directory(directory) as aside:
         save_weights(aside / WEIGHTS, state, half=half)
@@ -46,7 +46,7 @@ def _manifest(run: Run, model: TrainedModel) -> Manifest:
         input=InputRule(
             size=run.network.image_encoder.image_size, mean=run.model.mean, std=run.model.std, resize=run.model.resize
         ),
-        sizes=run.network,
+        sizes=model.network.sizes,
         decisions=Decisions(
             temperature=math.exp(-scale),
             # The logit is 0 where the difference of cosines is -offset / scale.
@@ -80,8 +80,9 @@ def _origins(run: Run, model: TrainedModel) -> dict[str, str]:
 def _card(run: Run, *, parameters: int) -> str:
     data = run.data
     films = [
-        f"films of `{Path(source.file).name}`, without {source.held_out:.0%} of the patients, "
-        f"{source.repeat} times an epoch"
+        f"films of `{Path(source.file).name}`"
+        + (f", without the patients held out (`{Path(source.held_out).name}`)" if source.held_out else "")
+        + f", {source.repeat} times an epoch"
         for source in data.films
     ]
     if data.phantoms:

@@ -6,7 +6,7 @@ sentences and decisions are made from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -18,7 +18,7 @@ from torch.nn import functional
 from models.losses.detection import FindingLoss, finding_detection, likelihood
 from models.network.chex import Chex, whole_picture
 from models.network.detector import Detection
-from models.training.batch import Batch
+from models.training.batch import Batch, DrawnQuestion
 from models.training.catalog import Catalog
 from models.training.stages import Noise, Objective, Stage
 from models.training.text_encoding import TextEncoder, Vocabulary
@@ -153,10 +153,12 @@ class Forward:
     @cached_property
     def is_sentence(self) -> Tensor:
         """[F, S], True for questions that are sentences of the report."""
-        marks = torch.zeros(self.sentences.shape[:2], dtype=torch.bool)
-        for film, asked in enumerate(self.batch.asked):
-            marks[film, : len(asked)] = torch.tensor([question.is_sentence for question in asked], dtype=torch.bool)
-        return marks.to(self.batch.pixels.device)
+        return self._marked(lambda question: question.is_sentence)
+
+    @cached_property
+    def is_placed(self) -> Tensor:
+        """[F, S], True for questions whose boxes are known, possibly none."""
+        return self._marked(lambda question: question.is_placed)
 
     @cached_property
     def found(self) -> Detection:
@@ -188,7 +190,7 @@ class Forward:
     @cached_property
     def sentence_loss(self) -> FindingLoss:
         """The loss of the boxes and scores of the text questions."""
-        boxes, valid, padding = self.asked_boxes
+        boxes, valid, _ = self.asked_boxes
         scores = self.found_sentences.scores
         return finding_detection(
             self.found_sentences.boxes,
@@ -197,7 +199,7 @@ class Forward:
             likely=torch.full_like(scores, 0.5),
             target=boxes,
             valid=valid,
-            labeled=~padding,
+            labeled=self.is_placed,
             answerer=self.stage.drawing.answerer,
         )
 
@@ -235,6 +237,13 @@ class Forward:
     @cached_property
     def _told_prompts(self) -> Tensor:
         return self._tell(self.found, together=self._together)
+
+    def _marked(self, is_so: Callable[[DrawnQuestion], bool]) -> Tensor:
+        """Mark the text questions of which something is true: [F, S], False for padding."""
+        marks = torch.zeros(self.sentences.shape[:2], dtype=torch.bool)
+        for film, asked in enumerate(self.batch.asked):
+            marks[film, : len(asked)] = torch.tensor([is_so(question) for question in asked], dtype=torch.bool)
+        return marks.to(self.batch.pixels.device)
 
     def _draw_classes(self) -> list[int]:
         """Draw the expected number of classes from each data set, among those with labels on some film of the batch.

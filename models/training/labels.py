@@ -4,6 +4,7 @@ A line holds these keys, all optional, with boxes as center x, center y, width, 
 square:
 
     present: {class: true or false}, of the whole film; a class that is not named is unknown
+    mined: [class], those of them that were mined from a report, and may be wrong
     boxes: {class: [box]}; located: [class], the classes whose boxes are complete, possibly none
     regions: {region: box}; on a film that names any, the other regions are not visible
     region_present: {region: [class]}, classes in the region; region_known: [class], whose place is completely known
@@ -59,6 +60,7 @@ class Line(TypedDict):
     """A film, as stored."""
 
     present: NotRequired[dict[str, bool]]
+    mined: NotRequired[list[str]]
     boxes: NotRequired[dict[str, list[list[float]]]]
     located: NotRequired[list[str]]
     regions: NotRequired[dict[str, list[float]]]
@@ -93,12 +95,13 @@ class OnSide:
 class FilmLabels:
     """All labels of a film.
 
-    present, known: [C], of the film; boxes: [C, T, 4]; valid: [C, T]; located: [C]
+    present, known, mined: [C], of the film; boxes: [C, T, 4]; valid: [C, T]; located: [C]
     regions: [A, 4]; seen: [A]; region_present, region_known: [A, C]
     """
 
     present: BoolArray
     known: BoolArray
+    mined: BoolArray
     boxes: FloatArray
     valid: BoolArray
     located: BoolArray
@@ -120,6 +123,7 @@ def check_line(line: Line) -> None:
         line.get("present", {}),
         line.get("boxes", {}),
         line.get("located", []),
+        line.get("mined", []),
         line.get("region_known", []),
         *line.get("region_present", {}).values(),
         *(sentence["findings"] for sentence in said),
@@ -195,6 +199,7 @@ def labels_of(line: Line, catalog: Catalog) -> FilmLabels:
     return FilmLabels(
         present=present,
         known=known,
+        mined=_some(line.get("mined", []), numbers, classes),
         boxes=boxes,
         valid=valid,
         located=_some(line.get("located", []), numbers, classes),

@@ -22,6 +22,7 @@ from models.training.stages import Objective
 
 Loss = Callable[[Forward], Tensor]
 
+_LEAST_LIKELY = 1e-6
 _NOWHERE = 1e-7
 """The sampling weight of a class that is in no region of the batch, as published."""
 
@@ -45,7 +46,8 @@ def patho_cls(forward: Forward) -> Tensor:
         present=forward.batch.present[:, forward.classes],
         temperature=forward.stage.temperatures.findings,
     )
-    return mean_by_film(losses, forward.batch.known[:, forward.classes])
+    known = forward.batch.known & ~forward.batch.mined
+    return mean_by_film(losses, known[:, forward.classes])
 
 
 def anat_detect(forward: Forward) -> Tensor:
@@ -143,7 +145,7 @@ def align(forward: Forward) -> Tensor:
     regions = functional.pad(batch.regions[:, forward.regions].unsqueeze(2), (0, 0, 0, boxes.shape[2] - 1))
     seen = batch.seen[:, forward.regions]
     first = functional.pad(seen.unsqueeze(2), (0, boxes.shape[2] - 1))
-    asked, asked_valid, padding = forward.asked_boxes
+    asked, asked_valid, _ = forward.asked_boxes
     grid = forward.network.sizes.image_encoder.grid
     covered = coverage(
         torch.cat([boxes, regions, asked], dim=1),
@@ -151,7 +153,7 @@ def align(forward: Forward) -> Tensor:
         grid=grid,
     )
     logits = torch.cat([forward.heads.align(patches, phrases), forward.heads.align(patches, forward.sentences)], dim=1)
-    counted = torch.cat([batch.located[:, forward.classes], seen, ~padding], dim=1)
+    counted = torch.cat([batch.located[:, forward.classes], seen, forward.is_placed], dim=1)
     inside = (functional.softplus(-logits) * covered).sum(dim=-1) / covered.sum(dim=-1).clamp(min=1)
     outside = (functional.softplus(logits) * (1 - covered)).sum(dim=-1) / (1 - covered).sum(dim=-1).clamp(min=1)
     return mean_by_film(inside + outside, counted)
@@ -168,12 +170,19 @@ def coverage(boxes: Tensor, valid: Tensor, *, grid: int) -> Tensor:
 
 
 def presence(forward: Forward) -> Tensor:
-    """Decide whether a film shows each class, as the reader does."""
-    logits = _decisions(forward, forward.told_classes)
-    losses = functional.binary_cross_entropy_with_logits(
-        logits, forward.batch.present[:, forward.classes].float(), reduction="none"
-    )
-    return mean_by_film(losses, forward.batch.known[:, forward.classes])
+    """Decide whether a film shows each class, as the reader does.
+
+    A mined label is explained by the decision and by how often such labels are wrong (`stages.MinedLabels`).
+    """
+    decided = torch.sigmoid(_decisions(forward, forward.told_classes))
+    rates, classes = forward.stage.mined, [forward.catalog.classes[number].name for number in forward.classes]
+    invented = decided.new_tensor([rates.invented_by_class.get(name, rates.invented) for name in classes])
+    labelled = decided * (1 - rates.missed) + (1 - decided) * invented
+    batch = forward.batch
+    likely = torch.where(batch.mined[:, forward.classes], labelled, decided)
+    present = batch.present[:, forward.classes]
+    losses = -torch.where(present, likely, 1 - likely).clamp(min=_LEAST_LIKELY).log()
+    return mean_by_film(losses, batch.known[:, forward.classes])
 
 
 def region_presence(forward: Forward) -> Tensor:

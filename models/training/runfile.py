@@ -45,17 +45,19 @@ class Model:
 class FilmSource:
     """A file of real films (see `films`), how often each film is used in an epoch, and which patients are held out.
 
+    most: use at most so many films, evenly spaced over the file; 0 for all
     balanced: multiply `repeat` so that an epoch has about as many of these films as the largest source has
-    held_out: share of the patients that training never uses, chosen by a hash of their names
+    held_out: the patients that training never uses, a share or the path of a file, see `split`; blank for none
     """
 
     file: str
     repeat: int = 1
+    most: int = 0
     balanced: bool = False
-    held_out: float = 0.0
+    held_out: str = ""
 
     def __post_init__(self) -> None:
-        require(self, above_zero="repeat", share="held_out")
+        require(self, above_zero="repeat", not_negative="most")
 
     def times(self, *, own: int, most: int) -> int:
         """Return how often an epoch uses each film; own, most: number of films here, and in the largest source."""

@@ -69,7 +69,10 @@ class Augmentation:
     area: share of the film that is cut out; aspect: the largest ratio of its width to its height, or of its height to
     its width
     scale, shift, rotate: applied afterwards, at most; shift as a share of the side, rotate in degrees
-    brightness, contrast: factors within 1 +- this; blur: how often, and sigma in pixels at most
+    brightness, contrast: factors within 1 +- this; gamma: the logarithm of the exponent at most
+    equalize, blur, coarse, jpeg: how often the contrast is equalized locally, the film blurred (sigma in pixels at
+    most), its resolution reduced, or the film stored as JPEG; noise: its deviation at most, of gray values 0..1
+    leads, clips, margin, letters: how often they are drawn onto the film, see `overlays`
     visibility: a box is removed if a smaller share of it than this stays visible
     """
 
@@ -81,12 +84,27 @@ class Augmentation:
     rotate: float = 0.0
     brightness: float = 0.0
     contrast: float = 0.0
+    gamma: float = 0.0
+    equalize: float = 0.0
     blur: float = 0.0
     blur_sigma: float = 1.0
+    coarse: float = 0.0
+    noise: float = 0.0
+    jpeg: float = 0.0
+    leads: float = 0.0
+    clips: float = 0.0
+    margin: float = 0.0
+    letters: float = 0.0
     visibility: float = 0.1
 
     def __post_init__(self) -> None:
-        require(self, share="flip shift brightness contrast blur visibility", above_zero="blur_sigma")
+        require(
+            self,
+            share="flip shift brightness contrast equalize blur coarse noise jpeg leads clips margin letters "
+            "visibility",
+            not_negative="gamma",
+            above_zero="blur_sigma",
+        )
         if not 0 < self.area[0] <= self.area[1] <= 1 or self.aspect < 1 or not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError("area must rise within 0..1, scale rise above 0, and aspect be at least 1")
 
@@ -112,6 +130,24 @@ class Drawing:
 
     def __post_init__(self) -> None:
         require(self, above_zero="classes regions sentences told", not_negative="hints", share="together")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinedLabels:
+    """How often labels mined from reports are wrong, as the loss of presence assumes.
+
+    missed: how often a finding that is there has no label; invented: how often one that is not there has one
+    invented_by_class: by key, for classes whose labels are worse
+    """
+
+    missed: float = 0.0
+    invented: float = 0.0
+    invented_by_class: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(self, share="missed invented")
+        if any(not 0 <= rate <= 1 for rate in self.invented_by_class.values()):
+            raise ValueError("invented_by_class must lie in 0..1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +192,7 @@ class Stage:
     augmentation: Augmentation = field(default_factory=Augmentation)
     drawing: Drawing = field(default_factory=Drawing)
     temperatures: Temperatures = field(default_factory=Temperatures)
+    mined: MinedLabels = field(default_factory=MinedLabels)
 
     def __post_init__(self) -> None:
         require(self, above_zero="batch accumulation learning_rate clip", not_negative="warm_up weight_decay")

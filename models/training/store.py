@@ -33,7 +33,7 @@ from models.training.runfile import Data, FilmSource
 from models.training.workers import Job, Stopped, do_all, never
 
 _SHELF = 200
-_VERSION = 2
+_VERSION = 3
 """The version of the code that makes shelves of real films. A new version makes new shelves under other names."""
 _LOCK = "lock"
 _WAIT_SECONDS = 0.2

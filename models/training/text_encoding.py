@@ -1,4 +1,4 @@
-"""Texts as vectors and as target tokens, in the numbers of the run's vocabularies."""
+"""Texts as vectors and as target tokens."""
 
 from __future__ import annotations
 
@@ -7,45 +7,44 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.losses.language import Lesson, lesson
 from models.network.prompt_encoder import PromptEncoder
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
-from models.training.vocabulary import IntArray, Words
+
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The two vocabularies of a run, with a cache of encoded texts.
+    """The two tokenizers of a run, with a cache of encoded texts.
 
     learned: the words of all its texts, sorted; empty if the prompt encoder keeps every token
     """
 
     prompts: PromptTokenizer
     sentences: SentenceTokenizer
-    prompt_words: Words
-    sentence_words: Words
     max_length: int
     learned: tuple[str, ...] = ()
     _prompt_ids: dict[str, IntArray] = field(default_factory=dict)
     _sentence_ids: dict[str, list[int]] = field(default_factory=dict)
 
     def prompt_ids(self, texts: Sequence[str]) -> Tensor:
-        """Return the numbers of texts [text, token], without the trailing padding that all of them share."""
+        """Return the ids of texts [text, token], without the trailing padding that all of them share."""
         if new := [text for text in dict.fromkeys(texts) if text not in self._prompt_ids]:
             self._prompt_ids.update(zip(new, self.prompts.encode(new), strict=True))
         rows = np.stack([self._prompt_ids[text] for text in texts])
         longest = int(rows.argmax(axis=1).max()) + 1
-        return torch.from_numpy(self.prompt_words.numbers[rows[:, :longest]])
+        return torch.from_numpy(rows[:, :longest])
 
     def lesson(self, texts: Sequence[str]) -> Lesson:
         """Return sentences as target tokens."""
         for text in texts:
             if text not in self._sentence_ids:
                 self._sentence_ids[text] = self.sentences.encode(text)
-        made = lesson([self._sentence_ids[text] for text in texts], max_length=self.max_length)
-        return Lesson(ids=torch.from_numpy(self.sentence_words.numbers)[made.ids], attended=made.attended)
+        return lesson([self._sentence_ids[text] for text in texts], max_length=self.max_length)
 
 
 class TextEncoder:
@@ -56,7 +55,7 @@ class TextEncoder:
         self._encoder = encoder
         self._vocabulary = vocabulary
         self._learns = learns
-        self._forgets = forgets if vocabulary.prompt_words.shared else 0.0
+        self._forgets = forgets if encoder.tokens.shared else 0.0
         self._kept: dict[str, Tensor] = {}
 
     def vectors(self, texts: Sequence[str]) -> dict[str, Tensor]:
@@ -79,4 +78,4 @@ class TextEncoder:
         marks[:, 0] = True
         # The end token has the largest id; it must stay, because the encoder reads the vector there.
         marks.scatter_(1, ids.argmax(dim=1, keepdim=True), True)
-        return ids.masked_fill(forgotten & ~marks, 0)
+        return ids.masked_fill(forgotten & ~marks, self._encoder.tokens.shared_id)

@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from models.losses.language import logits_of, sentence_loss
 from models.training.forward import Forward
-from models.training.labels import Said
 
 _TEXT_SENTENCES = 64
 _TEXT_DROPOUT = 0.3
@@ -42,13 +41,12 @@ def of_sentences(forward: Forward) -> Tensor:
 def of_findings(forward: Forward) -> Tensor:
     """Generate for each drawn class what the report says about it, or that it is absent: "finding-gen"."""
     rows = []
-    for film, said in enumerate(forward.batch.said):
-        if said:
-            rows += [
-                (film, place, _about(said, forward.catalog.classes[number].negative[0], number))
-                for place, number in enumerate(forward.classes)
-                if forward.batch.known[film, number]
-            ]
+    for film in range(len(forward.batch.said)):
+        rows += [
+            (film, place, text)
+            for place, number in enumerate(forward.classes)
+            if forward.batch.known[film, number] and (text := _about(forward, film, number))
+        ]
     return _taught(forward, forward.told_classes, rows)
 
 
@@ -60,15 +58,16 @@ def of_texts(forward: Forward) -> Tensor:
     return _loss(forward, functional.dropout(vectors, _TEXT_DROPOUT, forward.network.training), texts)
 
 
-def _about(said: Sequence[Said], denial: str, number: int) -> str:
-    """Choose what a report says about a class: sentences that report it, else the first denial, else a fixed denial."""
-    own = [sentence for sentence in said if number in sentence.findings]
-    texts = (
-        [sentence.text for sentence in own if sentence.positive]
-        or [sentence.text for sentence in own][:1]
-        or [f"{denial}."]
-    )
-    return " ".join(texts)
+def _about(forward: Forward, film: int, number: int) -> str:
+    """Choose what the report of a film says about a class.
+
+    If it is present, all sentences that report it, or "" if there are none; else the first denial, or a fixed one.
+    """
+    own = [sentence for sentence in forward.batch.said[film] if number in sentence.findings]
+    if forward.batch.present[film, number]:
+        return " ".join(sentence.text for sentence in own if sentence.positive)
+    denials = [sentence.text for sentence in own if not sentence.positive]
+    return (denials or [f"{forward.catalog.classes[number].negative[0]}."])[0]
 
 
 def _taught(forward: Forward, features: Tensor, rows: Sequence[tuple[int, int, str]]) -> Tensor:
@@ -87,4 +86,5 @@ def _loss(forward: Forward, features: Tensor, texts: Sequence[str]) -> Tensor:
     taught = forward.vocabulary.lesson(texts)
     taught = taught._replace(ids=taught.ids.to(features.device), attended=taught.attended.to(features.device))
     logits = logits_of(forward.network.generator, features, taught)
-    return sentence_loss(forward.vocabulary.sentence_words.weigh(logits.float()), taught.ids)
+    tokens = forward.network.generator.tokens
+    return sentence_loss(tokens.weighed(logits.float()), tokens.rows_of(taught.ids))

@@ -22,7 +22,6 @@ from models.training.parts import start
 from models.training.random_streams import seed_torch
 from models.training.runfile import Run
 from models.training.text_encoding import Vocabulary
-from models.training.vocabulary import Words, all_words, seen_words
 
 PROMPT_TOKENS, SENTENCE_TOKENS = "prompt_encoder.tokens.weight", "generator.tokens.weight"
 """The embeddings that have a row for each token."""
@@ -36,25 +35,20 @@ class TrainedModel:
     heads: Heads
     vocabulary: Vocabulary
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the network's weights with the complete vocabularies."""
-        state: dict[str, Tensor] = dict(self.network.state_dict())
-        state[PROMPT_TOKENS] = self.vocabulary.prompt_words.spread(state[PROMPT_TOKENS])
-        state[SENTENCE_TOKENS] = self.vocabulary.sentence_words.spread(state[SENTENCE_TOKENS])
-        return state
-
 
 def build_model(run: Run, catalog: Catalog, texts: Iterable[str]) -> TrainedModel:
     """Build the network of a run as it is before the first step.
 
     texts: all sentences of all reports. Raises ModelError if the weights that it starts from do not fit.
     """
-    vocabulary = _vocabulary_of(run, [*catalog.texts, *texts])
-    sizes = replace(
-        run.network,
-        prompt_encoder=replace(run.network.prompt_encoder, vocabulary=vocabulary.prompt_words.size),
-        generator=replace(run.network.generator, vocabulary=vocabulary.sentence_words.size),
+    known = _both_sides([*catalog.texts, *texts]) if run.data.words == "seen" else []
+    vocabulary = Vocabulary(
+        prompts=PromptTokenizer(VOCABULARIES),
+        sentences=SentenceTokenizer(VOCABULARIES),
+        max_length=run.network.generator.max_length,
+        learned=learned_words(known),
     )
+    sizes = _sizes_for(run.network, known, vocabulary) if known else run.network
     seed_torch(run.seed, "weights")
     network = Chex(sizes)
     start(network)
@@ -84,28 +78,6 @@ def _trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
     }
 
 
-def _vocabulary_of(run: Run, texts: Iterable[str]) -> Vocabulary:
-    prompts = PromptTokenizer(VOCABULARIES)
-    sentences = SentenceTokenizer(VOCABULARIES)
-    prompt_words, sentence_words = (
-        all_words(run.network.prompt_encoder.vocabulary),
-        all_words(run.network.generator.vocabulary),
-    )
-    learned: tuple[str, ...] = ()
-    if run.data.words == "seen":
-        known = _both_sides(texts)
-        learned = learned_words(known)
-        prompt_words, sentence_words = _seen(run, known, prompts, sentences)
-    return Vocabulary(
-        prompts=prompts,
-        sentences=sentences,
-        prompt_words=prompt_words,
-        sentence_words=sentence_words,
-        max_length=run.network.generator.max_length,
-        learned=learned,
-    )
-
-
 def learned_words(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the words of texts, sorted: what a prompt encoder that began without any knowledge can understand."""
     return tuple(sorted({word for text in texts for word in words_of(text)}))
@@ -116,16 +88,15 @@ def _both_sides(texts: Iterable[str]) -> list[str]:
     return sorted({both for text in texts for both in (text, exchange_sides(text))})
 
 
-def _seen(
-    run: Run, known: Sequence[str], prompts: PromptTokenizer, sentences: SentenceTokenizer
-) -> tuple[Words, Words]:
-    """Collect the tokens of texts."""
+def _sizes_for(sizes: NetworkSizes, known: Sequence[str], vocabulary: Vocabulary) -> NetworkSizes:
+    """Give an embedding of its own to each token of these texts, and one to all others together."""
     said = {SENTENCE_END}
     for text in known:
         # After another sentence a text has other tokens than at the beginning, and a denial ends with a full stop.
-        said.update(token for form in (text, f" {text}", f"{text}.") for token in sentences.encode(form))
-    asked = np.unique(prompts.encode(known))
-    return (
-        seen_words(run.network.prompt_encoder.vocabulary, asked.tolist()),
-        seen_words(run.network.generator.vocabulary, said),
+        said.update(token for form in (text, f" {text}", f"{text}.") for token in vocabulary.sentences.encode(form))
+    asked = np.unique(vocabulary.prompts.encode(known)).tolist()
+    return replace(
+        sizes,
+        prompt_encoder=replace(sizes.prompt_encoder, own_tokens=tuple(asked)),
+        generator=replace(sizes.generator, own_tokens=tuple(sorted(said))),
     )

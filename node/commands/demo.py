@@ -35,8 +35,9 @@ from node.errors import InputError, NodeError
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
+from node.outputs.writers import kind_of
 from node.pipeline import Pipeline, Round
-from node.read import decoding, prompts
+from node.read import prompts
 from node.read.model import Reader, open_reader
 from node.receive.listener import Listener
 from node.service import app
@@ -142,17 +143,11 @@ def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> Non
         answers = pipeline.answers(
             Round(study_uid=study_uid, number=1, files=files, created_at=datetime.now(UTC).replace(microsecond=0))
         )
-        pictures = {
-            instance.sop_instance_uid: decoding.load(
-                decoding.read_file(instance.path), gray=reader.gray, square=reader.square
-            ).picture
-            for instance in instances
-        }
         objects = [_received(instance.path) for instance in archive.study(study_uid).instances]
-        write_folder(out, answers.report, objects, pictures)
+        write_folder(out, answers.report, objects, answers.sources)
 
 
 def _received(path: Path) -> tuple[str, Dataset]:
     """Return kind and content of an object that the archive received."""
     dataset = dcmread(path)
-    return ("sr" if dataset.Modality == "SR" else "gsps"), dataset
+    return kind_of(dataset), dataset

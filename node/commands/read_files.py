@@ -17,12 +17,16 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 from pydicom.dataset import Dataset
 
+from node.config import DEFAULT_OUTPUTS
 from node.dicom.film_header import parse_header
 from node.dicom.identity import VERSION
-from node.domain import Box, Film, JsonObject, PromptSet, Reason, is_uid
+from node.domain import Box, Film, JsonObject, Reason, Report, is_uid
 from node.errors import InputError, NodeError, Undecodable
+from node.outputs import wording
 from node.outputs.folder import hash_of, made_before, write_folder
-from node.outputs.writers import WRITERS, make_report, write_objects
+from node.outputs.source import from_files
+from node.outputs.writers import make_report, write_objects
+from node.prompt_set import PromptSet
 from node.read import decoding, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.film import Answered, answer_film
@@ -30,7 +34,6 @@ from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, Reader
 
 DONE_BEFORE: Final = "done before"
-
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
 OnFile = Callable[[Path, str], None]
@@ -107,28 +110,31 @@ def read(
     reader: Reader,
     prompts: PromptSet,
     zone: ZoneInfo,
+    kinds: Sequence[str] = DEFAULT_OUTPUTS,
     on_file: OnFile = _unheard,
 ) -> Iterator[JsonObject]:
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
     A study is not read again if its results are intact and were made of the same files in the same way.
+    kinds: of the objects to write
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
     """
     for study in studies:
-        made_from = _made_from(study, reader=reader, prompts=prompts, zone=zone)
-        report = made_before(out / study.study_uid, made_from)
-        if report is not None:
+        made_from = _made_from(study, reader=reader, prompts=prompts, zone=zone, kinds=kinds)
+        before = made_before(out / study.study_uid, made_from)
+        if before is not None:
             for path in study.paths:
                 on_file(path, DONE_BEFORE)
-            yield report
+            yield before
             continue
         answered = []
         for path, identity in zip(study.paths, study.identities, strict=True):
             answered.append(_answer(path, identity, reader=reader, prompts=prompts))
             on_file(path, str(answered[-1].reason or "read"))
         try:
-            yield _write(study.study_uid, answered, out, made_from, reader=reader, prompts=prompts, zone=zone)
+            report = _report(study.study_uid, answered, reader=reader, prompts=prompts)
+            yield _write(report, study, answered, out, made_from=made_from, zone=zone, kinds=kinds)
         except OSError as error:
             raise NodeError(
                 f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
@@ -176,6 +182,7 @@ def answer_to_json(answer: FilmAnswer) -> JsonObject:
         "score": answer.score,
         "state": answer.state,
         "positive": answer.positive,
+        "reason": wording.reason_of(answer.contradiction),
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
     }
     if answer.never_learned:
@@ -212,14 +219,14 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
     return found
 
 
-def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: ZoneInfo) -> str:
+def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: ZoneInfo, kinds: Sequence[str]) -> str:
     """Return a hash of everything that the results depend on. Raises InputError when a file cannot be read."""
     try:
         files = sorted(hash_of(path) for path in study.paths)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    how = (VERSION, *reader.identity.parts)
-    return hashlib.sha256("\0".join((*how, prompts.sha256, str(zone), *files)).encode()).hexdigest()
+    how = (VERSION, *reader.identity.parts, prompts.sha256, str(zone), *kinds)
+    return hashlib.sha256("\0".join((*how, *files)).encode()).hexdigest()
 
 
 def _answer(path: Path, identity: Dataset, *, reader: Reader, prompts: PromptSet) -> Answered:
@@ -231,35 +238,31 @@ def _answer(path: Path, identity: Dataset, *, reader: Reader, prompts: PromptSet
         return Answered(dataset=identity, film=film, reason=film.reason)
 
 
+def _report(study_uid: str, answered: Sequence[Answered], *, reader: Reader, prompts: PromptSet) -> Report:
+    films = [answer.film for answer in answered if answer.film is not None]
+    now = datetime.now(UTC).replace(microsecond=0)
+    return make_report(study_uid, films, model=reader.identity, prompts=prompts, created_at=now)
+
+
 def _write(
-    study_uid: str,
+    report: Report,
+    study: StudyFiles,
     answered: Sequence[Answered],
     out: Path,
-    made_from: str,
     *,
-    reader: Reader,
-    prompts: PromptSet,
+    made_from: str,
     zone: ZoneInfo,
+    kinds: Sequence[str],
 ) -> JsonObject:
-    films = [answer.film for answer in answered if answer.film is not None]
-    report = make_report(
-        study_uid, films, model=reader.identity, prompts=prompts, created_at=datetime.now(UTC).replace(microsecond=0)
-    )
-    sources = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    headers = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    sources = from_files(headers, dict(zip(headers, study.paths, strict=True)))
+    left = [answer for answer in answered if answer.film is None]
     return write_folder(
         out,
         report,
-        write_objects(report, sources, zone=zone, kinds=WRITERS),
-        {
-            answer.film.source: answer.picture
-            for answer in answered
-            if answer.film is not None and answer.picture is not None
-        },
-        left_alone=[
-            Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason)
-            for answer in answered
-            if answer.film is None
-        ],
+        write_objects(report, sources, zone=zone, kinds=kinds),
+        sources,
+        left_alone=[Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason) for answer in left],
         made_from=made_from,
     )
 
@@ -295,7 +298,7 @@ def _load_picture(path: Path, reader: Reader) -> Radiograph:
         decoding.refuse_blank(gray, framing.square)
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a film") from error
-    return Radiograph(gray=gray, picture=picture, framing=framing)
+    return Radiograph(gray=gray, framing=framing)
 
 
 def _check_box(box: Box, framing: Framing) -> None:

@@ -36,7 +36,7 @@ INVALID_ARGUMENT: Final = 0x0115
 _EVENTS: Final = (1, 2)
 
 # PS3.3 C.14.1.1
-_FAILURES: Final = {
+FAILURE_REASONS: Final = {
     0x0110: "processing failure",
     0x0112: "no such object",
     0x0213: "resource limitation",
@@ -97,7 +97,8 @@ def read_report(information: Dataset) -> CommitmentReport:
 
 def failure(name: str, code: int) -> str:
     """Say why a destination cannot keep an object."""
-    return f"{name} cannot commit to the object: {_FAILURES.get(code, 'failure')} ({code:04X}); see its log, then retry"
+    reason = FAILURE_REASONS.get(code, "failure")
+    return f"{name} cannot commit to the object: {reason} ({code:04X}); see its log, then retry"
 
 
 class Commitments:

@@ -17,7 +17,7 @@ from node.config import DestinationSettings, DicomDestination
 from node.deliver import destinations, dicom
 from node.deliver.commitment import Commitments, Next, decide
 from node.deliver.outages import Pauses
-from node.domain import Delivery, DeliveryState, derive_uid
+from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, RetryLater, where
 from node.metrics import Metrics
 from node.outputs.writers import SOP_CLASSES
@@ -53,12 +53,13 @@ class Sending:
     pauses: Pauses = field(default_factory=Pauses)
     report_seconds: float = 2.0
 
-    def send(self, delivered: DeliveryJson, attempt: int, started: float) -> StepResult:
+    def send(self, delivered: DeliveryJson, attempt: int, started: float, may_give_way: bool = False) -> StepResult:
         """Try once to deliver one output. If the ledger says it was sent, it is not sent again.
 
         started: when the output was written, in seconds since the epoch
-        Returns the outcome (sent, delayed, parked, abandoned, or down when the destination accepts nothing), the
-        seconds to wait, and the time of sending if the destination is to commit to the output.
+        may_give_way: do not send a routine output while a critical one waits for the same destination
+        Returns the outcome (sent, delayed, parked, abandoned, gave_way, or down when the destination accepts nothing),
+        the seconds to wait, and the time of sending if the destination is to commit to the output.
         """
         delivery = Delivery(**delivered)
         settings = self.destinations.get(delivery.destination)
@@ -69,6 +70,8 @@ class Sending:
             return {"outcome": "abandoned"}
         if settings is None:
             return self._parked(delivery, attempt, "removed", reason=_REMOVED)
+        if may_give_way and delivery.priority == ROUTINE and self.ledger.awaits_critical(delivery.destination):
+            return {"outcome": "gave_way"}
         content = self.spool.output(delivery)
         if content is None:
             return self._rewritten(delivery, record, attempt, settings=settings, started=started)

@@ -41,11 +41,11 @@ STORAGE_COMMITMENT: Final = UID(StorageCommitmentPushModel)
 
 _CONNECT_SECONDS: Final = 10
 _ACCEPT_SECONDS: Final = 60
-_PROBE_SECONDS: Final = 5
-_RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
+PROBE_SECONDS: Final = 5
+RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
 _LOOK_SECONDS: Final = 0.1
 
-_NATIVE: Final = (ExplicitVRLittleEndian, ImplicitVRLittleEndian)
+NATIVE: Final = (ExplicitVRLittleEndian, ImplicitVRLittleEndian)
 
 # PS3.7 C: success, duplicate SOP instance
 _STORED: Final = frozenset((0x0000, 0x0111))
@@ -66,19 +66,22 @@ def send(content: bytes, destination: DicomDestination, *, calling_aet: str) -> 
     Raises RetryLater or GiveUp.
     """
     dataset = dcmread(BytesIO(content))
-    own = dataset.file_meta.TransferSyntaxUID
-    syntaxes = dict.fromkeys([own, *_NATIVE] if not own.is_compressed else [own])
-    contexts = [build_context(dataset.SOPClassUID, syntax) for syntax in syntaxes]
-    with _ended(
-        _associate(contexts, destination, calling_aet=calling_aet, refusal=_not_accepted(destination))
-    ) as association:
+    contexts, refusal = storage_contexts(dataset), _not_accepted(destination)
+    with _ended(_associate(contexts, destination, calling_aet=calling_aet, refusal=refusal)) as association:
         try:
             status = association.send_c_store(dataset)
         except RuntimeError as error:  # the association ended before the request left
             raise DestinationDown(f"{destination.name} ended the association") from error
         except ValueError as error:  # no accepted context fits
-            raise GiveUp(_not_accepted(destination)) from error
+            raise GiveUp(refusal) from error
         judge(status, destination.name)
+
+
+def storage_contexts(dataset: Dataset) -> list[PresentationContext]:
+    """Propose the transfer syntax of an object, and the other native one if it is native; a context for each."""
+    own = dataset.file_meta.TransferSyntaxUID
+    syntaxes = dict.fromkeys([own, *NATIVE] if not own.is_compressed else [own])
+    return [build_context(dataset.SOPClassUID, syntax) for syntax in syntaxes]
 
 
 def judge(status: Dataset, name: str) -> None:
@@ -101,11 +104,11 @@ def echo(destination: DicomDestination, *, calling_aet: str) -> None:
 
     Raises DestinationDown.
     """
-    contexts = [build_context(Verification, list(_NATIVE))]
+    contexts = [build_context(Verification, list(NATIVE))]
     with (
         suppress(GiveUp),  # it answered, but does not accept Verification
         _ended(
-            _associate(contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=_PROBE_SECONDS)
+            _associate(contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=PROBE_SECONDS)
         ) as association,
     ):
         _send_echo(association, destination)
@@ -116,10 +119,10 @@ def negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: S
 
     Returns the accepted classes. Raises DestinationDown.
     """
-    contexts = [build_context(sop_class, list(_NATIVE)) for sop_class in (Verification, *sop_classes)]
+    contexts = [build_context(sop_class, list(NATIVE)) for sop_class in (Verification, *sop_classes)]
     try:
         association = _associate(
-            contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=_PROBE_SECONDS
+            contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=PROBE_SECONDS
         )
     except GiveUp:  # it accepted none of them
         return frozenset()
@@ -148,7 +151,7 @@ def ask_commitment(
     """
     reporting = _Reporting(on_report)
     association = _associate(
-        [build_context(StorageCommitmentPushModel, list(_NATIVE))],
+        [build_context(StorageCommitmentPushModel, list(NATIVE))],
         destination,
         calling_aet=calling_aet,
         refusal=_no_commitment(destination),
@@ -211,7 +214,7 @@ class _Reporting:
             self._is_idle.set()
 
     def finish(self) -> None:
-        self._is_idle.wait(_PROBE_SECONDS)
+        self._is_idle.wait(PROBE_SECONDS)
 
 
 def _request(objects: Sequence[ObjectName], transaction_uid: str) -> Dataset:
@@ -241,10 +244,7 @@ def _associate(
     refusal: the message if none of its contexts is accepted
     Raises DestinationDown when the peer cannot be reached or rejects, GiveUp when it accepts none of the contexts.
     """
-    entity = AE(ae_title=calling_aet)
-    entity.connection_timeout = limit_seconds or _CONNECT_SECONDS
-    entity.acse_timeout = limit_seconds or _ACCEPT_SECONDS
-    entity.dimse_timeout = entity.network_timeout = limit_seconds or destination.answer_seconds
+    entity = application_entity(destination, calling_aet=calling_aet, limit_seconds=limit_seconds)
     context = tls_context(destination)
     association = entity.associate(
         destination.host,
@@ -265,8 +265,17 @@ def _associate(
         association.abort()
         raise GiveUp(refusal)
     if destination.tls is not None:
-        explain(destination, limit_seconds=_PROBE_SECONDS)
+        explain(destination, limit_seconds=PROBE_SECONDS)
     raise DestinationDown(f"{destination.name} cannot be reached at {destination.host}:{destination.port}")
+
+
+def application_entity(destination: DicomDestination, *, calling_aet: str, limit_seconds: float | None = None) -> AE:
+    """Return the entity that calls a destination; limit_seconds: for every step, instead of the limits of each."""
+    entity = AE(ae_title=calling_aet)
+    entity.connection_timeout = limit_seconds or _CONNECT_SECONDS
+    entity.acse_timeout = limit_seconds or _ACCEPT_SECONDS
+    entity.dimse_timeout = entity.network_timeout = limit_seconds or destination.answer_seconds
+    return entity
 
 
 def _rejection(association: Association) -> str:
@@ -290,7 +299,7 @@ def _ended(association: Association) -> Iterator[Association]:
         raise
     finally:
         if association.is_established:
-            association.acse_timeout = _RELEASE_SECONDS
+            association.acse_timeout = RELEASE_SECONDS
             if is_lost:
                 association.abort()
             else:

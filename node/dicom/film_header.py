@@ -106,10 +106,14 @@ _KEYWORDS = (
 
 
 def only_evidence(dataset: Dataset) -> str:
-    """Return the SOP Instance UID of the only object that a report names as its evidence (PS3.3 C.17.2), or ""."""
+    """Return the SOP Instance UID of the only object that an output is about, or "".
+
+    A report names it as its evidence (PS3.3 C.17.2), an image as its source (PS3.3 C.7.6.1).
+    """
     level: tuple[Dataset, ...] = (dataset,)
     for keyword in ("CurrentRequestedProcedureEvidenceSequence", "ReferencedSeriesSequence", "ReferencedSOPSequence"):
         level = attributes.items(level[0], keyword) if len(level) == 1 else ()
+    level = level or attributes.items(dataset, "SourceImageSequence")
     return attributes.text(level[0], "ReferencedSOPInstanceUID") if len(level) == 1 else ""
 
 

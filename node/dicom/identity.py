@@ -17,6 +17,8 @@ RESEARCH_LABEL = "AI RESEARCH - NOT FOR DIAGNOSIS"
 VERSION = __version__
 STUDY = "study"
 """What the series of reports on a whole study is about."""
+SERIES_FORMS = ("", "sr3d", "text")
+"""What tells apart the series of objects that say the same in several forms; "" stands for the first form."""
 
 
 def device_uid(model: ModelIdentity) -> str:
@@ -24,12 +26,13 @@ def device_uid(model: ModelIdentity) -> str:
     return derive_uid("device", PROGRAM, model.name, model.version, model.weights_sha256)
 
 
-def series_uid(*, study_uid: str, modality: str, device: str, about: str = "") -> str:
+def series_uid(*, study_uid: str, modality: str, device: str, about: str = "", form: str = "") -> str:
     """Return the UID of the series for a device's objects of one modality in one study.
 
     about: SOP Instance UID of a film whose objects have a series of their own, or `STUDY`
+    form: one of `SERIES_FORMS`
     """
-    return derive_uid("series", study_uid, modality, device, *filter(None, (about,)))
+    return derive_uid("series", study_uid, modality, device, *filter(None, (about, form)))
 
 
 def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], film: str = "") -> bool:
@@ -40,7 +43,8 @@ def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], fi
     film: SOP Instance UID of the only object that it names as its evidence, or ""
     """
     return any(
-        series == series_uid(study_uid=study, modality=modality, device=device, about=about)
+        series == series_uid(study_uid=study, modality=modality, device=device, about=about, form=form)
         for device in devices
         for about in ("", STUDY, film)
+        for form in SERIES_FORMS
     )

@@ -17,7 +17,8 @@ from node.domain import Delivery
 from node.jobs.gate import Gate
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
-from node.jobs.workflows import OPEN, QUIET, STUDIES, queue_of, queues_of, register
+from node.jobs.workflows import OPEN, QUIET, STUDIES, enqueue_delivery, queue_of, queues_of, register
+from node.pipeline import delivery_place
 from node.store import database
 from node.store.database import Database
 
@@ -26,7 +27,7 @@ _APPLICATION_VERSION: Final = "1"
 _APPLICATION: Final = "chex-node"
 _POLLING_SECONDS: Final = 0.2
 _STUDIES_AT_ONCE: Final = 2
-_SENDS_AT_ONCE: Final = 2
+SENDS_AT_ONCE: Final = 2
 _LAST_STEPS_SECONDS: Final = 20.0
 _FORGOTTEN_AT_ONCE: Final = 500
 _MARKED_SECONDS: Final = 1.0  # lets the ledger record a queued retry as waiting before the retry can be parked again
@@ -72,7 +73,7 @@ class Executor:
         _register_queue(QUIET)
         _register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
         for name in deliveries:
-            _register_queue(name, at_once=_SENDS_AT_ONCE)
+            _register_queue(name, at_once=SENDS_AT_ONCE)
 
     def forgotten(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Return the given open deliveries that no unfinished workflow covers.
@@ -88,7 +89,7 @@ class Executor:
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Queue deliveries that no workflow covers."""
         for delivery in deliveries:
-            DBOS.enqueue_workflow(queue_of(delivery.destination), self._deliver, [asdict(delivery)], 1, time.time())
+            enqueue_delivery(self._deliver, [asdict(delivery)], started=time.time())
 
     def recover(self, executor: str) -> int:
         """Queue the unfinished workflows of a dead executor again, and return their number.
@@ -189,16 +190,18 @@ class Client:
 
     def run_delivery(self, delivery: Delivery) -> None:
         """Send an output again."""
+        now = time.time()
         self._client.enqueue(
             {
                 "workflow_name": "deliver",
                 "queue_name": queue_of(delivery.destination),
                 "app_version": _APPLICATION_VERSION,
                 "delay_seconds": _MARKED_SECONDS,
+                "priority": delivery_place(now, delivery.priority),
             },
             [asdict(delivery)],
             1,
-            time.time(),
+            now,
         )
 
     def close(self) -> None:

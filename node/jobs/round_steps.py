@@ -19,6 +19,8 @@ from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, NodeError, is_of_disk, where
 from node.metrics import Guarded, Metrics
+from node.outputs.sr.forms import FORMS
+from node.outputs.writers import for_destination
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, queue_place
 from node.store import received
 from node.store.instances import Instance
@@ -101,8 +103,8 @@ class Steps:
             deliveries = {
                 name: [
                     delivery
-                    for output in written.outputs
-                    if output.kind in settings.outputs and self._is_open(delivery := delivery_of(name, output), earlier)
+                    for output in for_destination(written.outputs, settings.outputs)
+                    if self._is_open(delivery := delivery_of(name, output), earlier)
                 ]
                 for name, settings in self.destinations.items()
             }
@@ -210,8 +212,13 @@ class Steps:
             self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=1, reason=_CANNOT_BE_REWRITTEN)
 
     def _replace_lost(self, study_uid: str, written: Collection[OutputObject]) -> None:
-        """End the deliveries of lost outputs, if this round wrote new outputs of the same kind in their place."""
+        """End the deliveries of lost outputs, if this round wrote new outputs of the same kind in their place.
+
+        A report may replace one in another form.
+        """
         kinds, uids = ({output.kind for output in written}, {output.sop_instance_uid for output in written})
+        if not kinds.isdisjoint(FORMS):
+            kinds |= FORMS.keys()
         for delivery in self._lost(study_uid):
             # An output of this round that an earlier round wrote was not written again: the sender asks for that.
             if delivery.kind in kinds and delivery.sop_instance_uid not in uids:
@@ -278,4 +285,5 @@ def delivery_of(destination: str, output: OutputObject) -> Delivery:
         study_uid=output.study_uid,
         sop_instance_uid=output.sop_instance_uid,
         kind=output.kind,
+        priority=output.priority,
     )

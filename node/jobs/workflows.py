@@ -7,8 +7,9 @@
 
 Rounds of one study run one after another: each round claims its study first, and a round that finds another one
 running goes back to `quiet` for a moment. A destination that is down fills only the slots of its own queue. An object
-that its destination rejects for now waits outside the slots. Workflow code is deterministic: clock, disk and network
-are used in steps only, and arguments are JSON without patient data.
+that its destination rejects for now waits outside the slots. Critical outputs have the first places in the queue, and
+an output that has a slot already gives way to them once, for a moment. Workflow code is deterministic: clock, disk and
+network are used in steps only, and arguments are JSON without patient data.
 """
 
 from __future__ import annotations
@@ -20,20 +21,23 @@ from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
 from node.config import DestinationSettings, DicomDestination
 from node.deliver.delivery import DeliveryJson, Sending, StepResult
+from node.domain import ROUTINE
 from node.jobs.gate import Gate
 from node.jobs.round_steps import Steps
+from node.pipeline import delivery_place
 
 QUIET: Final = "quiet"
 STUDIES: Final = "studies"
 
 _BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs
+_GIVE_WAY_SECONDS: Final = 1.0  # wait while critical outputs are sent
 OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
 """The states of a workflow that has not ended."""
 
 _RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
 _T = TypeVar("_T")
-DeliverWorkflow = Callable[[list[DeliveryJson], int, float], None]
+DeliverWorkflow = Callable[[list[DeliveryJson], int, float, bool], None]
 
 
 class _Step(Protocol):
@@ -56,6 +60,26 @@ def queues_of(destination: DestinationSettings) -> list[str]:
 def commit_queue_of(destination: str) -> str:
     """Return the name of a destination's queue for storage commitment; waiting there delays no delivery."""
     return f"commit {destination}"
+
+
+def enqueue_delivery(
+    deliver: DeliverWorkflow,
+    deliveries: list[DeliveryJson],
+    *,
+    attempt: int = 1,
+    started: float,
+    wait_seconds: float | None = None,
+    has_given_way: bool = False,
+) -> None:
+    """Queue outputs of one study for one destination, in the place that their priority gives them.
+
+    has_given_way: they just gave way to a critical output; they wait for a moment, and do not give way again
+    """
+    first = deliveries[0]
+    place = delivery_place(started, first.get("priority", ROUTINE))  # version 1 recorded no priority
+    delay_seconds = _GIVE_WAY_SECONDS if has_given_way else wait_seconds
+    with SetEnqueueOptions(priority=place, delay_seconds=delay_seconds):
+        DBOS.enqueue_workflow(queue_of(first["destination"]), deliver, deliveries, attempt, started, has_given_way)
 
 
 def register(sending: Sending, steps: Steps | None, gate: Gate, on_step: Callable[[str], None]) -> DeliverWorkflow:
@@ -107,7 +131,7 @@ def _register_reading(
             return
         for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
             with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}:{plan['created_at']}"):
-                DBOS.enqueue_workflow(queue_of(destination), deliver, deliveries, 1, cast(float, written["started"]))
+                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
             on_step("queue")
         workflow = DBOS.workflow_id
         if step("finish", finish, plan, outcomes, written, workflow):
@@ -132,10 +156,13 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
 
     @DBOS.workflow(name="deliver", max_recovery_attempts=_RECOVERIES)
     @gate.guarded
-    def deliver(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
+    def deliver(deliveries: list[DeliveryJson], attempt: int, started: float, has_given_way: bool = False) -> None:
         later, sent, wait, sent_at = [], [], 0.0, 0.0
-        for delivery in deliveries:
-            result = send(delivery, attempt, started)
+        for number, delivery in enumerate(deliveries):
+            result = send(delivery, attempt, started, may_give_way=not has_given_way)
+            if result["outcome"] == "gave_way":
+                enqueue_delivery(deliver, deliveries[number:], attempt=attempt, started=started, has_given_way=True)
+                break
             if result["outcome"] in ("delayed", "down"):
                 later.append(delivery)
                 wait = cast(float, result["wait"])
@@ -143,23 +170,22 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
                 sent.append(delivery)
                 sent_at = cast(float, result["commit"])
         if later:  # leaves its slot: an object that is rejected for now delays no other
-            with SetEnqueueOptions(delay_seconds=wait):
-                DBOS.enqueue_workflow(queue_of(later[0]["destination"]), deliver, later, attempt + 1, started)
+            enqueue_delivery(deliver, later, attempt=attempt + 1, started=started, wait_seconds=wait)
         if sent:
             DBOS.enqueue_workflow(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
 
-    def send(delivery: DeliveryJson, attempt: int, started: float) -> StepResult:
+    def send(delivery: DeliveryJson, attempt: int, started: float, *, may_give_way: bool) -> StepResult:
         """Send one object. While its destination is down, wait in the slot, so that few objects are sent in vain.
 
         If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
         """
-        while (result := step("send", sending.send, delivery, attempt, started)).get("down"):
+        while (result := step("send", sending.send, delivery, attempt, started, may_give_way)).get("down"):
             DBOS.sleep(cast(float, result["wait"]))  # recorded by version 1, which slept here and then sent again
             attempt += 1
-        if result["outcome"] != "down":
-            return result
-        wait_for(delivery["destination"], started)
-        return step("send", sending.send, delivery, attempt + 1, started)
+        if result["outcome"] == "down":
+            wait_for(delivery["destination"], started)
+            result = step("send", sending.send, delivery, attempt + 1, started, may_give_way)
+        return result
 
     def ask(deliveries: list[DeliveryJson], attempt: int, started: float) -> StepResult:
         """Ask for storage commitment. While the destination is down, wait in the slot: few requests fail in vain."""
@@ -178,11 +204,10 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
     def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
         asked = ask(deliveries, attempt, started)
         again, left = (cast(list[DeliveryJson], asked[name]) for name in ("again", "open"))
-        with SetEnqueueOptions(delay_seconds=cast(float, asked["wait"])):  # does not wait in a slot
-            if again:
-                destination = again[0]["destination"]
-                DBOS.enqueue_workflow(queue_of(destination), deliver, again, 1, cast(float, asked["now"]))
-            if left:
+        if again:
+            enqueue_delivery(deliver, again, started=cast(float, asked["now"]), wait_seconds=cast(float, asked["wait"]))
+        if left:
+            with SetEnqueueOptions(delay_seconds=cast(float, asked["wait"])):  # does not wait in a slot
                 DBOS.enqueue_workflow(commit_queue_of(left[0]["destination"]), commit, left, attempt + 1, started)
 
     return deliver

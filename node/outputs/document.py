@@ -16,16 +16,18 @@ from zoneinfo import ZoneInfo
 
 from pydicom import dcmwrite
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.tag import Tag
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
-from node.dicom import identity
+from node.dicom import encoding, identity
 from node.dicom.film_header import only_evidence
 from node.domain import Report, derive_uid
 from node.outputs.patient import copy_patient, short_text
 
 # Attributes that may differ between repetitions of one reading without making another object.
 _OF_THE_ROUND = frozenset(
-    (
+    Tag(keyword)
+    for keyword in (
         "SOPInstanceUID",
         "InstanceCreationDate",
         "InstanceCreationTime",
@@ -47,10 +49,11 @@ def begin(
     series_number: int,
     instance_number: int,
     about: str = "",
+    form: str = "",
 ) -> Dataset:
     """Start an object: patient, study, series and equipment (PS3.3 C.7.1 to C.7.5, C.12.1).
 
-    about: as in `identity.series_uid`
+    about, form: as in `identity.series_uid`
     """
     device = identity.device_uid(report.model)
     dataset = Dataset()
@@ -60,7 +63,7 @@ def begin(
     dataset.StudyInstanceUID = report.study_uid
     dataset.Modality = modality
     dataset.SeriesInstanceUID = identity.series_uid(
-        study_uid=report.study_uid, modality=modality, device=device, about=about
+        study_uid=report.study_uid, modality=modality, device=device, about=about, form=form
     )
     dataset.SeriesNumber = series_number
     dataset.SeriesDescription = f"{identity.RESEARCH_LABEL}: {identity.PROGRAM}"
@@ -79,17 +82,22 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
     """Finish an object: derive its UID, set its times, add the file meta information (PS3.10 7.1).
 
     sources: SOP Instance UIDs of the films that the object is about
+    Its sequences are encoded here, for the UID, and not again in `save_bytes` unless somebody has looked at them.
     """
     model = report.model
-    content = Dataset()
-    content.update({element.tag: element for element in dataset if element.keyword not in _OF_THE_ROUND})
+    said = hashlib.sha256()
+    for tag, encoded in list(encoding.elements(dataset)):
+        if tag not in _OF_THE_ROUND:
+            said.update(encoded)
+        if dataset.get_item(tag).VR == "SQ":
+            dataset[tag] = encoding.as_raw(tag, encoded)
     dataset.SOPInstanceUID = report.object_uid(
         derive_uid(
             "object",
             report.study_uid,
             *sources,
             str(dataset.SOPClassUID),
-            hashlib.sha256(_encoded(content)).hexdigest(),
+            said.hexdigest(),
             identity.VERSION,
             str(zone),
             *(model.name, model.version, model.weights_sha256, model.engine),
@@ -112,20 +120,31 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
 def film_of(dataset: Dataset) -> str:
     """Return the SOP Instance UID of the film that has a written object's series for itself, or ""."""
     film = only_evidence(dataset)
-    series = identity.series_uid(
-        study_uid=str(dataset.StudyInstanceUID),
-        modality=str(dataset.Modality),
-        device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
-        about=film,
+    own = (
+        identity.series_uid(
+            study_uid=str(dataset.StudyInstanceUID),
+            modality=str(dataset.Modality),
+            device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
+            about=film,
+            form=form,
+        )
+        for form in identity.SERIES_FORMS
     )
-    return film if series == dataset.SeriesInstanceUID else ""
+    return film if dataset.SeriesInstanceUID in own else ""
+
+
+def template_of(dataset: Dataset) -> str:
+    """Return the identifier of a report's root template (PS3.3 C.18.8), or "" for any other object."""
+    return "".join(str(item.TemplateIdentifier) for item in dataset.get("ContentTemplateSequence", ()))
 
 
 def save_bytes(dataset: Dataset) -> bytes:
     """Encode a sealed object as a file (PS3.10); the same object always gives the same bytes."""
+    beginning = Dataset()
+    beginning.file_meta = dataset.file_meta
     buffer = BytesIO()
-    dcmwrite(buffer, dataset, enforce_file_format=True)
-    return buffer.getvalue()
+    dcmwrite(buffer, beginning, enforce_file_format=True)
+    return b"".join((buffer.getvalue(), *(encoded for _, encoded in encoding.elements(dataset))))
 
 
 def local_time(report: Report, zone: ZoneInfo) -> tuple[str, str]:
@@ -151,9 +170,3 @@ def _describe_equipment(dataset: Dataset, report: Report) -> None:
         short_text(f"model {model.name} {model.version}"),
         short_text(f"prompts {report.prompts_name} {report.prompts_version}"),
     ]
-
-
-def _encoded(dataset: Dataset) -> bytes:
-    buffer = BytesIO()
-    dcmwrite(buffer, dataset, implicit_vr=False, little_endian=True)
-    return buffer.getvalue()

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
 from node.domain import Film, JsonObject, Report
-from node.outputs import document, overlay, report_json, report_txt
+from node.outputs import document, gsps_grayscale, overlay, report_json, report_txt, secondary_capture
+from node.outputs.source import Source
+from node.outputs.sr.forms import FORMS
 from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
-_RESULTS: Final = ("*.gsps.dcm", "*.overlay.png", "*.sr.dcm", "sr.dcm", f"{files.TEMPORARY}*")
+_RESULTS: Final = (
+    *("*.gsps.dcm", "*.overlay.png", "*.sc.dcm", "*.sc2.dcm", f"{files.TEMPORARY}*"),
+    *(f"{start}{kind}.dcm" for kind in FORMS for start in ("*.", "")),
+)
 
 
 def write_folder(
     out: Path,
     report: Report,
-    objects: Sequence[tuple[str, Dataset]],
-    pictures: Mapping[str, NDArray[np.uint8]],
+    objects: Iterable[tuple[str, Dataset]],
+    sources: Mapping[str, Source],
     *,
     left_alone: Sequence[Film] = (),
     made_from: str = "",
@@ -36,7 +39,7 @@ def write_folder(
     """Write `out/<StudyInstanceUID>/` and return the content of its report.json, which is written last.
 
     objects: kind and dataset of every DICOM object of the report; an existing intact file with the same UID is kept
-    pictures: [row, column] as displayed, by SOP Instance UID, for every film that was read
+    sources: every film by SOP Instance UID; a film that cannot be decoded gets no overlay
     left_alone: objects without an answer, for report.json only
     made_from: identifies everything that the results depend on, for `made_before`
     """
@@ -48,10 +51,14 @@ def write_folder(
         names.append(_name(kind, dataset, report))
         _keep(folder / names[-1], dataset)
     for film in report.read_films:
+        source = sources[film.source]
+        if (picture := source.picture()) is None:
+            continue
         names.append(f"{film.source}.overlay.png")
         png = BytesIO()
+        drawn = overlay.draw(picture, film, shape=gsps_grayscale.pixel_shape(source.header))
         # Takes half the time of Pillow's default level 6, and makes the file 3 % larger.
-        overlay.draw(pictures[film.source], film).save(png, "PNG", compress_level=3)
+        drawn.save(png, "PNG", compress_level=3)
         _write(folder / names[-1], png.getvalue())
     for stale in {path.name for pattern in _RESULTS for path in folder.glob(pattern)} - set(names):
         (folder / stale).unlink()
@@ -84,13 +91,18 @@ def hash_of(path: Path) -> str:
 
 
 def _name(kind: str, dataset: Dataset, report: Report) -> str:
-    """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none."""
-    if kind != "sr":
+    """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none.
+
+    Of the secondary captures of a film, `.sc.dcm` is the film and `.sc2.dcm` the page.
+    """
+    if kind == "sc":
+        return f"{document.film_of(dataset)}.sc{'' if dataset.InstanceNumber == secondary_capture.FILM else 2}.dcm"
+    if kind not in FORMS:
         return f"{_referenced_film(dataset)}.{kind}.dcm"
     film = document.film_of(dataset)
     if not film:
-        return "study.sr.dcm" if report.read_films else "sr.dcm"
-    return f"{film}.sr.dcm" if len(report.read_films) > 1 else "sr.dcm"
+        return f"study.{kind}.dcm" if report.read_films else f"{kind}.dcm"
+    return f"{film}.{kind}.dcm" if len(report.read_films) > 1 else f"{kind}.dcm"
 
 
 def _referenced_film(state: Dataset) -> str:

@@ -4,11 +4,14 @@ The state replaces the image's own grayscale pipeline (PS3.3 C.11). So it copies
 inverts MONOCHROME1 films, which would otherwise be shown as negatives. Boxes, research label and analyzed square each
 have a layer, so that a viewer can hide the boxes, and the square is dimmer than the rest.
 
+Labels stand beside their boxes on the darkest free ground, because dcmtk, and so DICOMscope, draws plain white text.
+
 A state depends on its film alone: other films of the study and their order change neither its UID nor its bytes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
@@ -17,29 +20,33 @@ from pydicom.dataset import Dataset
 from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
 from node.dicom import attributes, identity
-from node.dicom.grayscale_header import LookUpTable, WordTable, read_table
 from node.domain import Box, Film, Report
-from node.outputs import document, wording
-from node.outputs.label_placement import place
-from node.outputs.patient import long_text, read_text, short_text
+from node.outputs import document, gsps_grayscale, impression, wording
+from node.outputs.gsps_graphics import DrawnLayer, Pen
+from node.outputs.label_placement import Ground, place
+from node.outputs.source import Picture, Source
 
 SERIES_NUMBER = 9002
 SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
 BOXES, LABEL, SQUARE = "AI BOXES", "AI LABEL", "AI SQUARE"
 _WHITE, _GRAY = 0xFFFF, 0xB000
+_SQUARE_LINE = "Square: analyzed part"
+_LETTER = 0.5
+"""Mean width of a letter divided by the height of a line. DICOMscope 3.6 draws letters of 0.37 lines."""
 
 
-def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
+def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list[Dataset]:
     """Write one presentation state for each film that was read.
 
-    sources: header of each film's object by SOP Instance UID
+    sources: all films by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
     return [_state(report, film, sources[film.source], zone) for film in report.read_films]
 
 
-def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Dataset:
+def _state(report: Report, film: Film, received: Source, zone: ZoneInfo) -> Dataset:
+    source = received.header
     dataset = document.begin(
         report,
         source,
@@ -57,7 +64,7 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(report, zone)
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
-    describe_grayscale(source, dataset)
+    gsps_grayscale.describe(source, dataset)
     dataset.GraphicLayerSequence = [
         _layer(SQUARE, order=1, gray=_GRAY, description="Analyzed square"),
         _layer(LABEL, order=2, gray=_WHITE, description="Research label"),
@@ -65,7 +72,7 @@ def _state(report: Report, film: Film, source: Dataset, zone: ZoneInfo) -> Datas
     if wording.reported(film):
         boxes = _layer(BOXES, order=3, gray=_WHITE, description="Boxes of reported findings")
         dataset.GraphicLayerSequence.append(boxes)
-    dataset.GraphicAnnotationSequence = list(_annotations(film))
+    dataset.GraphicAnnotationSequence = list(_annotations(film, received.picture()))
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset
 
@@ -92,7 +99,7 @@ def _displayed_area(film: Film, source: Dataset) -> Dataset:
     area.DisplayedAreaTopLeftHandCorner = [1, 1]
     area.DisplayedAreaBottomRightHandCorner = list(wording.size(film))
     area.PresentationSizeMode = "SCALE TO FIT"
-    area.PresentationPixelAspectRatio = list(pixel_shape(source))
+    area.PresentationPixelAspectRatio = list(gsps_grayscale.pixel_shape(source))
     return area
 
 
@@ -105,179 +112,86 @@ def _layer(name: str, *, order: int, gray: int, description: str) -> Dataset:
     return layer
 
 
-def _annotations(film: Film) -> Iterator[Dataset]:
+def _annotations(film: Film, picture: Picture | None) -> Iterator[Dataset]:
     """Yield the annotations of square and label, and of the boxes if there are any (PS3.3 C.10.5)."""
     line = max(wording.size(film)[1] / 40, 1.0)
-    yield _annotation(SQUARE, graphics=[_rectangle(wording.analyzed(film))])
-    heading = dict(_heading(film, line))
-    yield _annotation(LABEL, texts=[_text(value, where) for value, where in heading.items()])
+    pen = Pen(line=line)
+    yield DrawnLayer(graphics=[pen.rectangle(wording.analyzed(film))]).annotation(SQUARE)
+    heading = _heading(film, line, picture)
+    yield DrawnLayer(texts=[pen.text(value, where) for value, where in heading]).annotation(LABEL)
     if wording.reported(film):
-        yield _boxes(film, line, bottom=min(where.top for where in heading.values()))
+        yield _boxes(film, pen, line, picture, heading=[where for _, where in heading]).annotation(BOXES)
 
 
-def _annotation(layer: str, *, texts: Sequence[Dataset] = (), graphics: Sequence[Dataset] = ()) -> Dataset:
-    item = Dataset()
-    item.GraphicLayer = layer
-    if texts:
-        item.TextObjectSequence = list(texts)
-    if graphics:
-        item.GraphicObjectSequence = list(graphics)
-    return item
+def _heading(film: Film, line: float, picture: Picture | None) -> list[tuple[str, Box]]:
+    """Return the lines of the research label with their places, one line from the edges of the film.
 
-
-def _heading(film: Film, line: float) -> Iterator[tuple[str, Box]]:
-    """Yield the lines of the research label with their places, one line from the edges; line: its height in pixels."""
+    line: height of a line in pixels
+    They stand in the darkest corner, or in the lower left one if the picture is unknown.
+    """
     columns, rows = wording.size(film)
-    label = f"{identity.RESEARCH_LABEL} - square: analyzed part"
-    lines = (label, *(() if wording.reported(film) else wording.NOTHING_NEAR_LINES))
+    lines = (identity.RESEARCH_LABEL, _SQUARE_LINE, *(() if wording.reported(film) else wording.NOTHING_NEAR_LINES))
     inset = min(line, columns / 4)
-    for number, value in enumerate(lines):
-        top = max(rows - (len(lines) - number + 1) * line, 0.0)
-        yield value, Box(left=inset, top=top, right=columns - inset, bottom=top + line)
+    width = min(_LETTER * line * max(map(len, lines)), columns - 2 * inset)
+    bottom = max(rows - (len(lines) + 1) * line, 0.0)
+    top = min(line, bottom)
+    corners = [(x, y) for y in (bottom, top) for x in (inset, columns - inset - width)]
+    if picture is not None:
+        blocks = np.array([(x, y, x + width, y + len(lines) * line) for x, y in corners])
+        corners = [corners[int(np.argmin(Ground(picture).brightness(blocks)))]]
+    left, first = corners[0]
+    tops = [min(first + number * line, rows - line) for number in range(len(lines))]
+    places = [Box(left=left, top=y, right=left + width, bottom=y + line) for y in tops]
+    return list(zip(lines, places, strict=True))
 
 
-def _boxes(film: Film, line: float, *, bottom: float) -> Dataset:
-    """Draw the boxes of a film and their labels, the labels above the row `bottom` where the research label begins."""
-    columns, _ = wording.size(film)
-    drawn = [(finding, name, box) for finding in wording.reported(film) for name, box in wording.named_boxes(finding)]
+def _boxes(film: Film, pen: Pen, line: float, picture: Picture | None, *, heading: Sequence[Box]) -> DrawnLayer:
+    """Draw the boxes of a film and their labels, the labels above or below the lines of the research label."""
+    findings = impression.by_urgency(wording.reported(film))
+    drawn = [(finding, name, box) for finding in findings for name, box in wording.named_boxes(finding)]
+    drawing = DrawnLayer()
+    for number, (finding, name, box) in enumerate(drawn, 1):
+        tracking = (name, box.tracking_uid)
+        if finding.state in wording.MARKS:
+            compound, segments = pen.dashed(box.box, tracking, number=number)
+            drawing.compounds.append(compound)
+            drawing.graphics.extend(segments)
+        else:
+            drawing.graphics.append(pen.rectangle(box.box, tracking))
     texts = [wording.label(finding, box) for finding, _, box in drawn]
+    places = _places(film, [box.box for _, _, box in drawn], texts, line, picture, heading=heading)
+    drawing.texts.extend(pen.text(text, where) for text, where in zip(texts, places, strict=True))
+    return drawing
+
+
+def _places(
+    film: Film,
+    boxes: Sequence[Box],
+    texts: Sequence[str],
+    line: float,
+    picture: Picture | None,
+    *,
+    heading: Sequence[Box],
+) -> list[Box]:
+    """Return the places of the labels, in the part of the film above or below the research label.
+
+    They keep off the edges, because DICOMscope 3.6 begins a line up to 5 pixels left of its place.
+    """
+    columns, rows = wording.size(film)
+    margin = int(min(line / 2, columns / 4))
+    first, last = heading[0].top, heading[-1].bottom
+    low, high = (0, math.floor(first)) if first > rows - last else (math.ceil(last), rows)
+    low = min(low, rows - math.ceil(line))
+    part = None if picture is None else picture[low:high, margin : columns - margin]
     places = place(
-        [box.box for _, _, box in drawn],
-        [(min(0.6 * line * len(text), columns), line) for text in texts],
-        columns=columns,
-        rows=max(bottom, line),
+        [_moved(box, -margin, -low) for box in boxes],
+        [(_LETTER * line * len(text), line) for text in texts],
+        columns=columns - 2 * margin,
+        rows=max(high - low, line),
+        ground=Ground(part) if part is not None and part.size else None,
     )
-    rectangles = []
-    for _, name, box in drawn:
-        rectangle = _rectangle(box.box)
-        rectangle.TrackingID = name
-        rectangle.TrackingUID = box.tracking_uid
-        rectangles.append(rectangle)
-    labels = [_text(text, where) for text, where in zip(texts, places, strict=True)]
-    return _annotation(BOXES, texts=labels, graphics=rectangles)
+    return [_moved(where, margin, low) for where in places]
 
 
-def _rectangle(box: Box) -> Dataset:
-    """Encode a box as a closed line in pixels, clockwise from top left."""
-    left, top, right, bottom = box.edges
-    item = Dataset()
-    item.GraphicAnnotationUnits = "PIXEL"
-    item.GraphicDimensions = 2
-    item.NumberOfGraphicPoints = 5
-    item.GraphicData = [left, top, right, top, right, bottom, left, bottom, left, top]
-    item.GraphicType = "POLYLINE"
-    item.GraphicFilled = "N"
-    return item
-
-
-def _text(value: str, where: Box) -> Dataset:
-    item = Dataset()
-    item.BoundingBoxAnnotationUnits = "PIXEL"
-    item.UnformattedTextValue = long_text(value, 1024)
-    item.BoundingBoxTopLeftHandCorner = [where.left, where.top]
-    item.BoundingBoxBottomRightHandCorner = [where.right, where.bottom]
-    item.BoundingBoxTextHorizontalJustification = "LEFT"
-    return item
-
-
-def describe_grayscale(source: Dataset, state: Dataset) -> None:
-    """Give a presentation state the modality LUT, the VOI LUT or window and the polarity of its film."""
-    _describe_modality(source, state)
-    voi = Dataset()
-    _describe_voi(source, voi)
-    if len(voi):
-        state.SoftcopyVOILUTSequence = [voi]
-    is_negative = (
-        read_text(source, "PhotometricInterpretation") == "MONOCHROME1"
-        or read_text(source, "PresentationLUTShape") == "INVERSE"
-    )
-    state.PresentationLUTShape = "INVERSE" if is_negative else "IDENTITY"
-
-
-def pixel_shape(source: Dataset) -> tuple[int, int]:
-    """Return the ratio of a pixel's height to its width (PS3.3 C.10.4); 1 to 1 if the film has no usable value."""
-    for keyword in ("PixelAspectRatio", "PixelSpacing", "ImagerPixelSpacing"):
-        try:
-            height, width = (float(str(value)) for value in attributes.values(source, keyword))
-        except ValueError:
-            continue
-        if 0.01 < height < 100 and 0.01 < width < 100:  # the test film RG1 has 0\0
-            return (1, 1) if height == width else (round(1000 * height), round(1000 * width))
-    return (1, 1)
-
-
-def _describe_modality(source: Dataset, state: Dataset) -> None:
-    """Copy the modality LUT, or else slope and intercept."""
-    items = attributes.items(source, "ModalityLUTSequence")
-    if items and (table := _modality_table(source, items[0])):
-        state.ModalityLUTSequence = [table]
-        return
-    slope, intercept = attributes.number(source, "RescaleSlope"), attributes.number(source, "RescaleIntercept")
-    if slope and intercept is not None:
-        state.RescaleIntercept, state.RescaleSlope = _decimal(intercept), _decimal(slope)
-        state.RescaleType = short_text(attributes.text(source, "RescaleType"), 16) or "US"
-
-
-def _describe_voi(source: Dataset, voi: Dataset) -> None:
-    """Copy the VOI LUT, or else the window, never both (PS3.3 C.11.8)."""
-    items = attributes.items(source, "VOILUTSequence")
-    if items and (table := _voi_table(source, items[0])):
-        voi.VOILUTSequence = [table]
-        return
-    center, width = attributes.number(source, "WindowCenter"), attributes.number(source, "WindowWidth")
-    function = read_text(source, "VOILUTFunction")
-    is_linear = function not in ("LINEAR_EXACT", "SIGMOID")
-    if center is None or width is None or width <= 0 or (is_linear and width < 1):
-        return
-    voi.WindowCenter, voi.WindowWidth = _decimal(center), _decimal(width)
-    if explanation := read_text(source, "WindowCenterWidthExplanation"):
-        voi.WindowCenterWidthExplanation = explanation
-    if not is_linear:
-        voi.VOILUTFunction = function
-
-
-def _voi_table(source: Dataset, item: Dataset) -> Dataset | None:
-    """Copy a VOI LUT, and scale its entries to 16 bits: the displayed gray is their share of the range."""
-    if (table := _table(source, item)) is None:
-        return None
-    entries = np.rint(table.entries * (0xFFFF / table.top)).astype("<u2")
-    return _encoded(entries, table.first, bits=16, explanation=item)
-
-
-def _modality_table(source: Dataset, item: Dataset) -> Dataset | None:
-    """Copy a modality LUT in 8 or 16 bits; its entries are values in a unit, so they are not scaled (C.11.1.1.1)."""
-    if (table := _table(source, item)) is None:
-        return None
-    is_short = table.bits == 8 and table.entries.max() <= 0xFF
-    copied = _encoded(table.entries, table.first, bits=8 if is_short else 16, explanation=item)
-    copied.ModalityLUTType = short_text(attributes.text(item, "ModalityLUTType"), 16) or "US"
-    return copied
-
-
-def _table(source: Dataset, item: Dataset) -> LookUpTable | None:
-    """Read a LUT; None if it contradicts itself."""
-    try:
-        table = read_table(source, item)
-    except ValueError:
-        return None
-    return table if 8 <= table.bits <= 16 and -0x8000 <= table.first <= 0xFFFF else None
-
-
-def _encoded(entries: WordTable, first: int, *, bits: int, explanation: Dataset) -> Dataset:
-    """Encode a LUT (PS3.3 C.11.1.1); the sign of `first` decides whether the descriptor is SS or US."""
-    count = entries.size & 0xFFFF
-    table = Dataset()
-    if first < 0:
-        table.add_new("LUTDescriptor", "SS", [count - 0x10000 if count > 0x7FFF else count, first, bits])
-    else:
-        table.add_new("LUTDescriptor", "US", [count, first, bits])
-    if words := read_text(explanation, "LUTExplanation"):
-        table.LUTExplanation = words
-    data = entries.astype("<u2").tobytes() if bits == 16 else entries.astype("u1").tobytes()
-    table.add_new("LUTData", "OW", data + b"\0" * (len(data) % 2))
-    return table
-
-
-def _decimal(value: float) -> str:
-    """Write a number as DS, at most 16 characters (PS3.5 6.2)."""
-    return f"{value:.9g}"
+def _moved(box: Box, x: float, y: float) -> Box:
+    return Box(left=box.left + x, top=box.top + y, right=box.right + x, bottom=box.bottom + y)

@@ -7,6 +7,8 @@ not reported and not looked for. Three lines on most films, at most six. No line
 actionable reporting (Larson et al., JACR 2014): to be told within minutes, hours or days. Of the findings of our prompt
 sets only pneumothorax is taken from there, as category 1; the network cannot tell a tension pneumothorax from another,
 so all are. Where the others stand is this project's choice, and a site should review it before it relies on the order.
+A finding that is present and to be told within minutes is critical: its study is delivered before others, and the HL7
+message flags it.
 """
 
 from __future__ import annotations
@@ -65,6 +67,16 @@ def of_report(report: Report) -> list[str]:
 def labeled(lines: Iterable[str]) -> list[str]:
     """Put the research label before the lines of an impression."""
     return [identity.RESEARCH_LABEL, *lines]
+
+
+def is_critical(finding: Finding) -> bool:
+    """Say whether a finding is present and to be told within minutes."""
+    return finding.state is FindingState.PRESENT and _urgency(finding) == MINUTES
+
+
+def critical_films(report: Report) -> frozenset[str]:
+    """Return the SOP Instance UIDs of the films with a critical finding."""
+    return frozenset(film.source for film in report.films if any(map(is_critical, film.findings)))
 
 
 def by_urgency(findings: Iterable[Finding]) -> list[Finding]:

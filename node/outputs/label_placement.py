@@ -1,5 +1,8 @@
 """Place the labels of boxes so that they are readable: near their box, inside the picture, without overlap.
 
+Labels that a viewer draws without a background of their own are placed by the brightness of the picture too: white text
+fades on a bright abdomen, and dcmtk, and so DICOMscope, drops the styles that would give it a shadow.
+
 Labels are of one height, as lines of text are. Then there is room for all of them exactly if they can be written in
 lines: of the rows at multiples of the height each label meets one, and the labels that a row meets fit side by side.
 """
@@ -10,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
+import numpy.typing as npt
 
 from node.domain import Box
 
@@ -19,14 +23,60 @@ _MOST_EXACT = 12
 _AT_ONCE = 512
 """Places that are compared at once: a crowded picture has many, and the first ones are mostly enough."""
 
+_FINEST = 256
+"""Samples of brightness along the shorter side of a picture."""
+
+_POWER = 4
+"""Power of the gray values: letters on a bright spot are lost, and a dark spot beside it does not make up for that."""
+
+_PER_DISTANCE, _PER_BESIDE, _PER_COVERED, _PER_CROSSED = 4.0, 0.5, 0.1, 0.05
+"""What a place costs, beside its brightness (0..1): for its distance from the box, in heights of the picture; if it
+stands wholly left of the box (half of that if right of it, because texts begin left and may be shorter than their
+place); if it stands wholly inside a box; and for each box whose outline it crosses."""
+
+_TOUCHING = 0.02
+"""Share of a label that may lie across the outline of a box."""
+
 _Edges = tuple[float, float, float, float]
 
 
-def place(boxes: Sequence[Box], sizes: Sequence[tuple[float, float]], *, columns: float, rows: float) -> list[Box]:
+class Ground:
+    """The brightness of a picture, to compare places for labels."""
+
+    def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
+        """picture: [row, column] as displayed, 0..255; its pixels are those of the boxes."""
+        self._step = max(1, min(picture.shape) // _FINEST)
+        powers = picture[:: self._step, :: self._step].astype(np.int64) ** _POWER
+        self._sums = np.pad(powers.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+
+    def brightness(self, places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the mean of powers of the gray values under each place, 0..1.
+
+        places: [place, edge] left, top, right, bottom
+        """
+        rows, columns = (size - 1 for size in self._sums.shape)
+        scaled = places / self._step
+        low = np.minimum(np.floor(scaled[:, :2]).astype(int), (columns - 1, rows - 1))
+        high = np.clip(np.ceil(scaled[:, 2:]).astype(int), low + 1, (columns, rows))
+        (left, top), (right, bottom), sums = low.T, high.T, self._sums
+        total = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+        return np.asarray(total / (255.0**_POWER * (right - left) * (bottom - top)))
+
+
+def place(
+    boxes: Sequence[Box],
+    sizes: Sequence[tuple[float, float]],
+    *,
+    columns: float,
+    rows: float,
+    ground: Ground | None = None,
+) -> list[Box]:
     """Return a place for each label; earlier labels choose first.
 
     sizes: width and height of each label, in the pixels of the boxes; a label larger than the picture is made to fit it
     columns, rows: size of the picture
+    ground: where the picture is bright, for labels without a background; a label then takes the darkest place beside
+        its box
     No label covers another one if there is room for all. If those that chose first leave none for a later one, all are
     written in lines, near their boxes where that is possible. If the lines do not fit into the picture either, there is
     no room: then a label that finds no free place stands above its box and covers others. This is exact for up to 12
@@ -37,19 +87,26 @@ def place(boxes: Sequence[Box], sizes: Sequence[tuple[float, float]], *, columns
         return []
     picture = {"columns": columns, "rows": rows}
     if sum(width * height for width, height in fitting) <= columns * rows + 1e-6:
-        places = _place_near(boxes, fitting, **picture) or _place_in_lines(boxes, fitting, **picture)
+        places = _place_near(boxes, fitting, ground=ground, **picture) or _place_in_lines(boxes, fitting, **picture)
         if places is not None:
             return places
     return _place_anyhow(boxes, fitting, **picture)
 
 
 def _place_near(
-    boxes: Sequence[Box], sizes: Sequence[tuple[float, float]], *, columns: float, rows: float
+    boxes: Sequence[Box],
+    sizes: Sequence[tuple[float, float]],
+    *,
+    columns: float,
+    rows: float,
+    ground: Ground | None,
 ) -> list[Box] | None:
     """Give each label in turn the best place that is free; None if the labels before one of them left none."""
     places: list[_Edges] = []
     for box, size in zip(boxes, sizes, strict=True):
         candidates = list(_candidates(box, size, columns=columns, rows=rows))
+        if ground is not None:
+            candidates = _by_cost(candidates, box, boxes, rows=rows, ground=ground)
         found = _first_free(candidates, places)
         if found is None:
             corners = _corners(candidates[0], size, places, columns=columns, rows=rows)
@@ -75,13 +132,30 @@ def _candidates(box: Box, size: tuple[float, float], *, columns: float, rows: fl
     """Yield places from best to worst: above the top edge, then line by line down from it, then up."""
     width, height = size
     lines = int(rows // height)
-    below = [box.top + line * height for line in range(lines)]
+    below = [*(box.top + line * height for line in range(lines)), box.bottom]
     above = [box.top - line * height for line in range(2, lines)]
     for left in (box.left, box.right - width, box.right, box.left - width):
         for top in (box.top - height, *below, *above):
             if 0 <= top <= rows - height or top == box.top - height:
                 x, y = min(max(left, 0.0), columns - width), min(max(top, 0.0), rows - height)
                 yield (x, y, x + width, y + height)
+
+
+def _by_cost(
+    candidates: Sequence[_Edges], box: Box, boxes: Sequence[Box], *, rows: float, ground: Ground
+) -> list[_Edges]:
+    """Sort places: dark ones first, above, below or in the box rather than beside it, and clear of all boxes."""
+    places, own, others = np.array(candidates), np.array(box.edges), np.array([other.edges for other in boxes])
+    low, high = places[:, :2], places[:, 2:]
+    widths, areas = high[:, 0] - low[:, 0], (high - low).prod(axis=1)
+    gaps = np.maximum(own[:2] - high, low - own[2:]).clip(0).sum(axis=1)
+    beside = ((own[0] - low[:, 0]).clip(0) + (high[:, 0] - own[2]).clip(0) / 2).clip(0, widths) / widths
+    starts, ends = np.maximum(low[:, None], others[:, :2]), np.minimum(high[:, None], others[:, 2:])
+    covered = (ends - starts).clip(0).prod(axis=2) / areas[:, None]
+    crossed = ((covered > _TOUCHING) & (covered < 1 - _TOUCHING)).sum(axis=1)
+    costs = ground.brightness(places) + _PER_DISTANCE * gaps / rows + _PER_BESIDE * beside
+    costs += _PER_COVERED * covered.max(axis=1) + _PER_CROSSED * crossed
+    return [candidates[index] for index in np.argsort(costs, kind="stable")]
 
 
 def _corners(

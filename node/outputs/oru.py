@@ -7,9 +7,9 @@
 
 The observation sub-id is the number of the film, or of the line in a text: each line of a text is an OBX of its own,
 because some receivers show the first repetition only. A quantity has one code (OBX-3) whatever the finding's state.
-Every observation is preliminary (P) and has no abnormal flag: an absent finding must not be taken for normal. The UID,
-and from it the control id, is derived from the whole content without its times (design §5): repeating a reading gives
-the same message.
+Every observation is preliminary (P). Only a present finding has an abnormal flag (OBX-8, table 0078): what is to be
+reviewed is not decided, and what is not reported must not be taken for normal. The UID, and from it the control id, is
+derived from the whole content without its times (design §5): repeating a reading gives the same message.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from node.hl7.text import SEGMENT_END, escape, printable
 from node.outputs import impression, report_txt, wording
 from node.outputs.patient import best_described, read_text
 from node.outputs.sr.findings import PERCENT, STATES, quantity_name
+from node.outputs.sr.forms import FORMS
 
 _VERSION: Final = "2.5.1"
 
@@ -41,17 +42,19 @@ _STUDY: Final = ("113014", "DICOM Study", "DCM")  # as IHE RAD TF-2 names it
 _STRUCTURED_REPORT: Final = ("", "SR Instance UID")  # IHE RAD TF-2 4.28, with its value type
 _FILM: Final = ("", "Film SOP Instance UID")
 _PRELIMINARY: Final = "P"  # tables 0085 and 0123
+_NOT_ABNORMAL: Final = frozenset(("SUPPORT_DEVICES",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Observation:
-    """One OBX segment; sub_id: the number of the film, or of the line in a text."""
+    """One OBX segment; sub_id: the number of the film, or of the line in a text; flag: of table 0078."""
 
     value_type: str
     name: Components
     value: Components
     sub_id: str = ""
     units: Components = ()
+    flag: str = ""
 
 
 def write(
@@ -66,7 +69,7 @@ def write(
 
     sources: header of each film's object by SOP Instance UID
     order: the order for this study, if an information system sent it
-    documents: the other outputs of the round; the message names the structured report
+    documents: the other outputs of the round; the message names the structured reports, in every form
     Returns the output, and the message as bytes.
     """
     described = best_described(sources.values())
@@ -214,8 +217,8 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
     for source, number_of_film in numbers.items():
         yield _Observation(value_type="ST", name=_FILM, value=(source,), sub_id=number_of_film)
-    for document in documents:
-        if document.kind == "sr":
+    for document in sorted(documents, key=lambda document: document.kind):  # whatever order they were written in
+        if document.kind in FORMS:
             uid, sub_id = document.sop_instance_uid, numbers.get(document.film, "")
             yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(uid,), sub_id=sub_id)
 
@@ -227,7 +230,7 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     side = f", {finding.side}" if finding.side and finding.state is not FindingState.ABSENT else ""
     state_in_words = f"{wording.HEADINGS[finding.state]}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
-    yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film)
+    yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))
     number = quantity_name(finding)
     yield _Observation(
         value_type="NM",
@@ -236,6 +239,17 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
         sub_id=film,
         units=(PERCENT.value, PERCENT.meaning, PERCENT.scheme_designator),
     )
+
+
+def abnormal_flag(finding: Finding) -> str:
+    """Return OBX-8 of a finding's state: AA (very abnormal) if it is critical, A if present, else empty, never N.
+
+    A device in place is no abnormality. A probability gets no flag: table 0078 has A and AA for results without a
+    number, and its flags for numbers compare with a range of normal values.
+    """
+    if finding.state is not FindingState.PRESENT or finding.code.value in _NOT_ABNORMAL:
+        return ""
+    return "AA" if impression.is_critical(finding) else "A"
 
 
 def _text(name: Components, lines: Iterable[str]) -> Iterator[_Observation]:
@@ -257,6 +271,7 @@ def _observation(observation: _Observation, number: int, report: Report, *, at: 
             4: observation.sub_id,
             5: observation.value,
             6: observation.units,
+            8: observation.flag,
             11: _PRELIMINARY,
             14: at,
             18: device,

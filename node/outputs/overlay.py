@@ -1,4 +1,8 @@
-"""Draw `overlay.png`: the film with the analyzed square and the boxes burnt in, for people without a workstation."""
+"""Draw a film with its boxes burnt in, for people and workstations that show neither reports nor presentation states.
+
+Nothing is written over the film but the labels of its boxes: research label and impression stand above it, the meaning
+of its lines below it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from node.dicom import identity
 from node.domain import Box, Film, FindingState
 from node.outputs import impression, wording
 from node.outputs.label_placement import place
-from node.outputs.patient import short_text
+from node.outputs.lettering import WHITE, Color, Font, font, line_height, width_of, wrapped, write
 
 LONGEST_SIDE = 1400
 SHORTEST_SIDE = 480
-"""Limits of the longer side, in pixels. A smaller film is enlarged, because the labels would cover it."""
-
-Color = tuple[int, int, int]
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+"""Limits of the longer side of the film, in pixels. A smaller film is enlarged, because the labels would cover it."""
 
 _COLORS: dict[FindingState, Color] = {
     FindingState.PRESENT: (255, 96, 64),
@@ -27,55 +27,64 @@ _COLORS: dict[FindingState, Color] = {
     FindingState.UNCALIBRATED: (255, 208, 64),
 }
 _SQUARE: Color = (80, 200, 255)
-_WHITE: Color = (255, 255, 255)
-_BLACK: Color = (0, 0, 0)
-_PADDING = 3
 
 
-def draw(picture: npt.NDArray[np.uint8], film: Film) -> Image.Image:
+def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] = (1, 1)) -> Image.Image:
     """Draw the findings onto a film that was read.
 
     picture: [row, column] in stored orientation, as displayed
+    shape: ratio of a pixel's height to its width; the drawn pixels are squares
     Large films are shrunk and very small films enlarged, together with the boxes.
     """
-    image = Image.fromarray(picture).convert("RGB")
-    longest = max(image.size)
-    scale = min(max(longest, SHORTEST_SIDE), LONGEST_SIDE) / longest
-    image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+    image = Image.fromarray(picture).resize(_size(picture, shape)).convert("RGB")
     # Each axis has its own ratio: rounding to whole pixels must not move a box outside the film.
     ratios = image.width / picture.shape[1], image.height / picture.shape[0]
-    font = ImageFont.load_default(max(14, max(image.size) // 70))
-    line = max(2, max(image.size) // 500)
+    longest = max(image.size)
+    line = max(2, longest // 500)
     _outline(image, _scaled(wording.analyzed(film), ratios), color=_SQUARE, line=line, dashed=True)
-    caption = _caption(film, image.size, font)
-    bottom = image.height - len(caption) * _height(font)
-    _draw_findings(image, film, ratios, font=font, line=line, bottom=bottom)
-    _write(image, caption, Box(left=0, top=bottom, right=image.width, bottom=image.height), color=_WHITE, font=font)
-    return image
+    _draw_findings(image, film, ratios, used=font(max(14, longest // 70)), line=line)
+    return _framed(image, film)
 
 
-def _draw_findings(
-    image: Image.Image, film: Film, ratios: tuple[float, float], *, font: Font, line: int, bottom: int
-) -> None:
-    """Draw all boxes, then all labels over them; labels stay above the row `bottom` where the caption begins."""
+def _size(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[int, int]:
+    """Return columns and rows of the drawn film."""
+    rows, columns = picture.shape[0] * shape[0], picture.shape[1] * shape[1]
+    longest = max(picture.shape)
+    scale = min(max(longest, SHORTEST_SIDE), LONGEST_SIDE) / max(rows, columns)
+    return max(1, round(columns * scale)), max(1, round(rows * scale))
+
+
+def _draw_findings(image: Image.Image, film: Film, ratios: tuple[float, float], *, used: Font, line: int) -> None:
+    """Draw all boxes, then all labels over them."""
     drawn = [(finding, found) for finding in impression.by_urgency(wording.reported(film)) for found in finding.boxes]
     boxes = [_scaled(found.box, ratios) for _, found in drawn]
     for (finding, _), box in zip(drawn, boxes, strict=True):
         is_review = finding.state in wording.MARKS
         _outline(image, box, color=_COLORS[finding.state], line=line, dashed=is_review)
-    labels = [wording.label(finding, found) for finding, found in drawn]
-    sizes = [(font.getlength(label) + 2 * _PADDING, float(_height(font))) for label in labels]
-    places = place(boxes, sizes, columns=image.width, rows=max(bottom, _height(font)))
-    for (finding, _), label, where in zip(drawn, labels, places, strict=True):
-        _write(image, [label], where, color=_COLORS[finding.state], font=font)
+    labels = [wrapped(wording.label(finding, found), image.width, used) for finding, found in drawn]
+    sizes = [(max(width_of(text, used) for text in lines), float(len(lines) * line_height(used))) for lines in labels]
+    places = place(boxes, sizes, columns=image.width, rows=image.height)
+    for (finding, _), lines, where in zip(drawn, labels, places, strict=True):
+        write(image, lines, where, color=_COLORS[finding.state], used=used)
 
 
-def _write(image: Image.Image, lines: Sequence[str], where: Box, *, color: Color, font: Font) -> None:
-    """Write lines of text on a black background."""
-    canvas = ImageDraw.Draw(image)
-    canvas.rectangle(where.edges, fill=_BLACK)
-    for number, text in enumerate(lines):
-        canvas.text((where.left + _PADDING, where.top + number * _height(font)), text, fill=color, font=font)
+def _framed(image: Image.Image, film: Film) -> Image.Image:
+    """Put the research label and the impression above a drawn film, and the meaning of its lines below it."""
+    width, longest = max(image.width, SHORTEST_SIDE), max(image.size)
+    large, small = font(max(16, longest // 50)), font(max(14, longest // 70))
+    above = [text for line in impression.labeled(impression.of_film(film)) for text in wrapped(line, width, large)]
+    below = wrapped(_legend(film), width, small)
+    top, bottom = (len(lines) * line_height(used) for lines, used in ((above, large), (below, small)))
+    whole = Image.new("RGB", (width, top + image.height + bottom))
+    whole.paste(image, ((width - image.width) // 2, top))
+    _write_band(whole, above, top=0, used=large)
+    _write_band(whole, below, top=top + image.height, used=small)
+    return whole
+
+
+def _write_band(image: Image.Image, lines: Sequence[str], *, top: int, used: Font) -> None:
+    where = Box(left=0, top=top, right=image.width, bottom=top + len(lines) * line_height(used) - 1)
+    write(image, lines, where, color=WHITE, used=used)
 
 
 def _outline(image: Image.Image, box: Box, *, color: Color, line: int, dashed: bool) -> None:
@@ -104,16 +113,6 @@ def _scaled(box: Box, ratios: tuple[float, float]) -> Box:
     return Box(left=box.left * x, top=box.top * y, right=box.right * x, bottom=box.bottom * y)
 
 
-def _caption(film: Film, size: tuple[int, int], font: Font) -> list[str]:
-    """Return the lines below the picture: research label, impression, legend; the second if it fits."""
-    width, height = size
-    legend = _wrapped(_legend(film), width, font)
-    label = [identity.RESEARCH_LABEL]
-    whole = [*(line for text in impression.of_film(film) for line in _wrapped(text, width, font)), *legend]
-    fits = font.getlength(label[0]) <= width and (len(whole) + 1) * _height(font) <= height / 4
-    return label + whole if fits else _wrapped(f"{label[0]} | {_legend(film)}", width, font)
-
-
 def _legend(film: Film) -> str:
     """Return what the lines of the picture mean."""
     parts = ["blue dashes: analyzed square"]
@@ -122,20 +121,3 @@ def _legend(film: Film) -> str:
     if any(film.in_state(state) for state in wording.MARKS):
         parts.append("yellow dashes: to be reviewed")
     return " | ".join(parts)
-
-
-def _wrapped(text: str, width: int, font: Font) -> list[str]:
-    """Break text into lines that fit into `width` pixels."""
-    lines = [""]
-    for word in short_text(text, 1000).split():
-        longer = f"{lines[-1]} {word}".strip()
-        if font.getlength(longer) + 2 * _PADDING <= width or not lines[-1]:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return lines
-
-
-def _height(font: Font) -> int:
-    """Return the height of a line of text in pixels."""
-    return round(font.getbbox("Ag|")[3] + _PADDING)

@@ -56,6 +56,11 @@ def best_described(sources: Iterable[Dataset]) -> Dataset:
     return max(sources, key=lambda source: sum(bool(read_text(source, keyword)) for keyword in _REQUIRED))
 
 
+def described_by(film: Dataset, films: Iterable[Dataset]) -> Dataset:
+    """Return the header that describes the patient of a film: its own, or the study's best if it names no patient."""
+    return film if read_text(film, "PatientID") else best_described(films)
+
+
 def read_text(source: Dataset, keyword: str) -> str:
     """Read the first value of an attribute as valid text of its value representation, or "" (PS3.5 6.2)."""
     clean = _CLEAN.get(dictionary_VR(keyword), short_text)

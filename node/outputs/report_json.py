@@ -27,7 +27,7 @@ from node.domain import (
     Side,
     WithheldSentence,
 )
-from node.outputs import impression
+from node.outputs import impression, wording
 
 VERSION = 1
 
@@ -131,6 +131,7 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "laterality": finding.side,
         "probability": finding.probability,
         "state": finding.state,
+        "reason": wording.reason_of(finding.contradiction),
         "sentence": finding.sentence,
         "boxes": [_box_to_json(found) for found in finding.boxes],
         "evidence": _evidence_to_json(finding),
@@ -145,19 +146,36 @@ def _evidence_to_json(finding: Finding) -> Json:
     return {"zone": zone, "side": finding.side, "extent": extent, "measured": False}
 
 
+def _whole_evidence_to_json(evidence: Evidence | None) -> Json:
+    if evidence is None:
+        return None
+    site = None if evidence.site is None else _code_to_json(evidence.site)
+    return {"zone": evidence.zone, "extent": evidence.extent, "site": site, "laterality": evidence.side}
+
+
 def _evidence_from_json(value: Json) -> Evidence | None:
     if value is None:
         return None
     document = cast(JsonObject, _of(dict, value))
-    zone = document["zone"]
-    return Evidence(zone=None if zone is None else _text(zone), extent=_number(document["extent"]))
+    zone, site = document["zone"], document.get("site")  # an earlier version stored neither site nor laterality
+    return Evidence(
+        zone=None if zone is None else _text(zone),
+        extent=_number(document["extent"]),
+        site=None if site is None else _code_from_json(site),
+        side=_side_from_json(document.get("laterality")),
+    )
 
 
 def _whole_finding_to_json(finding: Finding) -> JsonObject:
-    """Return a finding with the keys that report.json leaves out: the site, and the side of each box."""
+    """Return a finding with what report.json leaves out: contradiction, codes, and side and evidence of each box."""
     return _finding_to_json(finding) | {
         "site": None if finding.site is None else _code_to_json(finding.site),
-        "boxes": [_box_to_json(found) | {"laterality": found.side} for found in finding.boxes],
+        "contradiction": finding.contradiction,
+        "boxes": [
+            _box_to_json(found) | {"laterality": found.side, "evidence": _whole_evidence_to_json(found.evidence)}
+            for found in finding.boxes
+        ],
+        "evidence": _whole_evidence_to_json(finding.evidence),
     }
 
 
@@ -180,11 +198,14 @@ def _finding_from_json(document: Mapping[str, Json]) -> Finding:
                 score=_number(box["score"]),
                 tracking_uid=_text(box["tracking_uid"]),
                 side=_side_from_json(box["laterality"]),
+                evidence=_evidence_from_json(box.get("evidence")),
             )
             for box in _objects(document["boxes"])
         ),
         sentence=_optional_int(document["sentence"]),
-        evidence=_evidence_from_json(document.get("evidence")),  # an earlier version stored none
+        # An earlier version stored neither.
+        evidence=_evidence_from_json(document.get("evidence")),
+        contradiction=_optional_text(document.get("contradiction")),
     )
 
 
@@ -224,6 +245,10 @@ def _number(value: Json) -> float:
 
 def _optional_int(value: Json) -> int | None:
     return cast("int | None", _of((int, type(None)), value))
+
+
+def _optional_text(value: Json) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _of(kind: type | tuple[type, ...], value: Json) -> object:

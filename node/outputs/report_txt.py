@@ -56,9 +56,12 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield f"{name}{side}: {probability}"
     if finding.sentence is not None:
         yield f"  sentence [{finding.sentence + 1}]"
+    if reason := wording.reason_of(finding.contradiction):
+        yield f"  {reason}"
     for name, found in wording.named_boxes(finding):
         where = f", {found.side}" if found.side else ""
-        yield f"  {name}{where}: {_edges(found.box)} (score {found.score:.2f})"
+        zone = wording.zone_of(found.evidence)
+        yield f"  {name}{where}: {_edges(found.box)} (score {found.score:.2f}){f'; {zone}' if zone else ''}"
 
 
 def _edges(box: Box) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from node.dicom import identity
 from node.domain import (
     Box,
+    Evidence,
     Film,
     Finding,
     FindingBox,
@@ -43,7 +44,7 @@ NOTES: Mapping[Note, str] = {
 }
 HEADINGS: Mapping[FindingState, str] = {
     FindingState.PRESENT: "Present (at or above threshold)",
-    FindingState.INDETERMINATE: "Indeterminate (near the threshold; to be reviewed)",
+    FindingState.INDETERMINATE: "Indeterminate (near the threshold, or contradicted; to be reviewed)",
     FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
     FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
 }
@@ -52,6 +53,14 @@ MARKS: Mapping[FindingState, str] = {
     FindingState.UNCALIBRATED: "review, not calibrated",
 }
 """What stands beside the name of a finding that is reported and not present."""
+
+CONTRADICTIONS: Mapping[str, str] = {
+    "film_normal": "The network also calls the whole film normal.",
+    "box_denied": "Asked about one of its boxes alone, the network does not find it there.",
+    "other_side": "Asked about the side of its box, the network finds it on the other side.",
+    "sentence_denies": "The sentence that the network wrote for it denies it.",
+}
+"""What the network itself says against a finding that is reported, by its short name in `Finding.contradiction`."""
 
 TRUST: Mapping[str, str] = {
     "real": "A finding is called present only if its threshold was measured on real films.",
@@ -109,6 +118,13 @@ def sided(name: str, side: Side | None) -> str:
     return f"{name} on both sides" if side is Side.BILATERAL else f"{side.capitalize()} {uncapitalized(name)}"
 
 
+def zone_of(evidence: Evidence | None) -> str | None:
+    """Return where a finding or box lies: "right lower zone of lung, 34 % of it"; None if no zone is known."""
+    if evidence is None or evidence.site is None:
+        return None
+    return f"{uncapitalized(sided(short_text(evidence.site.meaning), evidence.side))}, {percent(evidence.extent)} of it"
+
+
 def uncapitalized(text: str) -> str:
     """Return a text as it stands inside a line: its first letter small, unless the first word is an abbreviation."""
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
@@ -164,6 +180,17 @@ def spoken(sentence: GroundedSentence) -> str:
 def said(sentence: GroundedSentence) -> str:
     """Return a sentence; one that a rule made says so."""
     return f"{sentence.text.strip()} (made by rule)" if sentence.by == "rule" else sentence.text.strip()
+
+
+def reason_of(contradiction: str | None) -> str | None:
+    """Return in words what speaks against a finding; None if nothing does."""
+    return None if contradiction is None else CONTRADICTIONS[contradiction]
+
+
+def about_finding(film: Film, finding: Finding) -> str | None:
+    """Return the sentence of a finding and what speaks against it; None if there is neither."""
+    sentence = None if finding.sentence is None else said(film.sentences[finding.sentence])
+    return " ".join(filter(None, (sentence, reason_of(finding.contradiction)))) or None
 
 
 def film_number(report: Report, film: Film) -> str:

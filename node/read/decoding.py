@@ -8,7 +8,8 @@ the analyzed square, is refused too. Mapping boxes to the stored film needs no p
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -32,7 +33,7 @@ from pydicom.uid import (
 
 from node.dicom import attributes, header
 from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
-from node.dicom.grayscale_header import parse_grayscale
+from node.dicom.grayscale_header import GrayscaleHeader, parse_grayscale
 from node.domain import Box, Reason, Side
 from node.errors import ConfigError, Undecodable, is_of_disk
 from node.read import grayscale, pixel_format
@@ -66,13 +67,11 @@ class Radiograph:
     """One decoded film.
 
     gray: [row, column] of the *upright* film, 0..1; the input of the network's preprocessing
-    picture: [row, column] of the *stored* film, as displayed, 0..255
     framing: where the analyzed square lies, and how boxes are mapped to the stored film
     sides_known: whether the film says which side is which
     """
 
     gray: GrayPicture
-    picture: BytePicture
     framing: Framing
     sides_known: bool = False
 
@@ -121,21 +120,9 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
     """
     if gray not in grayscale.TABLES:
         raise ConfigError([f"gray = {gray!r} is not one of {', '.join(grayscale.TABLES)}"])
-    if (reason := pixel_format.reason_against(film_header.pixels)) is not None:
-        raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
-    try:
-        with attributes.quiet():
-            indices, lowest, bits = _stored_values(dataset, film_header)
-        gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
-        levels = grayscale.count_levels(gray_header, indices, lowest=lowest, bits=bits)
-        if np.count_nonzero(levels.exposed) < 2:
-            raise Undecodable(Reason.BLANK, "all pixels have one value")
-        shown = grayscale.displayed(gray_header, levels)
-        seen = shown if gray == "voi" else grayscale.TABLES[gray](gray_header, levels)
-    except (Undecodable, MemoryError):  # lack of memory is no fault of the film
-        raise
-    except Exception as error:  # the boundary to the decoders, which meet any content of a header
-        raise Undecodable(Reason.UNDECODABLE, f"the pixels cannot be decoded ({type(error).__name__})") from error
+    with _decoders():
+        indices, gray_header, levels = _gray_levels(dataset, film_header)
+        seen = grayscale.TABLES[gray](gray_header, levels)
     rows, columns = indices.shape
     turn = _turn(film_header) or Turn()
     upright = turned(seen.astype(np.float32)[indices], turn)
@@ -144,10 +131,19 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
     refuse_blank(upright, analyzed)
     return Radiograph(
         gray=upright,
-        picture=np.rint(shown * 255).astype(np.uint8)[indices],
         framing=Framing(columns=columns, rows=rows, square=analyzed, turn=turn),
         sides_known=sides_known(film_header),
     )
+
+
+def picture_of(dataset: Dataset) -> BytePicture:
+    """Decode one film as displayed, 0..255, [row, column] in stored orientation. Raises Undecodable as `decode` does.
+
+    dataset: the whole object with its pixels, as `read_file` returns it
+    """
+    with _decoders():
+        indices, gray_header, levels = _gray_levels(dataset, parse_header(dataset))
+        return np.rint(grayscale.displayed(gray_header, levels) * 255).astype(np.uint8)[indices]
 
 
 def turned(picture: GrayPicture, turn: Turn) -> GrayPicture:
@@ -245,6 +241,35 @@ def _complete_meta(dataset: Dataset) -> None:
         explicit = ExplicitVRLittleEndian if is_little_endian else ExplicitVRBigEndian
         meta.TransferSyntaxUID = ImplicitVRLittleEndian if is_implicit else explicit
     dataset.file_meta = meta
+
+
+@contextmanager
+def _decoders() -> Iterator[None]:
+    """Turn any error of a decoder into Undecodable."""
+    try:
+        yield
+    except (Undecodable, MemoryError):  # lack of memory is no fault of the film
+        raise
+    except Exception as error:  # the boundary to the decoders, which meet any content of a header
+        raise Undecodable(Reason.UNDECODABLE, f"the pixels cannot be decoded ({type(error).__name__})") from error
+
+
+def _gray_levels(
+    dataset: Dataset, film_header: FilmHeader
+) -> tuple[npt.NDArray[np.uint16], GrayscaleHeader, grayscale.Levels]:
+    """Decode the pixels; return [row, column] indices of gray levels, how they are displayed, and the levels.
+
+    Raises Undecodable.
+    """
+    if (reason := pixel_format.reason_against(film_header.pixels)) is not None:
+        raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
+    with attributes.quiet():
+        indices, lowest, bits = _stored_values(dataset, film_header)
+    gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
+    levels = grayscale.count_levels(gray_header, indices, lowest=lowest, bits=bits)
+    if np.count_nonzero(levels.exposed) < 2:
+        raise Undecodable(Reason.BLANK, "all pixels have one value")
+    return indices, gray_header, levels
 
 
 def _stored_values(dataset: Dataset, film_header: FilmHeader) -> tuple[npt.NDArray[np.uint16], int, int]:

@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
-from node.domain import Film, PromptSet, Reason
+from node.domain import Film, ModelIdentity, Note, Reason
 from node.errors import Undecodable
+from node.prompt_set import PromptSet
 from node.read import decoding, findings, routing
-from node.read.model import Reader
+from node.read.decoding import Radiograph
+from node.read.model import Reader, Reading
 
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -25,13 +25,11 @@ class Answered:
     """The result for one object: a film with its answer, or film=None when the object is left alone.
 
     dataset: the object without its pixels; the writers of outputs copy from it
-    picture: [row, column] uint8 as displayed, in stored orientation; only for a film that was read
     """
 
     dataset: Dataset
     film: Film | None
     reason: Reason | None
-    picture: NDArray[np.uint8] | None = None
 
 
 def untimed(_step: str) -> AbstractContextManager[None]:
@@ -63,9 +61,23 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         return Answered(dataset=dataset, film=Film(source=source, reason=reason, notes=decision.notes), reason=reason)
     with timed("read"):
         reading = reader.read(image, prompts)
-    film = Film(
+    film = film_of(reading, image, prompts, source=source, notes=decision.notes, model=reader.identity)
+    return Answered(dataset=dataset, film=film, reason=None)
+
+
+def film_of(
+    reading: Reading,
+    image: Radiograph,
+    prompts: PromptSet,
+    *,
+    source: str,
+    model: ModelIdentity,
+    notes: tuple[Note, ...] = (),
+) -> Film:
+    """Code what was read on a decoded film; source: its SOP Instance UID."""
+    return Film(
         source=source,
-        notes=decision.notes,
+        notes=notes,
         columns=image.framing.columns,
         rows=image.framing.rows,
         analyzed=image.framing.analyzed,
@@ -76,8 +88,7 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
             prompts,
             source=source,
             framing=image.framing,
-            model=reader.identity,
+            model=model,
             sides_known=image.sides_known,
         ),
     )
-    return Answered(dataset=dataset, film=film, reason=None, picture=image.picture)

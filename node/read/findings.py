@@ -9,7 +9,7 @@ site on a film that states its sides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from node.domain import (
@@ -20,12 +20,10 @@ from node.domain import (
     FindingState,
     GroundedSentence,
     ModelIdentity,
-    Prompt,
-    PromptKind,
-    PromptSet,
     Side,
     derive_uid,
 )
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import side_of
 from node.read.evidence import locate
 from node.read.framing import Framing
@@ -48,7 +46,7 @@ def find(
     return tuple(
         finding
         if finding.state is FindingState.ABSENT
-        else replace(finding, evidence=_evidence(finding, reading.regions, prompts))
+        else _located(finding, reading.regions, prompts, sides_known=sides_known)
         for finding in found
     )
 
@@ -84,14 +82,24 @@ def _finding(
         state=answer.state,
         boxes=boxes,
         sentence=answer.sentence,
+        contradiction=answer.contradiction,
     )
 
 
-def _evidence(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet) -> Evidence:
-    """Locate a finding among the regions, but for those on the other side of the patient."""
-    opposite = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}.get(finding.side) if finding.side else None
-    allowed = {key: box for key, box in regions.items() if opposite is None or prompts[key].side is not opposite}
-    return locate([found.box for found in finding.boxes], allowed)
+def _located(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet, *, sides_known: bool) -> Finding:
+    """Locate a finding, and each of its boxes, among the regions that are not on the other side of the patient."""
+
+    def evidence(boxes: Iterable[FindingBox], side: Side | None) -> Evidence:
+        opposite = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}.get(side) if side else None
+        allowed = {key: box for key, box in regions.items() if opposite is None or prompts[key].side is not opposite}
+        found = locate([box.box for box in boxes], allowed)
+        if found.zone is None:
+            return found
+        region = prompts[found.zone]
+        return replace(found, site=region.site, side=region.side if sides_known else None)
+
+    boxes = tuple(replace(box, evidence=evidence([box], box.side or finding.side)) for box in finding.boxes)
+    return replace(finding, boxes=boxes, evidence=evidence(finding.boxes, finding.side))
 
 
 def together(sides: list[Side | None]) -> Side | None:

@@ -14,18 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from node.domain import (
-    Box,
-    FindingState,
-    GroundedSentence,
-    ModelIdentity,
-    PromptKind,
-    PromptSet,
-    ScoredBox,
-    Side,
-    WithheldSentence,
-)
+from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
 from node.errors import GpuLost, InputError
+from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 
@@ -44,6 +35,7 @@ class PathologyAnswer:
     state: FindingState
     boxes: tuple[ScoredBox, ...]
     sentence: int | None
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +62,7 @@ class FilmAnswer:
 
     state: None for a region, which is neither present nor absent, and for words that the model never learned
     boxes: where the network locates the prompt, none if it is absent; the box that was asked about, if there was one
+    contradiction: as of a `Finding`
     never_learned: those words; then there is no score, no sentence and no box
     """
 
@@ -79,6 +72,7 @@ class FilmAnswer:
     state: FindingState | None
     boxes: tuple[ScoredBox, ...]
     by: str = "network"
+    contradiction: str | None = None
     never_learned: tuple[str, ...] = ()
 
     @property
@@ -314,6 +308,7 @@ class _NetworkReader:
                     state=FindingState(prompt.state),
                     boxes=_to_image(prompt.boxes, prompt.box_scores, image.framing),
                     sentence=prompt.sentence,
+                    contradiction=prompt.contradiction,
                 )
                 for prompt in said.prompts
                 if prompt.kind == PromptKind.PATHOLOGY.value
@@ -386,6 +381,7 @@ def _to_film(question: FilmQuestion, answer: Answer, framing: Framing) -> FilmAn
         state=state,
         boxes=_to_image(answer.boxes, answer.box_scores, framing) if is_located else (),
         by=answer.by,
+        contradiction=answer.contradiction,
         never_learned=answer.never_learned,
     )
 

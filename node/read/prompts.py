@@ -12,8 +12,9 @@ import tomllib
 from pathlib import Path
 from typing import TypeGuard
 
-from node.domain import Code, Prompt, PromptKind, PromptSet, Side
+from node.domain import Code, Side
 from node.errors import ConfigError
+from node.prompt_set import Prompt, PromptKind, PromptSet
 
 _FOLDER = Path(__file__).parent / "prompt_sets"
 _KEYS = frozenset(("key", "kind", "phrases", "negatives", "finding", "site", "side", "paired"))

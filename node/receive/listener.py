@@ -67,7 +67,7 @@ class Listener:
         self._commitments = commitments
         self._admitting, self._refusals = threading.Lock(), Refusals(on_told=on_refused)
         self._open: dict[Association, Caller] = {}
-        self._entity = _entity(settings)
+        self._entity = application_entity(settings)
         terms = Terms(
             lobby=Lobby(lambda host: any(admission.is_among(host, caller.hosts) for caller in settings.callers)),
             lobby_seconds=lobby_seconds,
@@ -269,7 +269,8 @@ class Listener:
         return answer
 
 
-def _entity(settings: ListenerSettings) -> AE:
+def application_entity(settings: ListenerSettings) -> AE:
+    """Return the entity that is called: its title, limits and timeouts."""
     entity = AE(ae_title=settings.ae_title)
     entity.maximum_associations = _NO_LIMIT
     entity.maximum_pdu_size = _MAXIMUM_PDU

@@ -20,12 +20,12 @@ from typing import Final, TypeVar
 from node import log
 from node.config import Settings
 from node.dicom.identity import VERSION
-from node.domain import PromptKind
 from node.errors import INTERRUPTED, InputError, Stopped
 from node.jobs import processes
 from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.orders.store import OrderStore
+from node.prompt_set import PromptKind
 from node.read import prompts
 from node.read.model import Reader, check_files, open_reader
 from node.service.http import HttpServer, Readiness, limits_for

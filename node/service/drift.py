@@ -24,8 +24,9 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes
-from node.domain import Film, Json, JsonObject, ModelIdentity, PromptSet, derive_uid
+from node.domain import Film, Json, JsonObject, ModelIdentity, derive_uid
 from node.metrics import OTHER_SCANNER, Metrics
+from node.prompt_set import PromptSet
 from node.store.spool import Spool
 
 REFERENCE_FILMS: Final = 500

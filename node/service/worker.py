@@ -17,16 +17,17 @@ from node import log
 from node.config import Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
-from node.domain import MESSAGE_KIND, Delivery, PromptSet
+from node.domain import MESSAGE_KIND, Delivery
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
 from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
-from node.outputs.writers import WRITERS
+from node.outputs.writers import WRITERS, for_destination, kinds_wanted
 from node.periodic import Periodic
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read.model import Reader
 from node.service.drift import Watch
 from node.service.retention import Janitor
@@ -131,7 +132,7 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
 
 def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
     settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
-    wanted = {kind for destination in settings.destinations for kind in destination.outputs}
+    wanted = {kind for destination in settings.destinations for kind in kinds_wanted(destination.outputs)}
     pipeline = Pipeline(
         spool=spool,
         orders=shared.orders,
@@ -173,7 +174,7 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor) -> None:
 def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
     """Return every delivery of a study's finished rounds; which of them were sent is unknown."""
     for mark in shared.spool.rounds(study_uid):
-        for output in mark.outputs:
-            for receiver in shared.settings.destinations:
-                if output.kind in receiver.outputs and shared.spool.has_output(output):
+        for receiver in shared.settings.destinations:
+            for output in for_destination(mark.outputs, receiver.outputs):
+                if shared.spool.has_output(output):
                     yield delivery_of(receiver.name, output)

@@ -244,13 +244,15 @@ def restoring(database: Database) -> Iterator[None]:
 
 
 def create(database: Database, tables: sa.MetaData) -> None:
-    """Create missing tables and columns; several processes may do so at once."""
+    """Create missing tables, columns and indexes; several processes may do so at once."""
     with database.begin() as connection:
         if is_server(connection):
             _open_schema(connection)
         tables.create_all(connection)
         for table in tables.sorted_tables:
             _add_missing_columns(connection, table)
+            for index in table.indexes:  # those on a new column of an older table
+                index.create(connection, checkfirst=True)
 
 
 def has_executor_tables(database: Database) -> bool:

@@ -7,13 +7,13 @@ received and written, and the durable executor knows what is still to be done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Final
 
 import sqlalchemy as sa
 
-from node.domain import Delivery, DeliveryState
+from node.domain import CRITICAL, Delivery, DeliveryState
 from node.store import database
 from node.store.database import Database
 from node.store.tables import CLAIMS, DELIVERIES, STUDIES, TABLES, TRANSACTIONS
@@ -158,20 +158,24 @@ class Ledger:
 
     def delivery_state(self, delivery: Delivery) -> DeliveryState | None:
         """Return a delivery's state, or None when it is unknown."""
-        query = sa.select(DELIVERIES.c.state).where(DELIVERIES.c.id == delivery.id)
-        with self._database.connect() as connection:
-            state = connection.execute(query).scalar()
-        return None if state is None else DeliveryState(state)
+        record = self.delivery_record(delivery)
+        return None if record is None else record.state
 
     def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
         """Return what is recorded of a delivery, or None when it is unknown."""
-        columns = (DELIVERIES.c[name] for name in ("state", "awaits_commitment", "commit_failures", "reason"))
         with self._database.connect() as connection:
-            row = connection.execute(sa.select(*columns).where(DELIVERIES.c.id == delivery.id)).one_or_none()
+            row = connection.execute(sa.select(DELIVERIES).where(DELIVERIES.c.id == delivery.id)).one_or_none()
         if row is None:
             return None
-        state, awaits, failures, reason = row
-        return DeliveryRecord(state=DeliveryState(state), awaits_commitment=awaits, failures=failures, reason=reason)
+        state, awaits, failures = DeliveryState(row.state), row.awaits_commitment, row.commit_failures
+        return DeliveryRecord(state=state, awaits_commitment=awaits, failures=failures, reason=row.reason)
+
+    def awaits_critical(self, destination: str) -> bool:
+        """Whether a critical output waits for a destination that has not refused it: attempted at most once."""
+        is_critical = (DELIVERIES.c.destination == destination) & (DELIVERIES.c.priority == CRITICAL)
+        is_next = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts <= 1)
+        with self._database.connect() as connection:
+            return bool(connection.execute(sa.select(sa.exists().where(is_critical & is_next))).scalar())
 
     def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
         """Record which deliveries are about to be asked for; reports for anything else do not count."""
@@ -334,7 +338,7 @@ class Ledger:
             connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
-        names = ("destination", "study_uid", "sop_instance_uid", "kind")
+        names = [field.name for field in fields(Delivery)]
         query = sa.select(*(DELIVERIES.c[name] for name in names)).where(which).order_by(DELIVERIES.c.created_at)
         with self._database.connect() as connection:
             return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
@@ -363,10 +367,7 @@ def _row(delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str
     now = _now()
     return {
         "id": delivery.id,
-        "destination": delivery.destination,
-        "study_uid": delivery.study_uid,
-        "sop_instance_uid": delivery.sop_instance_uid,
-        "kind": delivery.kind,
+        **asdict(delivery),
         "state": state,
         "attempts": attempts,
         "reason": reason,

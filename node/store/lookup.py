@@ -102,6 +102,7 @@ def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
             study_uid=row.study_uid,
             sop_instance_uid=row.sop_instance_uid,
             kind=row.kind,
+            priority=row.priority,
         ),
         state=DeliveryState(row.state),
         attempts=row.attempts,

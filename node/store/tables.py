@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from node.domain import ROUTINE
+
 TABLES = sa.MetaData()
 STUDIES = sa.Table(
     "studies",
@@ -31,7 +33,9 @@ DELIVERIES = sa.Table(
     # Whether the destination is to commit to it; how often it reported that it cannot keep the object.
     sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("commit_failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("priority", sa.String(16), nullable=False, server_default=ROUTINE),
 )
+sa.Index("deliveries_by_priority", DELIVERIES.c.destination, DELIVERIES.c.priority)
 TRANSACTIONS = sa.Table(
     "transactions",
     TABLES,

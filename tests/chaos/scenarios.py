@@ -109,12 +109,9 @@ def restarts(folder: Path, *, count: int, films: int, say: ProgressReport) -> di
                 else:
                     node.wait_for("service.ready")
                     time.sleep(_SETTLE_SECONDS)
-                # A study whose quiet time ends holds two workflows until the first of them is over.
-                with suppress(AssertionError):
-                    peers.wait_until(lambda: _open_workflows(settings) <= films, what="one workflow for each study")
+                workflows = _settled_workflows(settings, expected=films)
                 node.kill()
             say(f"restart {number + 1} of {count}")
-        workflows = _open_workflows(settings)
         (folder / "hold").unlink()
         with Service(settings):
             is_idle, interrupted = night.retry_interrupted(settings, patience_seconds=_LIMIT_SECONDS)
@@ -127,6 +124,22 @@ def restarts(folder: Path, *, count: int, films: int, say: ProgressReport) -> di
         "open_workflows": workflows,
         "archive": verdict.figures(),
     }
+
+
+def _settled_workflows(settings: Settings, *, expected: int) -> int:
+    """Count the open workflows of a running node, once they are as few as expected or after half a minute.
+
+    A study whose quiet time ends holds two workflows until the first of them is over.
+    """
+    counts: list[int] = []
+
+    def are_few() -> bool:
+        counts.append(_open_workflows(settings))
+        return counts[-1] <= expected
+
+    with suppress(AssertionError):
+        peers.wait_until(are_few, what="one workflow for each study")
+    return counts[-1]
 
 
 def _open_workflows(settings: Settings) -> int:

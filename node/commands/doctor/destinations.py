@@ -10,7 +10,7 @@ from node.commands.doctor.checks import Check, fault, note, ok, run_check
 from node.config import DestinationSettings, DicomDestination, Hl7Destination, Settings
 from node.deliver import connection, dicom, hl7
 from node.errors import DestinationDown
-from node.outputs.writers import SOP_CLASSES
+from node.outputs.writers import classes_wanted
 
 _LIMIT_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 5.0
@@ -48,7 +48,7 @@ def _ask(destination: DestinationSettings, calling_aet: str) -> tuple[Check, ...
 def _ask_archive(destination: DicomDestination, calling_aet: str) -> Iterator[Check]:
     """Connect first: a failed connection gives its reason, which an association does not."""
     name = _name(destination)
-    wanted = {SOP_CLASSES[kind]: f"output {kind}" for kind in destination.outputs}
+    wanted = {uid: f"output {output}" for uid, output in classes_wanted(destination.outputs).items()}
     if destination.storage_commitment:
         wanted[dicom.STORAGE_COMMITMENT] = "storage_commitment"
     try:

@@ -3,6 +3,13 @@
 The structure avoids what OHIF 3.13.2 cannot load (interoperability §2): it needs at least one group, a region in each
 group, and a plain number either in every group or in no group. So the group of every finding has a number, numbers are
 never at the root, and a film without a reported finding gets a report of text alone.
+
+Evidence is a second finding site: the zone that the box overlaps most, with its side, and the share of the zone that
+the box covers as a number below it. TID 1410 allows several sites, and highdicom reads them. OHIF shows the first site,
+the finding's own, and takes a number only if it stands in the group itself; so the share, which a box outside all
+zones does not have, neither mixes the shapes of groups nor adds a line to the label of the probability.
+
+The short label is what dwv 0.36 draws beside a box, if it modifies the name of the group (HAS CONCEPT MOD).
 """
 
 from __future__ import annotations
@@ -12,12 +19,15 @@ from collections.abc import Iterator, Mapping
 from highdicom.sr import (
     AlgorithmIdentification,
     ContainerContentItem,
+    ContentSequence,
     FindingSite,
     ImageRegion,
     Measurement,
+    NumContentItem,
     PlanarROIMeasurementsAndQualitativeEvaluations,
     QualitativeEvaluation,
     RelationshipTypeValues,
+    TextContentItem,
     TrackingIdentifier,
 )
 from pydicom.dataset import Dataset
@@ -43,6 +53,9 @@ SIDES: Mapping[Side, Concept] = {
     Side.BILATERAL: Concept("51440002", "SCT", "Bilateral"),
 }
 PERCENT = Concept("%", "UCUM", "percent")
+SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
+SHORT_LABEL = Concept("125309", "DCM", "Short Label")
+_PROBABILITY = ", AI probability"
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
@@ -50,10 +63,10 @@ QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 def measurements(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
     """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6)."""
-    item = container(IMAGING_MEASUREMENTS)
+    item, algorithm = container(IMAGING_MEASUREMENTS), _algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            item.ContentSequence.extend(_group(report, film, finding, name, box, source))
+            item.ContentSequence.extend(_group(algorithm, film, finding, name, box, source))
     return item
 
 
@@ -74,48 +87,74 @@ def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
 
 
 def _group(
-    report: Report, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
+    algorithm: AlgorithmIdentification, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
 ) -> PlanarROIMeasurementsAndQualitativeEvaluations:
     """Encode one box of a finding (TID 1410)."""
     side = box.side or finding.side
-    sites = [FindingSite(concept(finding.site), SIDES[side] if side else None)] if finding.site else None
     group = PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
         referenced_region=_image_region(box.box, source),
         finding_type=concept(finding.code),
-        algorithm_id=_algorithm(report),
-        finding_sites=sites,
+        algorithm_id=algorithm,
+        finding_sites=_sites(finding, box, side),
         measurements=[
-            Measurement(name=probability_name(finding), value=wording.whole_percent(finding.probability), unit=PERCENT)
+            Measurement(
+                name=probability_name(finding, side), value=wording.whole_percent(finding.probability), unit=PERCENT
+            )
         ],
         qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
         geometric_purpose=BOUNDED_BY,
     )
-    if finding.sentence is not None:
-        group[0].ContentSequence.append(text(wording.said(film.sentences[finding.sentence])))
+    group[0].ContentSequence.append(_short_label(wording.label(finding, box)))
+    if about := wording.about_finding(film, finding):
+        group[0].ContentSequence.append(text(about))
     return _separate(group)
 
 
-def probability_name(finding: Finding) -> Concept:
-    """Return the concept name of a finding's probability: a private code per finding, P for present and R for review.
+def _sites(finding: Finding, box: FindingBox, side: Side | None) -> list[FindingSite]:
+    """Return the finding's own site, then the zone of its box with the share that the box covers; each code once."""
+    evidence = box.evidence
+    sites = [] if finding.site is None else [FindingSite(concept(finding.site), SIDES[side] if side else None)]
+    if evidence is None or evidence.site is None:
+        return sites
+    if evidence.site != finding.site:
+        sites.append(FindingSite(concept(evidence.site), SIDES[evidence.side] if evidence.side else None))
+    share = NumContentItem(
+        name=SHARE_OF_ZONE,
+        value=wording.whole_percent(evidence.extent),
+        unit=PERCENT,
+        relationship_type=RelationshipTypeValues.HAS_PROPERTIES,
+    )
+    sites[-1].ContentSequence = ContentSequence([*sites[-1].get("ContentSequence", ()), share])
+    return sites
+
+
+def _short_label(value: str) -> TextContentItem:
+    """Make the short label of a group; highdicom 0.28.2 has no argument for it."""
+    return TextContentItem(name=SHORT_LABEL, value=value, relationship_type=RelationshipTypeValues.HAS_CONCEPT_MOD)
+
+
+def probability_name(finding: Finding, side: Side | None = None) -> Concept:
+    """Return the concept name of the probability of a finding's box: a private code per finding, state and side.
 
     OHIF 3.13.2 labels a box with the name, value and site of its number, and shows nothing else of the group: with the
     common name Probability (122157, DCM) findings could not be told apart. OHIF cuts labels at the edge of the
-    viewport, so the finding's name comes first. A finding code of 16 characters makes a Long Code Value.
+    viewport, so side and finding come first. The code is P for present or R for review, the finding's code, and R, L or
+    B for a side. If it is longer than 16 characters, it is a Long Code Value.
     """
-    if finding.state in wording.MARKS:
-        return _quantity(finding, "R", ", review, AI probability")
-    return quantity_name(finding)
+    letter, end = ("R", ", review, AI probability") if finding.state in wording.MARKS else ("P", _PROBABILITY)
+    return _quantity(finding, letter, end, side=side)
 
 
 def quantity_name(finding: Finding) -> Concept:
-    """Return the concept name of a finding's probability whatever its state, for receivers that sort by it."""
-    return _quantity(finding, "P", ", AI probability")
+    """Return the name of a finding's probability whatever its state and side, for receivers that sort by it."""
+    return _quantity(finding, "P", _PROBABILITY, side=None)
 
 
-def _quantity(finding: Finding, letter: str, end: str) -> Concept:
-    meaning = short_text(finding.code.meaning, 64 - len(end)) + end
-    return Concept(f"{letter}{finding.code.value}", PRIVATE_SCHEME, meaning)
+def _quantity(finding: Finding, letter: str, end: str, *, side: Side | None) -> Concept:
+    meaning = short_text(wording.sided(finding.code.meaning, side), 64 - len(end)) + end
+    suffix = f"-{side[0].upper()}" if side else ""
+    return Concept(f"{letter}{finding.code.value}{suffix}", PRIVATE_SCHEME, meaning)
 
 
 def _separate(

@@ -1,16 +1,21 @@
-"""The structured reports of a study: Comprehensive SR, one for each film that was read, and one for the study.
+"""The structured reports of a study: one for each film that was read, and one for the study.
 
 A film's report has a series of its own, for OHIF 3.13.2 shows at best one film's boxes of a report on several. It says
 nothing of other films, so it stays the same object when another film arrives. It is a TID 1500 report if there is a
 finding to report, else a text (TID 2000). The report on the study is a text; it is written if the study has several
 films, or a film that was not read. All are complete, preliminary and unverified (PS3.3 C.17.2): a machine wrote them
 and no person reviewed them.
+
+Reports are written in up to three forms, each for destinations of its own. A TID 1500 report is Comprehensive SR or
+Comprehensive 3D SR, with the same content tree. A text goes to the destinations of both as the same Comprehensive SR,
+so that no object is stored under two kinds. Basic Text SR (PS3.3 A.35.1) allows no number and no coordinates: there
+every report is a text.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from highdicom.sr import (
@@ -23,13 +28,13 @@ from highdicom.sr import (
 from highdicom.sr.value_types import ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
-from pydicom.uid import ComprehensiveSRStorage
 
 from node.dicom import attributes, identity
 from node.domain import Film, ObjectReference, OutputObject, Report
 from node.outputs import document, impression, wording
-from node.outputs.patient import best_described, read_text
+from node.outputs.patient import best_described, described_by, read_text
 from node.outputs.sr import findings, text_report
+from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, Form
 from node.outputs.sr.items import (
     container,
     image,
@@ -41,26 +46,41 @@ from node.outputs.sr.items import (
     text,
 )
 
-FILM_SERIES_NUMBER, STUDY_SERIES_NUMBER = 9001, 9003
-"""Series numbers beside 9002 of the presentation states. All films' reports have the same: a place among the films
-would change when another film arrives, and the report with it."""
-
-SOP_CLASS = ComprehensiveSRStorage
 REPORT_TITLE = Concept("126000", "DCM", "Imaging Measurement Report")
 PROCEDURE_REPORTED = Concept("121058", "DCM", "Procedure reported")
 CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
 
 
 def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
-    """Write the structured reports of a study: of each film that was read, then of the study.
+    """Write the reports of a study as Comprehensive SR: of each film that was read, then of the study.
 
     sources: header of each film's object by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
+    return _reports(report, sources, zone, measured=COMPREHENSIVE, texts=COMPREHENSIVE)
+
+
+def write_3d(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
+    """Write those with findings as Comprehensive 3D SR and the texts as `write` does; arguments as there."""
+    return _reports(report, sources, zone, measured=COMPREHENSIVE_3D, texts=COMPREHENSIVE)
+
+
+def write_text(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
+    """Write all reports as Basic Text SR; arguments as in `write`."""
+    return _reports(report, sources, zone, measured=BASIC_TEXT, texts=BASIC_TEXT)
+
+
+def _reports(
+    report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, measured: Form, texts: Form
+) -> list[Dataset]:
+    """Write all reports of a study; measured: the form of reports on a film with a finding; texts: of all others."""
     wording.check(report)
-    written = [_film_report(report, film, sources, zone) for film in report.read_films]
+    written = [
+        _film_report(report, film, sources, zone, form=measured if wording.reported(film) else texts)
+        for film in report.read_films
+    ]
     if _concerns_study(report):
-        written.append(_study_report(report, sources, zone))
+        written.append(_study_report(report, sources, zone, form=texts))
     return written
 
 
@@ -69,69 +89,87 @@ def _concerns_study(report: Report) -> bool:
     return len(report.films) > 1 or len(report.read_films) < len(report.films)
 
 
-def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zone: ZoneInfo) -> Dataset:
+def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Dataset:
     """Write the report on one film, under its own patient, or the study's if the film names none."""
     source = sources[film.source]
     dataset = document.begin(
         report,
-        source if read_text(source, "PatientID") else best_described(sources.values()),
-        sop_class=SOP_CLASS,
+        described_by(source, sources.values()),
+        sop_class=form.sop_class,
         modality="SR",
-        series_number=FILM_SERIES_NUMBER,
+        series_number=form.film_number,
         instance_number=1,
         about=film.source,
+        form=form.series,
     )
-    is_measured = bool(wording.reported(film))
+    is_measured = bool(wording.reported(film)) and form is not BASIC_TEXT
     _describe_document(dataset, report, [source], zone)
     if is_measured and (schemes := _private_schemes(film)):
         dataset.CodingSchemeIdentificationSequence = schemes
     tree = _measurement_report(report, film, source) if is_measured else text_report.of_film(report, film, source)
-    _finish(dataset, report, tree, films=[film], about=film.source, zone=zone)
+    replaced = _replaced(report, film.source, kinds=[form.kind] if is_measured else _text_kinds(form))
+    _finish(dataset, report, tree, films=[film], replaced=replaced, zone=zone)
     return dataset
 
 
-def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> Dataset:
+def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Dataset:
     about = [sources[film.source] for film in sorted(report.films, key=lambda film: (not film.is_read, film.source))]
     dataset = document.begin(
         report,
         best_described(about),
-        sop_class=SOP_CLASS,
+        sop_class=form.sop_class,
         modality="SR",
-        series_number=STUDY_SERIES_NUMBER,
+        series_number=form.study_number,
         instance_number=1,
         about=identity.STUDY,
+        form=form.series,
     )
     _describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
-    _finish(dataset, report, text_report.of_study(report, sources), films=report.films, about="", zone=zone)
+    tree, replaced = text_report.of_study(report, sources), _replaced(report, "", kinds=_text_kinds(form))
+    _finish(dataset, report, tree, films=report.films, replaced=replaced, zone=zone)
     return dataset
 
 
 def _finish(
-    dataset: Dataset, report: Report, tree: ContainerContentItem, *, films: Sequence[Film], about: str, zone: ZoneInfo
+    dataset: Dataset,
+    report: Report,
+    tree: ContainerContentItem,
+    *,
+    films: Sequence[Film],
+    replaced: Iterable[OutputObject],
+    zone: ZoneInfo,
 ) -> None:
-    """Add the content tree and the identity; about: the film whose report it is, or "" for the study's."""
+    """Add the content tree, the identity, and the earlier reports that this one replaces."""
     for element in tree:
         dataset[element.tag] = element
     document.seal(dataset, report, sources=[film.source for film in films], zone=zone)
     # The UID is known only now, and does not depend on this. A repeated round may have itself as predecessor: skip it.
-    older = [earlier for earlier in _replaced(report, about) if earlier.sop_instance_uid != dataset.SOPInstanceUID]
+    older = [earlier for earlier in replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
     if older:
         dataset.PredecessorDocumentsSequence = [_references(report.study_uid, older)]
 
 
-def _replaced(report: Report, about: str) -> list[OutputObject]:
+def _text_kinds(form: Form) -> list[str]:
+    """Return the kinds of report that the destinations of a text have."""
+    return [form.kind] if form is BASIC_TEXT else [COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind]
+
+
+def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[OutputObject]:
     """Return the earlier reports that a report replaces; about: its film, or "" for the study's.
 
     It replaces the one on the same film. Those on no film, or on a film without a report now, are replaced by the
-    study's report, or by the only film's if there is none on the study.
+    study's report, or by the only film's if there is none on the study. Of an earlier report in several forms it
+    replaces those of some kinds, which its destinations have; or any, if none is of these kinds.
     """
     read = {film.source for film in report.read_films}
     is_heir = not about or not _concerns_study(report)
-    return [
+    found = [
         earlier
         for earlier in report.predecessors
         if (earlier.film == about and about) or (is_heir and earlier.film not in read)
     ]
+    known = {earlier.film for earlier in found if earlier.kind in kinds}
+    return [earlier for earlier in found if earlier.kind in kinds or earlier.film not in known]
 
 
 def _describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset], zone: ZoneInfo) -> None:
@@ -248,7 +286,8 @@ MODALITIES: Mapping[str, Concept] = {
     "CR": Concept("CR", "DCM", "Computed Radiography"),
     "DX": Concept("DX", "DCM", "Digital Radiography"),
 }
-OTHER_MODALITY = Concept("OT", "DCM", "Other Modality")
+RADIOGRAPH = Concept("RG", "DCM", "Radiographic imaging")
+"""Any other film that is read, also one that names no modality: TID 1602 asks for one that acquires (CID 29)."""
 
 
 def _library(film: Film, source: Dataset) -> ContainerContentItem:
@@ -264,7 +303,7 @@ def _library(film: Film, source: Dataset) -> ContainerContentItem:
 def _describe_film(film: Film, source: Dataset) -> Iterator[ContentItem]:
     yield CodeContentItem(
         name=MODALITY,
-        value=MODALITIES.get(read_text(source, "Modality"), OTHER_MODALITY),
+        value=MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH),
         relationship_type=RelationshipTypeValues.HAS_ACQ_CONTEXT,
     )
     columns, rows = wording.size(film)

@@ -1,6 +1,8 @@
 """Reports of text alone (PS3.16 TID 2000): on a film without a finding to report, and on a whole study.
 
-Lines are short, because OHIF 3.13.2 does not wrap them.
+Lines are short, because OHIF 3.13.2 does not wrap them. Every item and relationship is one that Basic Text SR permits
+too (PS3.3 A.35.1.3.1), which is written for destinations that take no other form; there a film with findings has its
+report in this form.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from node.outputs.sr.items import (
     text,
 )
 
+TEMPLATE = "2000"
 IMAGING_REPORT = Concept("18748-4", "LN", "Diagnostic Imaging Report")
 IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
 def of_film(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
-    """Build the report on a film that was read and has no finding to report."""
+    """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR."""
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
     return _tree(report, impression.of_film(film), [inferred_from(text(about, name=FINDING), source_object(source))])
 
@@ -48,7 +51,7 @@ def of_study(report: Report, sources: Mapping[str, Dataset]) -> ContainerContent
 
 def _tree(report: Report, lines: Iterable[str], about: Iterable[ContentItem]) -> ContainerContentItem:
     """Build the content tree: impression first, intended use last."""
-    root = container(IMAGING_REPORT, template="2000", is_root=True)
+    root = container(IMAGING_REPORT, template=TEMPLATE, is_root=True)
     root.ContentSequence.extend(language())
     root.ContentSequence.extend(observer(report))
     first, section = container(IMPRESSIONS), container(FINDINGS)

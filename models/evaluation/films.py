@@ -1,0 +1,182 @@
+"""How well a model tells films apart, and what it calls present on films whose thresholds were chosen on others.
+
+Thresholds are cross-fitted: chosen on four fifths of the patients, used on the fifth. A patient's films stay together,
+and intervals come from drawing patients anew. A radiologist's reading goes before labels mined from reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from language.labels import NO_FINDING
+from models.evaluation.bootstrap import Figures, Indices, mean
+from models.evaluation.calibration import calibration_error
+from models.evaluation.cases import Truth
+from models.evaluation.tuning import Aim, Labelled, calibrate, sigmoid
+from models.training.split import part_of
+
+Numbers = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+
+FOLDS: Final = 5
+LEAST_POSITIVES: Final = 15
+"""How many films must show a finding before it gets a threshold, or counts in a mean over findings."""
+MOST_FALSE: Final = 0.1
+"""How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
+OPACITY: Final = "lung_opacity"
+_INTERVAL: Final = (2.5, 97.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Films:
+    """The films of a set.
+
+    differences, there, known: [film, finding]: of the cosines to a prompt and to its opposite; whether it is present,
+    and whether that is known; read_as: a radiologist's reading, "" without one; groups: names of groups, [film]
+    """
+
+    keys: tuple[str, ...]
+    differences: Numbers
+    there: Marks
+    known: Marks
+    patients: NDArray[np.str_]
+    read_as: NDArray[np.str_]
+    groups: tuple[frozenset[str], ...]
+
+    def place(self, key: str) -> int:
+        """Return the number of a finding."""
+        return self.keys.index(key)
+
+    @property
+    def normal(self) -> Marks:
+        """Which films are labelled as without a finding, [film]."""
+        return self.there[:, self.place(NO_FINDING)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Called:
+    """What thresholds of other patients make of the films, [film, finding]; chosen: findings that got a threshold."""
+
+    present: Marks
+    probabilities: Numbers
+    chosen: frozenset[str]
+
+
+def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]) -> Films:
+    """Join labels and scores; a film without a patient's name is of a patient of its own."""
+    keys = tuple(differences[0])
+    return Films(
+        keys=keys,
+        differences=np.array([[film[key] for key in keys] for film in differences], dtype=np.float64),
+        there=np.array([[truth.labels.get(key, False) for key in keys] for truth in truths], dtype=np.bool_),
+        known=np.array([[key in truth.labels for key in keys] for truth in truths], dtype=np.bool_),
+        patients=np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)]),
+        read_as=np.array([truth.read_as for truth in truths]),
+        groups=tuple(truth.groups for truth in truths),
+    )
+
+
+def measure(films: Films, *, resamples: int, seed: int = 0) -> dict[str, object]:
+    """Compute all figures, and the bounds of their 95 % intervals."""
+    called = cross_fitted(films)
+    everything = np.arange(len(films.patients))
+    made: dict[str, object] = dict(figures(films, called, everything))
+    made["per_class"] = {key: auroc(films, key, everything) for key in films.keys}
+    made["positives"] = {key: int(films.there[:, films.place(key)].sum()) for key in films.keys}
+    made["known"] = {key: int(films.known[:, films.place(key)].sum()) for key in films.keys}
+    made["with_a_threshold"] = sorted(called.chosen)
+    made["intervals"] = _intervals(films, called, resamples=resamples, seed=seed)
+    made["by_group"] = {
+        group: {"films": len(some), **figures(films, called, some)}
+        for group in sorted(frozenset().union(*films.groups))
+        if len(some := np.flatnonzero([group in own for own in films.groups]))
+    }
+    return made
+
+
+def figures(films: Films, called: Called, some: Indices) -> dict[str, float | None]:
+    """Compute the figures of some films; None where they have nothing to measure one by."""
+    counted = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
+    opacity = films.place(OPACITY)
+    scores, read_as = films.differences[some, opacity], films.read_as[some]
+    seen = read_as == "Lung Opacity"
+    opposed = seen | (read_as == "Normal")
+    findings = [place for place, key in enumerate(films.keys) if key != NO_FINDING]
+    false = called.present[some][:, findings][films.normal[some]]
+    found = called.present[some, opacity][seen]
+    chosen = [films.place(key) for key in called.chosen]
+    known = films.known[some][:, chosen]
+    return {
+        "macro_auroc": mean([auroc(films, key, some) for key in counted]),
+        "opacity_against_normal": _area(scores[opposed], seen[opposed]),
+        "opacity_against_all_others": _area(scores[read_as != ""], seen[read_as != ""]),
+        "auroc_no_finding": auroc(films, NO_FINDING, some),
+        "false_findings": float(false.sum() / len(false)) if len(false) else None,
+        "opacity_sensitivity": float(found.mean()) if len(found) else None,
+        "calibration_error": calibration_error(
+            called.probabilities[some][:, chosen][known], films.there[some][:, chosen][known]
+        )
+        if known.any()
+        else None,
+    }
+
+
+def auroc(films: Films, key: str, some: Indices) -> float | None:
+    """Return the area under the curve of a finding; None if all films of which it is known have it, or none."""
+    place = films.place(key)
+    known = films.known[some, place]
+    return _area(films.differences[some, place][known], films.there[some, place][known])
+
+
+def cross_fitted(films: Films) -> Called:
+    """Choose temperature and thresholds without the films of each fold, and use them there.
+
+    A finding with too few positives gets no threshold and is never called present.
+    """
+    folds = np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in films.patients])
+    chosen = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
+    present = np.zeros(films.there.shape, dtype=np.bool_)
+    probabilities = np.zeros(films.there.shape)
+    for fold in range(FOLDS):
+        others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        labelled = {key: _labelled(films, key, others) for key in chosen}
+        temperature, thresholds = 1.0, dict[str, float]()
+        if any(some.there.any() for some in labelled.values()):
+            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=MOST_FALSE))
+        probabilities[own] = sigmoid(films.differences[own] / temperature)
+        for key, threshold in thresholds.items():
+            place = films.place(key)
+            present[own, place] = probabilities[own, place] >= threshold
+    return Called(present=present, probabilities=probabilities, chosen=frozenset(chosen))
+
+
+def _labelled(films: Films, key: str, some: Indices) -> Labelled:
+    """Return what is known of a finding on some films."""
+    place = films.place(key)
+    differences, known = films.differences[some, place], films.known[some, place]
+    return Labelled(
+        differences=differences[known], there=films.there[some, place][known], normal=differences[films.normal[some]]
+    )
+
+
+def _intervals(films: Films, called: Called, *, resamples: int, seed: int) -> dict[str, list[float]]:
+    """Draw patients anew, with all their films, and return the bounds of each figure that could be measured."""
+    rng = np.random.default_rng(seed)
+    names, owner = np.unique(films.patients, return_inverse=True)
+    own = [np.flatnonzero(owner == number) for number in range(len(names))]
+    drawn: list[Figures] = []
+    for _ in range(resamples):
+        some = np.concatenate([own[number] for number in rng.integers(len(names), size=len(names))])
+        drawn.append(figures(films, called, some))
+    values = {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
+    return {name: [float(np.percentile(some, bound)) for bound in _INTERVAL] for name, some in values.items() if some}
+
+
+def _area(scores: Numbers, there: Marks) -> float | None:
+    return float(roc_auc_score(there, scores)) if there.any() and not there.all() else None

@@ -1,0 +1,149 @@
+"""What the network itself says against a finding that was decided to be reported. Numpy only.
+
+A finding that is present and contradicted is indeterminate: report and `ask` say why. One that is to be reviewed anyway
+keeps its state, and gets the reason. Each rule is one function below; docs/model/evaluation.md says how often each
+applies, and which rules were tried and left out because they met right findings as often as wrong ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import numpy as np
+
+from language.labels import DEVICES
+from language.statements import sides_in
+from models.decisions import Decisions
+from models.engines import Engine
+from models.reading.answers import Contradiction, FloatArray, Look, ReaderPrompt
+from models.reading.checking import Decided, SideOf
+from models.reading.decided_film import DecidedFilm
+from models.reading.decision import decide
+from models.reading.phrasebook import Phrasebook, contrast
+
+Side = Literal["left", "right"]
+
+_SIDES: Final[tuple[Side, ...]] = ("left", "right")
+
+
+def film_called_normal(film: DecidedFilm) -> frozenset[int]:
+    """Return the reported findings of a film on which "no finding" is present too. Devices do not exclude it."""
+    is_normal = any(
+        state == "present" and film.prompts[index].kind == "no_finding" for index, state in film.states.items()
+    )
+    return frozenset(i for i in film.reported if is_normal and film.prompts[i].key != DEVICES)
+
+
+def denied_in_a_box(
+    film: DecidedFilm, probabilities: Mapping[int, Sequence[float]], decisions: Decisions
+) -> frozenset[int]:
+    """Return the findings that are absent in one of their own boxes, by the threshold of the finding.
+
+    probabilities: of each finding in each of its boxes, asked with prompt and box together
+    """
+    return frozenset(
+        index
+        for index, values in probabilities.items()
+        if any(decide(decisions, film.prompts[index].key, value, trusted="any") == "absent" for value in values)
+    )
+
+
+def found_on_other_side(asked: Sequence[tuple[int, Side]], boxes: FloatArray, side_of: SideOf) -> frozenset[int]:
+    """Return the findings that a question about the side of one of their boxes is answered for on the other side.
+
+    asked: finding and side; boxes: [question, 4], the best box of each answer. A box across the middle is on no side.
+    """
+    answered = [side_of(float(x), float(width)) for x, _, width, _ in boxes]
+    return frozenset(
+        index for (index, side), other in zip(asked, answered, strict=True) if other is not None and other != side
+    )
+
+
+def denied_by_sentence(decided: Decided, texts: Mapping[int, str]) -> list[int]:
+    """Return the findings that are present and that their own sentences deny.
+
+    A finding is contradicted if the sentence denies it again after another step toward the finding.
+    """
+    return [
+        index
+        for index, text in texts.items()
+        if decided.prompts[index].kind == "pathology"
+        and decided.states[index] == "present"
+        and decided.denies(index, text)
+    ]
+
+
+class SecondLook:
+    """Asks about the findings of a film again, each by itself: in its own boxes, and on the sides of its boxes.
+
+    knows_sides: whether the model learned the words "left" and "right"
+    """
+
+    def __init__(self, engine: Engine, phrasebook: Phrasebook, decisions: Decisions, *, knows_sides: bool) -> None:
+        self._engine = engine
+        self._phrasebook = phrasebook
+        self._decisions = decisions
+        self._knows_sides = knows_sides
+
+    def check(self, look: Look, film: DecidedFilm) -> DecidedFilm:
+        """Return the film with what contradicts its findings, and with the states that follow.
+
+        If several rules apply to a finding, the last one here is its reason.
+        """
+        contradicted: dict[int, Contradiction] = {
+            **dict.fromkeys(self._on_other_side(look, film), "other_side"),
+            **dict.fromkeys(denied_in_a_box(film, self._in_boxes(look, film), self._decisions), "box_denied"),
+            **dict.fromkeys(film_called_normal(film), "film_normal"),
+        }
+        return film.doubting(contradicted)
+
+    def _in_boxes(self, look: Look, film: DecidedFilm) -> dict[int, list[float]]:
+        """Ask for each reported finding with each of its boxes; returns the probabilities."""
+        asked = [(index, box) for index in film.reported for box in film.visible[index][0]]
+        if not asked:
+            return {}
+        rows = [film.vectors.judged.index(index) for index, _ in asked]
+        positive, negative = film.vectors.positive[rows], film.vectors.negative[rows]
+        features = self._engine.describe(
+            look.patches.copies(len(asked)),
+            boxes=np.stack([box for _, box in asked])[:, np.newaxis],
+            prompts=positive[:, np.newaxis],
+            prompted=np.ones((len(asked), 1), dtype=np.float32),
+        )[:, 0]
+        values = contrast(features, positive=positive, negative=negative, temperature=self._decisions.temperature)
+        answers: dict[int, list[float]] = {}
+        for (index, _), value in zip(asked, values, strict=True):
+            answers.setdefault(index, []).append(float(value))
+        return answers
+
+    def _on_other_side(self, look: Look, film: DecidedFilm) -> frozenset[int]:
+        """Ask for each reported finding on the sides of its boxes, such as "left pleural effusion"."""
+        if film.side_of is None or not self._knows_sides:
+            return frozenset()
+        asked = [(index, side) for index in film.reported for side in _sides_of(film, index)]
+        if not asked:
+            return frozenset()
+        queries = self._sided(film.prompts)
+        regions = self._engine.find(
+            look.patches.copies(len(asked)), np.stack([queries[place] for place in asked])[:, np.newaxis]
+        )
+        best = regions.boxes[np.arange(len(asked)), 0, regions.scores[:, 0].argmax(axis=-1)]
+        return found_on_other_side(asked, best, film.side_of)
+
+    def _sided(self, prompts: Sequence[ReaderPrompt]) -> dict[tuple[int, Side], FloatArray]:
+        """Embed the names of findings with a side before them; the phrasebook keeps them for the next film."""
+        places = [(i, side) for i, prompt in enumerate(prompts) if prompt.kind == "pathology" for side in _SIDES]
+        named = tuple(
+            ReaderPrompt(key=prompts[i].key, kind="region", phrases=(f"{side} {prompts[i].phrases[0]}",))
+            for i, side in places
+        )
+        return dict(zip(places, self._phrasebook.vectors(named).queries, strict=True))
+
+
+def _sides_of(film: DecidedFilm, index: int) -> list[Side]:
+    """Return the sides that the boxes of a finding lie on, each once; none if its name has a side already."""
+    if film.side_of is None or sides_in(film.prompts[index].phrases[0].lower()):
+        return []
+    sides = {film.side_of(float(x), float(width)) for x, _, width, _ in film.visible[index][0]}
+    return [side for side in _SIDES if side in sides]

@@ -1,0 +1,61 @@
+"""What the network finds on one film for a set of prompts, and what is decided, before it is put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from models.engines import Regions
+from models.reading.answers import Contradiction, FloatArray, ReaderPrompt
+from models.reading.checking import Decided, SideOf, is_reported
+from models.reading.decision import State
+from models.reading.phrasebook import PromptVectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecidedFilm:
+    """Answers by index of the prompt; probabilities and states: of the judged prompts only.
+
+    visible: the boxes and scores of each prompt that are shown
+    side_of: None if the film does not say which side is which
+    contradictions: of findings that are reported
+    """
+
+    prompts: tuple[ReaderPrompt, ...]
+    vectors: PromptVectors
+    regions: Regions
+    visible: Sequence[tuple[FloatArray, FloatArray]]
+    probabilities: Mapping[int, float]
+    states: Mapping[int, State]
+    side_of: SideOf | None
+    contradictions: Mapping[int, Contradiction] = field(default_factory=dict)
+
+    @property
+    def features(self) -> FloatArray:
+        """[prompt, dim]."""
+        features: FloatArray = self.regions.features[0]
+        return features
+
+    @property
+    def reported(self) -> tuple[int, ...]:
+        """The findings that outputs report."""
+        return tuple(index for index, state in self.states.items() if is_reported(self.prompts[index], state))
+
+    def doubting(self, contradictions: Mapping[int, Contradiction]) -> DecidedFilm:
+        """Add contradictions to those that are known; what is present and contradicted becomes indeterminate."""
+        together = {**contradictions, **self.contradictions}
+        states: dict[int, State] = {
+            index: "indeterminate" if state == "present" and index in together else state
+            for index, state in self.states.items()
+        }
+        return replace(self, states=states, contradictions=together)
+
+    def decided(self, measured: Mapping[int, bool]) -> Decided:
+        """Return what sentences are compared with; measured: whether the threshold of a judged prompt is trusted."""
+        return Decided(
+            prompts=self.prompts,
+            states=self.states,
+            measured=measured,
+            boxes=[boxes for boxes, _ in self.visible],
+            side_of=self.side_of,
+        )

@@ -1,0 +1,173 @@
+"""The graphic and text objects of a presentation state, with their styles (PS3.3 C.10.5).
+
+The box of a present finding is one closed line of five points. A box to be reviewed is a dashed compound graphic, and
+for viewers that do not know those (dcmtk drops compound graphics and styles, and DICOMscope with it) it is drawn as
+separate segments too, as PS3.3 C.10.5.1.3.1 has it: both have one `CompoundGraphicInstanceID`. Closed line and segments
+have the tracking UID of their box, so the box is what surrounds all points of a tracking UID, whatever the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pydicom.dataelem import DataElement
+from pydicom.dataset import Dataset
+
+from node.domain import Box
+from node.outputs.patient import long_text
+
+_WHITE, _BLACK = [0xFFFF, 0x8080, 0x8080], [0, 0x8080, 0x8080]
+"""PCS-Values (PS3.3 C.10.7.1.1)."""
+
+_EQUAL_DASHES = 0x00FF
+_THICKNESS = 2.0
+_FEWEST_DASHES, _MOST_DASHES = 2, 5
+
+Points = Sequence[tuple[float, float]]
+Tracking = tuple[str, str]
+"""Tracking ID and UID of a box."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLayer:
+    """What is drawn in one layer: the items of the three sequences of an annotation."""
+
+    texts: list[Dataset] = field(default_factory=list)
+    graphics: list[Dataset] = field(default_factory=list)
+    compounds: list[Dataset] = field(default_factory=list)
+
+    def annotation(self, layer: str) -> Dataset:
+        """Return the item of the Graphic Annotation Sequence."""
+        item = Dataset()
+        item.GraphicLayer = layer
+        if self.texts:
+            item.TextObjectSequence = self.texts
+        if self.graphics:
+            item.GraphicObjectSequence = self.graphics
+        if self.compounds:
+            item.CompoundGraphicSequence = self.compounds
+        return item
+
+
+class Pen:
+    """Makes the objects of one presentation state; their styles are made once."""
+
+    def __init__(self, *, line: float) -> None:
+        """line: height of a line of text, in pixels of the film."""
+        self._line = line
+        self._text_style = _sequence("TextStyleSequence", _text_style(line))
+        self._solid = _sequence("LineStyleSequence", _line_style(line, is_dashed=False))
+        self._dashed = _sequence("LineStyleSequence", _line_style(line, is_dashed=True))
+
+    def text(self, value: str, where: Box) -> Dataset:
+        """Write a text, beginning at the left edge of its place."""
+        item = Dataset()
+        item.BoundingBoxAnnotationUnits = "PIXEL"
+        item.UnformattedTextValue = long_text(value, 1024)
+        item.BoundingBoxTopLeftHandCorner = [where.left, where.top]
+        item.BoundingBoxBottomRightHandCorner = [where.right, where.bottom]
+        item.BoundingBoxTextHorizontalJustification = "LEFT"
+        item.add(self._text_style)
+        return item
+
+    def rectangle(self, box: Box, tracking: Tracking | None = None) -> Dataset:
+        """Draw a box as a closed line, clockwise from top left."""
+        left, top, right, bottom = box.edges
+        item = _polyline(_common(tracking), ((left, top), (right, top), (right, bottom), (left, bottom), (left, top)))
+        item.GraphicFilled = "N"
+        item.add(self._solid)
+        return item
+
+    def dashed(self, box: Box, tracking: Tracking, *, number: int) -> tuple[Dataset, list[Dataset]]:
+        """Draw a box as a dashed compound graphic, and as segments; number: that no other compound graphic has."""
+        compound = Dataset()
+        compound.CompoundGraphicInstanceID = number
+        compound.CompoundGraphicUnits = "PIXEL"
+        compound.GraphicDimensions = 2
+        compound.NumberOfGraphicPoints = 2
+        compound.GraphicData = list(box.edges)
+        compound.CompoundGraphicType = "RECTANGLE"
+        compound.GraphicFilled = "N"
+        compound.add(self._dashed)
+        common = _common(tracking)
+        common.CompoundGraphicInstanceID = number
+        return compound, [_polyline(common, points) for points in _segments(box, 2 * self._line)]
+
+
+def _common(tracking: Tracking | None) -> Dataset:
+    """Return what all lines of a box have in common."""
+    item = Dataset()
+    item.GraphicAnnotationUnits = "PIXEL"
+    item.GraphicDimensions = 2
+    item.GraphicType = "POLYLINE"
+    if tracking is not None:
+        item.TrackingID, item.TrackingUID = tracking
+    return item
+
+
+def _polyline(common: Dataset, points: Points) -> Dataset:
+    item = Dataset(dict(common.items()))
+    item.NumberOfGraphicPoints = len(points)
+    item.GraphicData = [edge for point in points for edge in point]
+    return item
+
+
+def _segments(box: Box, length: float) -> Iterator[Points]:
+    """Yield the dashes of a box: gaps of their length lie between them, and each side begins and ends with one.
+
+    length: of a dash, about, if that makes from 2 to 5 of them on a side
+    """
+    left, top, right, bottom = box.edges
+    for start, end in _dashes(left, right, length):
+        yield (start, top), (end, top)
+        yield (start, bottom), (end, bottom)
+    for start, end in _dashes(top, bottom, length):
+        yield (left, start), (left, end)
+        yield (right, start), (right, end)
+
+
+def _dashes(low: float, high: float, length: float) -> Iterator[tuple[float, float]]:
+    count = min(max(round((high - low) / (2 * length)), _FEWEST_DASHES), _MOST_DASHES)
+    part = (high - low) / (2 * count - 1)
+    for number in range(count):
+        yield low + 2 * number * part, high if number == count - 1 else low + (2 * number + 1) * part
+
+
+def _sequence(keyword: str, item: Dataset) -> DataElement:
+    holder = Dataset()
+    setattr(holder, keyword, [item])
+    return holder[keyword]
+
+
+def _text_style(line: float) -> Dataset:
+    """White letters with a black outline."""
+    style = Dataset()
+    style.CSSFontName = "sans-serif"
+    style.TextColorCIELabValue = _WHITE
+    style.HorizontalAlignment = "LEFT"
+    style.VerticalAlignment = "TOP"
+    style.Underlined = style.Bold = style.Italic = "N"
+    _add_shadow(style, line)
+    return style
+
+
+def _line_style(line: float, *, is_dashed: bool) -> Dataset:
+    """Return the style of a white line with a black shadow."""
+    style = Dataset()
+    style.PatternOnColorCIELabValue = _WHITE
+    style.PatternOnOpacity = 1.0
+    style.LineThickness = _THICKNESS
+    style.LineDashingStyle = "DASHED" if is_dashed else "SOLID"
+    if is_dashed:
+        style.PatternOffOpacity = 0.0
+        style.LinePattern = _EQUAL_DASHES
+    _add_shadow(style, line)
+    return style
+
+
+def _add_shadow(style: Dataset, line: float) -> None:
+    style.ShadowStyle = "OUTLINED"
+    style.ShadowOffsetX = style.ShadowOffsetY = line / 20
+    style.ShadowColorCIELabValue = _BLACK
+    style.ShadowOpacity = 1.0

@@ -1,0 +1,156 @@
+"""Reads a case with a scripted network and writes its objects as the node does, of every kind there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydicom.dataset import Dataset
+
+from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
+from node.outputs import report_json, wording
+from node.outputs.source import from_files
+from node.outputs.writers import WRITERS, make_report, write_objects
+from node.prompt_set import PromptKind, PromptSet
+from node.read import prompts as prompt_sets
+from node.read.decoding import Radiograph
+from node.read.film import answer_film
+from node.read.model import PathologyAnswer, Reading
+from tests import films
+from tests.conformance.cases import Case, Shown
+from tests.fakes import ScriptedReader
+from tests.samples import BERLIN
+
+CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
+MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedBox:
+    """A box of report.json that outputs show: name, state and percentage of its finding, its place on the film."""
+
+    name: str
+    state: str
+    percent: int
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmResult:
+    """What report.json says of a film."""
+
+    is_read: bool
+    impression: tuple[str, ...]
+    boxes: tuple[ReportedBox, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A case with its outputs: the films as sent, the report, and the objects of each kind."""
+
+    case: Case
+    films: tuple[Dataset, ...]
+    report: Report
+    objects: Mapping[str, tuple[Dataset, ...]]
+
+    @property
+    def results(self) -> list[FilmResult]:
+        """What report.json says of each film, in the order of the case."""
+        content = json.loads(json.dumps(report_json.report_to_json(self.report, [])))
+        results = {film["source"]: _result(film) for film in content["films"]}
+        return [results[str(film.SOPInstanceUID)] for film in self.films]
+
+    @property
+    def uid(self) -> str:
+        """The Study Instance UID."""
+        return self.report.study_uid
+
+
+def _result(film: Mapping[str, Any]) -> FilmResult:
+    return FilmResult(
+        is_read=film["status"] == "read",
+        impression=tuple(film["impression"]),
+        boxes=tuple(
+            ReportedBox(
+                name=finding["code"][2],
+                state=finding["state"],
+                percent=wording.whole_percent(finding["probability"]),
+                box=Box(**dict(zip(("left", "top", "right", "bottom"), box["box"], strict=True))),
+            )
+            for finding in film["findings"]
+            if finding["state"] != "absent"
+            for box in finding["boxes"]
+        ),
+    )
+
+
+class CaseReader(ScriptedReader):
+    """Says of a film what its case says: one sentence for each answer, nothing of other prompts."""
+
+    def __init__(self, answers: Sequence[Shown]) -> None:
+        super().__init__()
+        self.identity = MODEL
+        self._answers = {answer.prompt: answer for answer in answers}
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        sentences: list[GroundedSentence] = []
+        pathologies: list[PathologyAnswer] = []
+        for prompt in prompts.prompts:
+            if prompt.kind is not PromptKind.PATHOLOGY:
+                continue
+            answer = self._answers.get(prompt.key)
+            if answer is None:
+                pathologies.append(
+                    PathologyAnswer(
+                        prompt=prompt.key, probability=0.07, state=FindingState.ABSENT, boxes=(), sentence=None
+                    )
+                )
+                continue
+            boxes = tuple(ScoredBox(box=image.framing.to_image(unit), score=0.8) for unit in answer.boxes)
+            pathologies.append(
+                PathologyAnswer(
+                    prompt=prompt.key,
+                    probability=answer.probability,
+                    state=answer.state,
+                    boxes=boxes,
+                    sentence=len(sentences),
+                )
+            )
+            sentences.append(
+                GroundedSentence(text=f"{prompt.phrases[0]} is seen here.", prompt=prompt.key, score=0.7, boxes=boxes)
+            )
+        return Reading(sentences=tuple(sentences), pathologies=tuple(pathologies))
+
+
+def write(case: Case, folder: Path) -> Study:
+    """Read the films of a case from files, and write every kind of output."""
+    prompts = prompt_sets.load("chexpert14")
+    answered, paths = [], []
+    for number, exposure in enumerate(case.exposures, 1):
+        path = folder / f"{case.name}-{number}.dcm"
+        path.write_bytes(films.file_bytes(exposure.film))
+        paths.append(path)
+        answered.append(answer_film(path, CaseReader(exposure.answers), prompts))
+    report = make_report(
+        str(case.exposures[0].film.StudyInstanceUID),
+        [answer.film for answer in answered if answer.film is not None],
+        model=MODEL,
+        prompts=prompts,
+        created_at=CREATED_AT,
+    )
+    headers = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    sources = from_files(headers, dict(zip(headers, paths, strict=True)))
+    return Study(
+        case=case,
+        films=tuple(exposure.film for exposure in case.exposures),
+        report=report,
+        # Whatever a kind's destination gets is its own, objects that it shares with another kind too.
+        objects={
+            kind: tuple(dataset for _, dataset in write_objects(report, sources, zone=BERLIN, kinds=[kind]))
+            for kind in WRITERS
+        },
+    )

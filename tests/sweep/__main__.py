@@ -1,0 +1,73 @@
+"""Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
+
+    python -m tests.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--model DIR]
+
+Every film is read, and asked about in every phrase of the prompt set: once as the node does by default, and once with
+every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
+their own; answers must agree with the report; nothing may be present without a measured threshold; unknown words get no
+box. The last line is one JSON object with `passed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from models import progress
+from models.reading.decision import Trusted
+from models.reading.tokenizers import VOCABULARIES
+from node.read import prompts
+from node.read.model import Reader, open_reader
+from tests.sweep.checks import Sweep, Swept, measured_on
+from tests.sweep.films import Films, of_file, of_phantoms
+
+FIRST_SEED: Final = 2_000_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.sweep", description=__doc__)
+    parser.add_argument("--phantoms", type=int, default=500, metavar="COUNT")
+    parser.add_argument("--first", type=int, default=FIRST_SEED, metavar="SEED", help="of the phantoms")
+    parser.add_argument(
+        "--films",
+        nargs="*",
+        default=[],
+        metavar="FILE.jsonl[:EVERY]",
+        help="lists of real films; EVERY 10 takes a tenth",
+    )
+    parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
+    arguments = parser.parse_args()
+    sources: list[tuple[str, Trusted, Films]] = []
+    if arguments.phantoms:
+        sources.append(("phantoms", "phantoms", of_phantoms(arguments.first, arguments.phantoms)))
+    for name in arguments.films:
+        path, _, every = name.partition(":")
+        sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1))))
+    with progress.on(sys.stderr) as say:
+        figures = {
+            f"{name}, {trusted}": run(arguments.model, trusted, films, name=name, say=say).figures()
+            for name, by_default, films in sources
+            for trusted in (by_default, "any")
+        }
+    passed = bool(figures) and all(each["passed"] for each in figures.values())
+    sys.stdout.write(json.dumps({"passed": passed, **figures}) + "\n")
+    return 0 if passed else 1
+
+
+def run(model: Path, trusted: Trusted, films: Films, *, name: str, say: progress.ProgressReport) -> Swept:
+    """Sweep over films; trusted: which thresholds may call a finding present."""
+    asked = prompts.load("chexpert14")
+    reader: Reader = open_reader(model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
+    sweep = Sweep(reader=reader, prompts=asked, measured=measured_on(model, trusted, asked))
+    swept = Swept()
+    for number, (film, image) in enumerate(films.images(reader), 1):
+        sweep.look(film, image, swept)
+        say(f"{name}, {trusted}", number, films.count)
+    return swept
+
+
+if __name__ == "__main__":
+    sys.exit(main())

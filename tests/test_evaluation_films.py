@@ -1,0 +1,121 @@
+"""Figures over films: areas under curves, cross-fitted thresholds, intervals by patient, groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from models.errors import ModelError
+from models.evaluation.boxes_file import read_films
+from models.evaluation.cases import Truth
+from models.evaluation.films import Films, cross_fitted, films_of, measure
+from models.manifest import read_manifest
+from models.reading.tokenizers import VOCABULARIES
+
+MODEL = VOCABULARIES.parent
+
+
+def made_up(count: int, *, patients: int, strength: float, seed: int = 0) -> Films:
+    """Films whose scores tell opacity and no finding apart this well, and edema, which two films have."""
+    rng = np.random.default_rng(seed)
+    sick = np.arange(count) % 2 == 0
+    truths, scores = [], []
+    for number in range(count):
+        read_as = "Lung Opacity" if sick[number] else "Normal"
+        truths.append(
+            Truth(
+                labels={"lung_opacity": bool(sick[number]), "no_finding": not sick[number], "edema": number < 2},
+                patient=f"patient {number % patients}",
+                read_as=read_as,
+                groups=frozenset({"view AP" if number % 3 else "view PA"}),
+            )
+        )
+        own = strength * (1 if sick[number] else -1)
+        scores.append({"lung_opacity": own + rng.normal(), "edema": rng.normal(), "no_finding": -own + rng.normal()})
+    return films_of(truths, scores)
+
+
+def test_areas_grow_with_what_scores_tell() -> None:
+    blind, sharp = (measure(made_up(300, patients=100, strength=s), resamples=0) for s in (0.0, 3.0))
+
+    assert blind["opacity_against_normal"] == pytest.approx(0.5, abs=0.08)
+    assert sharp["opacity_against_normal"] == pytest.approx(1.0, abs=0.01)
+    assert sharp["macro_auroc"] == pytest.approx(1.0, abs=0.01), "edema, on two films, does not count"
+
+
+def test_a_finding_of_few_films_is_never_called_present() -> None:
+    films = made_up(300, patients=100, strength=1.0)
+
+    called = cross_fitted(films)
+
+    assert called.chosen == {"lung_opacity", "no_finding"}
+    assert not called.present[:, films.place("edema")].any()
+
+
+def test_false_findings_stay_near_what_was_allowed() -> None:
+    figures = measure(made_up(600, patients=200, strength=1.5), resamples=0)
+
+    assert isinstance(figures["false_findings"], float) and figures["false_findings"] < 0.16
+    assert isinstance(figures["opacity_sensitivity"], float) and figures["opacity_sensitivity"] > 0.8
+
+
+def test_thresholds_come_from_other_patients() -> None:
+    films = made_up(200, patients=40, strength=2.0)
+    before = cross_fitted(films)
+    own = films.patients == "patient 7"
+
+    films.there[own] = ~films.there[own]  # the truth of a patient is no reason for what is called on their films
+
+    assert np.array_equal(cross_fitted(films).present[own], before.present[own])
+
+
+def test_intervals_come_from_patients_not_films() -> None:
+    once = made_up(60, patients=60, strength=0.4)
+    again = np.tile(np.arange(60), 6)
+    often = Films(
+        keys=once.keys,
+        differences=once.differences[again],
+        there=once.there[again],
+        known=once.known[again],
+        patients=once.patients[again],
+        read_as=once.read_as[again],
+        groups=once.groups * 6,
+    )
+
+    bounds = []
+    for films in (once, often):
+        intervals = measure(films, resamples=200)["intervals"]
+        assert isinstance(intervals, dict)
+        bounds.append(intervals["opacity_against_normal"])
+
+    assert bounds[1] == pytest.approx(bounds[0]), "six films of each patient tell no more than one"
+    assert bounds[0][1] - bounds[0][0] > 0.15
+
+
+def test_groups_are_measured_apart() -> None:
+    figures = measure(made_up(300, patients=100, strength=1.0), resamples=0)
+
+    groups = figures["by_group"]
+    assert isinstance(groups, dict)
+    assert {name: group["films"] for name, group in groups.items()} == {"view AP": 200, "view PA": 100}
+
+
+def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "00000007_001.png"), np.zeros((80, 80), dtype=np.uint8))
+    line = {"file": "00000007_001.png", "nih_labels": ["Pneumonia"], "rsna": "Normal", "view": "AP", "age": "41"}
+    path = tmp_path / "films.jsonl"
+    path.write_text(json.dumps(line))
+
+    [film] = [read_films(path, read_manifest(MODEL)).load(0)]
+
+    truth = film.truth
+    assert (truth.patient, truth.read_as, truth.groups) == ("00000007", "Normal", {"view AP", "age 40 to 59"})
+    assert not truth.labels["pneumonia"] and truth.labels["no_finding"]
+    assert "lung_opacity" in truth.located and "support_devices" not in truth.located
+    path.write_text(json.dumps(line | {"rsna": "Fine"}))
+    with pytest.raises(ModelError, match="rsna must be one of"):
+        read_films(path, read_manifest(MODEL))

@@ -1,0 +1,111 @@
+"""How many sentences are withheld and replaced, and how many findings have their own, counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from models.decisions import Decisions
+from models.evaluation.bootstrap import Bootstrap
+from models.evaluation.cases import Truth
+from models.evaluation.sentences import measure
+from models.reading.answers import By, Contradiction, FilmReading, PromptReading, Sentence, Withheld
+from models.reading.decision import State
+
+BOXES, SCORES = np.zeros((1, 4), dtype=np.float32), np.zeros(1, dtype=np.float32)
+DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
+
+
+def prompt(
+    key: str,
+    state: State | None,
+    *,
+    generated: str = "Words.",
+    sentence: int | None = None,
+    probability: float = 0.9,
+    contradiction: Contradiction | None = None,
+) -> PromptReading:
+    return PromptReading(
+        key=key,
+        kind="region" if state is None else "pathology",
+        probability=None if state is None else probability,
+        state=state,
+        boxes=BOXES,
+        box_scores=SCORES,
+        sentence=sentence,
+        generated=generated,
+        contradiction=contradiction,
+    )
+
+
+def film(*prompts: PromptReading, said: tuple[By, ...] = (), withheld: tuple[str, ...] = ()) -> FilmReading:
+    return FilmReading(
+        sentences=tuple(Sentence(text="S.", key="", score=1.0, boxes=BOXES, box_scores=SCORES, by=by) for by in said),
+        prompts=prompts,
+        withheld=tuple(Withheld(text="W.", key=key, reason="denied") for key in withheld),
+    )
+
+
+ONE = film(
+    prompt("edema", "present", sentence=0),
+    prompt("fracture", "present", sentence=1),
+    prompt("pneumonia", "indeterminate", sentence=2, contradiction="film_normal"),
+    prompt("pneumothorax", "absent"),
+    prompt("left_lung", None),
+    prompt("right_lung", None, generated=""),
+    said=("network", "rule", "network"),
+    withheld=("fracture", "pneumonia", "left_lung"),
+)
+"""Of two present findings one has its own sentence; the third one got another of the network."""
+
+
+def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, object]:
+    return measure(readings, [truth or Truth()] * len(readings), DECISIONS, Bootstrap(resamples=0))
+
+
+def test_sentences_are_counted_by_what_became_of_them() -> None:
+    figures = measured(ONE, film(prompt("edema", "absent")))
+
+    assert {name: figures[name] for name in ("generated", "withheld", "by_rule", "present", "reported")} == {
+        "generated": 6,
+        "withheld": 3,
+        "by_rule": 1,
+        "present": 2,
+        "reported": 3,
+    }
+    assert figures["withheld_share"] == pytest.approx(3 / 6)
+    assert figures["replaced_by_rule"] == pytest.approx(1 / 3)
+    assert figures["own_present_share"] == pytest.approx(1 / 2)
+    assert figures["own_reported_share"] == pytest.approx(1 / 3)
+    assert figures["by_network_share"] == pytest.approx(2 / 3)
+    assert figures["per_reason"] == {"denied": 3}
+
+
+def test_only_what_would_be_present_counts_as_contradicted() -> None:
+    figures = measured(
+        ONE,
+        film(prompt("edema", "indeterminate", probability=0.55, contradiction="box_denied")),
+        film(prompt("edema", "uncalibrated", contradiction="box_denied")),
+    )
+
+    assert (figures["contradicted"], figures["per_contradiction"]) == (1, {"film_normal": 1})
+
+
+@pytest.mark.parametrize(
+    ("labels", "rightly", "wrongly"),
+    [({"pneumonia": False}, 1, 0), ({"pneumonia": True}, 0, 1), ({"edema": True}, 0, 0)],
+)
+def test_a_contradiction_is_right_if_the_finding_is_wrong(
+    labels: Mapping[str, bool], rightly: int, wrongly: int
+) -> None:
+    figures = measured(ONE, truth=Truth(labels=labels))
+
+    assert (figures["contradicted_rightly"], figures["contradicted_wrongly"]) == (rightly, wrongly)
+
+
+def test_a_sentence_that_was_not_generated_is_no_own_one() -> None:
+    figures = measured(film(prompt("edema", "present", generated="")))
+
+    assert (figures["own_present_share"], figures["withheld_share"]) == (0.0, None)
