@@ -17,7 +17,7 @@ from typing import Literal
 import tomli_w
 
 from models.bounds import require_divisible, require_positive, require_rising, require_size, require_unit
-from models.decisions import Decisions
+from models.decisions import Decisions, RatioError
 from models.errors import ModelError
 from models.files import replacing
 from models.tables import read_table
@@ -249,6 +249,7 @@ class Manifest:
     """What a model directory says about itself.
 
     gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (spec §15)
+    cardiothoracic: the measured error of the cardiothoracic ratio; None if nobody measured it
     origins: where the weights of each part came from, by the beginning of their names, if not all from one place
     vocabulary: the words, in lower case, that the prompt encoder learned; empty if it knows any word, as the published
     one, which began with CLIP's
@@ -266,6 +267,7 @@ class Manifest:
     decisions: Decisions
     report: ReportRule = field(default_factory=ReportRule)
     detection: DetectionRule = field(default_factory=DetectionRule)
+    cardiothoracic: RatioError | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     vocabulary: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
@@ -312,6 +314,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         del table["decisions"]["merge_overlap"]
     if manifest.decisions.most_boxes is None:
         del table["decisions"]["most_boxes"]
+    if manifest.cardiothoracic is None:
+        del table["cardiothoracic"]
     if manifest.detection == DetectionRule():
         del table["detection"]
     with replacing(directory / MANIFEST) as file:

@@ -46,7 +46,7 @@ def test_sentences_are_those_of_the_cpu(phantom_model: Path, engine: Engine, siz
 def test_sentences_are_well_formed_in_float16(phantom_model: Path, sizes: NetworkSizes) -> None:
     engine = open_engine(phantom_model, engine="torch-cuda", precision="float16", gpu=FakeGpu())
 
-    write_well_formed_sentences(engine, sizes, count=2)
+    assert len(write_well_formed_sentences(engine, sizes, count=2)) == 2
 
 
 def test_the_network_makes_no_tensor_on_another_device(phantom_model: Path, sizes: NetworkSizes) -> None:

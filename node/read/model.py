@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
 from node.errors import GpuLost, InputError
+from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
-    from models.reading.answers import Answer, ReaderPrompt
+    from models.reading.answers import Answer, FilmReading, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
 
@@ -40,12 +41,16 @@ class PathologyAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the network says about one film; regions: the best box of each region prompt, by its key."""
+    """What the network says about one film; regions: the best box of each region prompt, by its key.
+
+    ratio: without what the film's header says about it; its objection is what the model says
+    """
 
     sentences: tuple[GroundedSentence, ...]
     pathologies: tuple[PathologyAnswer, ...]
     withheld: tuple[WithheldSentence, ...] = ()
     regions: Mapping[str, Box] = field(default_factory=dict)
+    ratio: CardiothoracicRatio | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +106,6 @@ class Difference:
 
     found: float
     allowed: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFile:
-    """A TensorRT engine on disk: the name of its graph, what it was built for, and its proofs.
-
-    proofs: by driver, the largest difference from the network as a share of the tolerance; above 1 it is refused
-    """
-
-    name: str
-    gpu: str
-    version: str
-    proofs: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,33 +214,6 @@ def open_reader(
         raise InputError(str(error)) from error
 
 
-def read_gpu() -> tuple[str, str] | None:
-    """Return the name of the first GPU and the version of its driver; None without a GPU that PyTorch can use."""
-    from models.engines import EngineUnavailable
-    from models.engines.devices import CudaGpu
-
-    try:
-        gpu = CudaGpu()
-    except EngineUnavailable:
-        return None
-    return gpu.name, gpu.driver
-
-
-def read_engine_files(folder: Path) -> list[EngineFile]:
-    """Read what the TensorRT engines in a folder say of themselves, without opening them."""
-    from models.engines.engine_files import read_heads
-
-    return [
-        EngineFile(
-            name=head.name,
-            gpu=head.gpu,
-            version=head.version,
-            proofs={proof.driver: proof.share for proof in head.proofs},
-        )
-        for head in read_heads(folder)
-    ]
-
-
 class _NetworkReader:
     """A `Reader` on top of `models.reading.reader`."""
 
@@ -316,12 +281,38 @@ class _NetworkReader:
                 and prompt.state is not None
             ),
             regions={
-                prompt.key: max(
-                    _to_image(prompt.boxes, prompt.box_scores, image.framing), key=lambda scored: scored.score
-                ).box
-                for prompt in said.prompts
-                if prompt.kind == PromptKind.REGION.value
+                key: image.framing.to_image((float(x), float(y), float(width), float(height)))
+                for key, (x, y, width, height) in said.regions.items()
             },
+            ratio=self._ratio(said, image.framing),
+        )
+
+    def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:
+        from models.reading.cardiothoracic import measure_chest
+        from models.reading.decision import is_ratio_trusted
+
+        chest, error = measure_chest(said.regions), self._network.manifest.cardiothoracic
+        if chest is None:
+            return None
+        heart, thorax = (
+            framing.line_to_image(left=extent.left, right=extent.right, height=extent.height)
+            for extent in (chest.heart, chest.thorax)
+        )
+        return CardiothoracicRatio(
+            heart=heart,
+            thorax=thorax,
+            objection=Incomparable.VIEW_UNKNOWN
+            if is_ratio_trusted(error, self._network.trusted)
+            else Incomparable.UNMEASURED,
+            error=None
+            if error is None
+            else MeasuredError(
+                measured_on=error.measured_on,
+                films=error.films,
+                mean_absolute=error.mean_absolute_error,
+                lower=error.lower,
+                upper=error.upper,
+            ),
         )
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:

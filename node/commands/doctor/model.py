@@ -10,7 +10,8 @@ from typing import Final
 from node.commands.doctor.checks import Check, note, ok
 from node.config import GPU_ENGINES, Settings
 from node.read import prompts
-from node.read.model import Fallback, Reader, check_files, open_reader, read_engine_files, read_gpu
+from node.read.gpu import read_engine_files, read_gpu
+from node.read.model import Fallback, Reader, check_files, open_reader
 
 _NAME: Final = "model"
 _NOT_BUILT: Final = "not_built"
