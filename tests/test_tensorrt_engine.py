@@ -215,6 +215,16 @@ def test_a_lost_gpu_is_told_from_an_engine_that_fails(
     assert not isinstance(failed.value, DeviceLost)
 
 
+def test_an_engine_that_does_not_run_at_the_start_is_refused(half_model: Path, folder: Path, machine: Machine) -> None:
+    without_proofs(folder)
+    machine.fails = True
+
+    error = unavailable(half_model, folder, machine)
+
+    assert error.reason == "not_loaded"
+    assert "could not run an engine" in str(error)
+
+
 def test_a_gpu_that_is_lost_at_the_start_lets_the_cpu_answer(half_model: Path, folder: Path, machine: Machine) -> None:
     without_proofs(folder)
     machine.gpu.lost = machine.fails = True

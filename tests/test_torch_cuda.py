@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from models.checkpoint.weights import load_network
-from models.engines import Engine, open_engine, samples
+from models.engines import Engine, EngineUnavailable, open_engine, samples
 from models.engines.comparison import compare
 from models.manifest import NetworkSizes, read_manifest
+from models.network.static_decoding import Step
 from tests.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
 from tests.fake_gpu import FakeGpu
 
@@ -47,6 +48,16 @@ def test_sentences_are_well_formed_in_float16(phantom_model: Path, sizes: Networ
     engine = open_engine(phantom_model, engine="torch-cuda", precision="float16", gpu=FakeGpu())
 
     assert len(write_well_formed_sentences(engine, sizes, count=2)) == 2
+
+
+def test_a_gpu_without_kernels_is_refused_when_it_is_opened(phantom_model: Path) -> None:
+    class Old(FakeGpu):
+        def repeatable(self, step: Step) -> Step:
+            raise torch.AcceleratorError("CUDA error: no kernel image is available\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    with pytest.raises(EngineUnavailable, match=r"does not work on this GPU: .*no kernel image is available$") as error:
+        open_engine(phantom_model, engine="torch-cuda", gpu=Old())
+    assert error.value.reason == "not_loaded"
 
 
 def test_the_network_makes_no_tensor_on_another_device(phantom_model: Path, sizes: NetworkSizes) -> None:

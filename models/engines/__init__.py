@@ -166,6 +166,9 @@ def open_unproven(
         return _open_on_gpu(directory, engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
     except DeviceError as error:
         raise EngineUnavailable("not_loaded", str(error)) from error
+    except RuntimeError as error:  # of CUDA, such as a GPU that PyTorch's build has no kernels for
+        line = str(error).partition("\n")[0]
+        raise EngineUnavailable("not_loaded", f"{engine} does not work on this GPU: {line}") from error
 
 
 def _open_on_gpu(

@@ -70,8 +70,8 @@ class WatchedEngine:
         patches = self._engine.encode_image(pixels)
         with self._lock:
             self._films += len(pixels)
-            if self._films >= EVERY:
-                self._films, self._watched = 0, (patches, pixels)
+            if self._films >= EVERY:  # until one of them is read: a film may only have been asked about
+                self._watched = (patches, pixels)
         return patches
 
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
@@ -83,7 +83,8 @@ class WatchedEngine:
         regions = self._engine.find(patches, prompts)
         with self._lock:
             watched = self._watched if self._watched is not None and self._watched[0] is patches else None
-            self._watched = None if watched is not None else self._watched
+            if watched is not None:
+                self._films, self._watched = 0, None
         if watched is not None:
             self._compare(*watched, prompts, regions)
         return regions

@@ -25,7 +25,7 @@ from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.tensorrt_build import TensorRtCompiler
 from models.engines.torch_engine import open_gpu_writer, open_torch
-from models.errors import ModelError
+from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 
 _TYPES: Final = MappingProxyType({trt.DataType.FLOAT: torch.float32})
@@ -57,10 +57,12 @@ def open_tensorrt(
     stages = {name: stage for proof in proofs.values() if proof for name, stage in proof.items()}
     if not (all(proofs.values()) and agree(stages)):
         # All anew: each stage goes on with the numbers of the one before it.
-        stages = prove(engine, reference, read_manifest(directory).sizes, allowed=FLOAT16)
+        found = prove(engine, reference, read_manifest(directory).sizes, allowed=FLOAT16)
+        stages = {}
         for stage, path in paths.items():
-            own = {name: found for name, found in stages.items() if name.partition(".")[0] == stage}
+            own = {name: difference for name, difference in found.items() if name.partition(".")[0] == stage}
             files.keep_proof(path, compiler, DriverProof(driver=gpu.driver, stages=own))
+            stages |= own
     require(stages, where=f"TensorRT {compiler.version} on {gpu.name} with driver {gpu.driver}")
     return WatchedEngine(engine, reference, allowed=FLOAT16, stages=stages)
 
@@ -110,7 +112,7 @@ class Graph:
             memory = self._memory.at_least(self._context.update_device_memory_size_for_shapes())
             self._context.set_device_memory(memory.data_ptr(), memory.nbytes)
             if not self._context.execute_async_v3(self._gpu.stream):
-                raise ModelError("TensorRT could not run an engine; see the driver's log (nvidia-smi, dmesg)")
+                raise DeviceError("TensorRT could not run an engine; see the driver's log (nvidia-smi, dmesg)")
             # On the same stream, so the copy waits for the engine.
             return [tensor.cpu().numpy() for tensor in made.values()]
 

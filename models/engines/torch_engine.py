@@ -46,7 +46,8 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
     """
     with gpu.working():
         network = load_network(directory).to(gpu.device)
-    engine = TorchEngine("torch-cuda", network, device=gpu, write=_writer(network.generator, gpu, precision))
+        write = _writer(network.generator, gpu, precision)
+    engine = TorchEngine("torch-cuda", network, device=gpu, write=write)
     reference = open_torch(directory, threads=threads)
     stages = prove(engine, reference, network.sizes, allowed=GPU_FLOAT32)
     require(stages, where=f"PyTorch on {gpu.name} with driver {gpu.driver}")

@@ -32,19 +32,20 @@ Step = Callable[[], None]
 class StaticWriter:
     """Generates sentences on the generator's device and in its precision. One call at a time.
 
+    Every number of rows is prepared when the writer is made, so a device that cannot do it fails then, not at a film.
+
     repeatable: returns a function that repeats a step, such as a captured CUDA graph; it may run the step
     """
 
+    @torch.no_grad()
     def __init__(
         self, generator: SentenceGenerator, *, max_length: int, repeatable: Callable[[Step], Step] = lambda step: step
     ) -> None:
         """Raise ValueError where the network has no such positions."""
         if not 1 <= max_length <= generator.sizes.positions:
             raise ValueError(f"max_length is {max_length}; it must lie in 1..{generator.sizes.positions}")
-        self._generator = generator
         self._max_length = max_length
-        self._repeatable = repeatable
-        self._rows: dict[int, _Rows] = {}
+        self._rows = {rows: _Rows(generator, rows, max_length, repeatable) for rows in ROWS}
 
     @torch.no_grad()
     def write(self, features: Tensor) -> Tensor:
@@ -53,16 +54,13 @@ class StaticWriter:
         Returns what `SentenceGenerator.write` returns: the same ids in float32; in float16 ids may differ where two
         tokens are almost equally likely.
         """
-        parts = [self._rows_for(len(part)).write(part) for part in torch.split(features, ROWS[-1]) if len(part)]
+        parts = [self._least_rows(len(part)).write(part) for part in torch.split(features, ROWS[-1]) if len(part)]
         ids = torch.cat(parts) if parts else self._nothing(features.device)
         worded = int((ids != SENTENCE_END).any(dim=0).sum())
         return ids[:, : min(self._max_length, worded + 2)]
 
-    def _rows_for(self, count: int) -> _Rows:
-        rows = next(rows for rows in ROWS if rows >= count)
-        if rows not in self._rows:
-            self._rows[rows] = _Rows(self._generator, rows, self._max_length, self._repeatable)
-        return self._rows[rows]
+    def _least_rows(self, count: int) -> _Rows:
+        return self._rows[next(rows for rows in ROWS if rows >= count)]
 
     def _nothing(self, device: torch.device) -> Tensor:
         return torch.zeros((0, self._max_length), dtype=torch.int64, device=device)
