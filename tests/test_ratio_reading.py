@@ -148,10 +148,11 @@ def outputs(folder: Path, *, has_ratio: bool) -> list[str]:
 
 
 def test_a_round_writes_the_ratio_unless_the_settings_say_no(tmp_path: Path) -> None:
-    label = "AI RESEARCH - NOT FOR DIAGNOSIS: ChEX Node"
+    label, film = "AI RESEARCH - NOT FOR DIAGNOSIS", "series 1 image 1"
+    report, ratio = f"{label}: ChEX Node, {film}", f"{label}: CTR, {film}"
 
-    assert outputs(tmp_path / "with", has_ratio=True) == [label, f"{label}, cardiothoracic ratio"]
-    assert outputs(tmp_path / "without", has_ratio=False) == [label]
+    assert outputs(tmp_path / "with", has_ratio=True) == [ratio, report]
+    assert outputs(tmp_path / "without", has_ratio=False) == [report]
 
 
 def test_a_folder_has_the_ratio_under_the_films_name(tmp_path: Path) -> None:
