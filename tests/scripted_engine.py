@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from models.decisions import Decisions
-from models.engines import IntArray, Patches, Regions
+from models.engines import Engine, IntArray, Patches, Regions
 from models.engines.proof import StageDifference
 from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
 from models.reading.answers import FloatArray, ReaderPrompt
@@ -95,7 +95,7 @@ class ScriptedEngine:
         return rows
 
 
-def reader_of(engine: ScriptedEngine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:
+def reader_of(engine: Engine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:
     """Make a reader of the engine, whose fracture has a threshold of its own."""
     manifest = Manifest(
         name="scripted",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from models.engines import Engine
+from models.engines.comparison import FLOAT16
 from models.engines.engine_files import read_heads
 from models.engines.fallback import open_first
 from models.engines.proof import FLOAT16_STAGES
-from models.engines.proving import EVERY
+from models.engines.proving import EVERY, WatchedEngine
 from models.manifest import NetworkSizes
 from tests.engine_checks import features, films
 from tests.fake_gpu import FakeGpu
 from tests.fake_tensorrt import Machine, installed
+from tests.scripted_engine import EDEMA, ScriptedEngine, reader_of
 from tests.tensorrt_engines import built as built
 from tests.tensorrt_engines import engine as engine
 from tests.tensorrt_engines import folder as folder
@@ -99,3 +102,17 @@ def test_every_hundredth_film_is_compared_again(
     now = dict(engine.parity)
     engine.find(patches, prompts)
     assert engine.parity == now
+
+
+def test_a_film_that_is_reported_is_one_that_can_be_compared() -> None:
+    engines = [ScriptedEngine([0.8], ["Edema"], scores=np.full((1, 3), score, np.float32)) for score in (0.7, 0.2)]
+    engine = WatchedEngine(*engines, allowed=FLOAT16, stages={})
+    reader = reader_of(engine)
+    film = np.zeros((300, 300), np.float32)
+
+    for _ in range(EVERY):
+        look = reader.look(film)
+    assert engine.parity == {}
+    reader.report(look, [EDEMA])
+
+    assert engine.parity["find.scores"].max_abs == pytest.approx(0.5)
