@@ -7,14 +7,15 @@ Here `Framing` maps boxes from the network's unit square to pixels of the stored
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
-from node.errors import InputError
+from node.errors import GpuLost, InputError
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
@@ -90,13 +91,21 @@ class Fallback:
     """A runtime that was wanted and does not run here.
 
     engine: name of the runtime, a value of the setting `model.engine`
-    reason: not_installed, no_gpu, no_graphs, not_built or not_loaded
+    reason: not_installed, no_gpu, no_graphs, not_built, not_loaded or not_proven
     message: what to do
     """
 
     engine: str
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How far the runtime in use is from the network at most, and the tolerance."""
+
+    found: float
+    allowed: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +128,10 @@ class Reader(Protocol):
         """The runtimes that were tried before the runtime in use, in order."""
 
     @property
+    def parity(self) -> Mapping[str, Difference]:
+        """How far the runtime in use is from the network, by stage; empty if it is the network itself."""
+
+    @property
     def gray(self) -> str:
         """`voi` or `mimic_jpg` (design §4)."""
 
@@ -126,7 +139,7 @@ class Reader(Protocol):
         """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        """Read one film."""
+        """Read one film. Raises GpuLost if the GPU computes nothing any more."""
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions about one film, each on its own."""
@@ -163,6 +176,7 @@ def open_reader(
     engine: str,
     threads: int = 0,
     engines: Path | None = None,
+    precision: str = "float32",
     trusted: Trusted = "real",
     checked: bool = True,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
@@ -171,6 +185,7 @@ def open_reader(
 
     engine: the setting `model.engine`
     engines: folder for the TensorRT engines built for a GPU
+    precision: the setting `model.precision`
     trusted: which thresholds may call a finding present
     checked: whether only sentences that say what was decided leave
     on_written: called with the number of generated tokens and the seconds they took
@@ -187,6 +202,7 @@ def open_reader(
             engine=engine,
             threads=threads,
             engines=engines,
+            precision="float16" if precision == "float16" else "float32",
             trusted=trusted,
             checked=checked,
             on_written=on_written,
@@ -196,18 +212,6 @@ def open_reader(
         return _NetworkReader(network, manifest_sha256)
     except ModelError as error:
         raise InputError(str(error)) from error
-
-
-def read_parity(directory: Path) -> Mapping[str, Mapping[str, float]]:
-    """Read how far the exported graphs differ from the network: `max_abs` and `tolerance` by stage (design §4).
-
-    Empty if the directory has no parity proof, as without exported graphs. `open_reader` checks the proof.
-    """
-    path = directory / "parity.json"
-    if not path.exists():
-        return {}
-    stages: Mapping[str, Mapping[str, float]] = json.loads(path.read_bytes())["stages"]
-    return stages
 
 
 class _NetworkReader:
@@ -231,13 +235,22 @@ class _NetworkReader:
             sentences="checked" if network.checked else "raw",
         )
 
+    @property
+    def parity(self) -> Mapping[str, Difference]:
+        # Not NaN, which no alert would find too large.
+        return {
+            name: Difference(found=math.inf if math.isnan(stage.max_abs) else stage.max_abs, allowed=stage.tolerance)
+            for name, stage in self._network.parity.items()
+        }
+
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        said = self._network.report(
-            self._network.look(image.gray), _to_network(prompts), side_of=_side_of if image.sides_known else None
-        )
+        with _device_told():
+            said = self._network.report(
+                self._network.look(image.gray), _to_network(prompts), side_of=_side_of if image.sides_known else None
+            )
         return Reading(
             sentences=tuple(
                 GroundedSentence(
@@ -312,13 +325,25 @@ class _NetworkReader:
             )
             for question in questions
         ]
-        answers = self._network.ask(
-            self._network.look(image.gray),
-            asked,
-            reference=_to_network(prompts),
-            side_of=_side_of if image.sides_known else None,
-        )
+        with _device_told():
+            answers = self._network.ask(
+                self._network.look(image.gray),
+                asked,
+                reference=_to_network(prompts),
+                side_of=_side_of if image.sides_known else None,
+            )
         return [_to_film(question, answer, image.framing) for question, answer in zip(questions, answers, strict=True)]
+
+
+@contextmanager
+def _device_told() -> Iterator[None]:
+    """Raise the loss of the GPU as the node's own error."""
+    from models import errors
+
+    try:
+        yield
+    except errors.DeviceLost as error:
+        raise GpuLost(str(error)) from error
 
 
 def _side_of(x: float, width: float) -> Literal["left", "right"] | None:
