@@ -82,6 +82,11 @@ def test_wheels_that_are_installed_require_nothing_else(wheel: str) -> None:
     assert [line for line in requires(wheel) or () if "extra ==" not in line] == []
 
 
-@pytest.mark.skipif("+" in version("torch"), reason="PyTorch's build for the CPU is installed")
 def test_the_installed_pytorch_requires_what_is_recorded() -> None:
-    assert sorted(requires("torch") or ()) == WHEELS[f"torch=={PINS['torch']}"]
+    recorded, installed = set(WHEELS[f"torch=={PINS['torch']}"]), set(requires("torch") or ())
+
+    if "+" in version("torch"):  # PyTorch's build for the CPU: it leaves out what is for a GPU, and nothing else
+        assert installed < recorded
+        assert all(any(word in need for word in ("cuda", "cu13", "nvidia", "triton")) for need in recorded - installed)
+    else:
+        assert installed == recorded
