@@ -146,17 +146,19 @@ def test_an_update_replaces_one_task_and_keeps_the_others(model: Path, tmp_path:
     verify(model, read_manifest(model))
 
 
-def test_an_update_of_what_a_card_lacks_is_exit_2(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_update_adds_what_a_card_lacks(model: Path, tmp_path: Path) -> None:
     assert main(["--model", str(model), str(evaluation(tmp_path / "one", model, tasks={"hints": {}}))]) == 0
-    card = (model / CARD).read_bytes()
+    before = re.findall(r"(?m)^###.*", (model / CARD).read_text())
 
-    other = evaluation(tmp_path / "other", model, tasks=anatomy())
-    assert main(["--model", str(model), str(other), "--update"]) == 2
+    task = evaluation(tmp_path / "task", model, tasks=anatomy())
+    films = evaluation(tmp_path / "films", model, data="phantoms:1000000:300", tasks=anatomy())
+    assert main(["--model", str(model), str(task), str(films), "--update"]) == 0
 
-    assert "has no Regions on `phantoms:2000000:500`" in capsys.readouterr().err
-    assert (model / CARD).read_bytes() == card
+    after = re.findall(r"(?m)^###.*", (model / CARD).read_text())
+    added = ["#### Regions", "### `phantoms:1000000:300`", "#### Regions"]
+    assert before[:2] == ["### `phantoms:2000000:500`", "#### Questions about one side"]
+    assert after == [*before[:2], *added, *before[2:]]
+    verify(model, read_manifest(model))
 
 
 def test_the_manifest_gets_the_error_of_the_ratio(model: Path, tmp_path: Path) -> None:

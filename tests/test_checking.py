@@ -92,6 +92,14 @@ def test_a_sentence_names_no_zone_without_a_box(key: str, text: str, fault: str 
     assert film.fault(0, text) == fault
 
 
+def test_each_box_of_a_zone_must_hold_a_finding_that_is_said_to_lie_there() -> None:
+    text = "There is a pleural effusion at the right base."
+    two = np.concatenate([RIGHT_BASE, ELSEWHERE])
+
+    assert decided().fault(0, text) is None
+    assert replace(decided(), boxes=[RIGHT_BASE, ELSEWHERE, ELSEWHERE, two]).fault(0, text) == "wrong_zone"
+
+
 def test_a_region_without_a_box_may_be_called_normal() -> None:
     assert decided(boxes=ELSEWHERE).fault(3, "The right lower lung zone is normal.") is None
 

@@ -3,7 +3,7 @@
     python -m models.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md] [--update]
 
 What training wrote about the model is kept; everything from `## Measured` on is replaced, so the command can be
-repeated. With `--update` only the tasks of these evaluations are replaced, where the card has them. Evaluations of the
+repeated. With `--update` only the tasks of these evaluations are replaced, or added. Evaluations of the
 directory's own weights are its figures; one with a part left out, or of other weights, becomes a row among the
 ablations.
 The manifest gets the hashes of the written files at the very end: after an interruption the directory is refused until
@@ -164,18 +164,29 @@ def _ratio_error(own: Sequence[Evaluation]) -> RatioError | None:
 
 
 def _updated(directory: Path, card: str, own: Sequence[Evaluation]) -> str:
-    """Return a card with the tasks of the evaluations replaced. Raises ModelError for one that the card lacks."""
+    """Return a card with the tasks of the evaluations replaced; what it lacks follows the other tasks or data."""
     for evaluation in own:
-        headings = re.findall(r"(?m)^### (.+)$", card)
+        data = re.findall(r"(?m)^### (`.+`)$", card)
         heading = f"`{evaluation.document['data']}`"
+        if heading not in data:
+            end = _section(card, data[-1])[1] if data else len(card)
+            new = "\n".join(_figures(directory, evaluation, number=len(data) + 1))
+            card = f"{card[:end]}{new}\n{card[end:]}"
+            continue
         for task in evaluation.tasks:
-            place = re.compile(rf"(?ms)^(### {re.escape(heading)}$.*?)^#### {re.escape(TITLES[task])}$.*?(?=^###|\Z)")
-            found = place.search(card)
-            if found is None or "\n### " in found[1]:
-                raise ModelError(f"{directory / CARD} has no {TITLES[task]} on {heading}; fill it without --update")
-            made = "\n".join(_task(directory, evaluation, task, number=headings.index(heading) + 1))
-            card = f"{card[: found.start()]}{found[1]}{made}\n{card[found.end() :]}"
+            start, end = _section(card, heading)
+            found = re.compile(rf"(?ms)^#### {re.escape(TITLES[task])}$.*?(?=^###)").search(f"{card[:end]}###", start)
+            first, last = found.span() if found else (end, end)
+            made = "\n".join(_task(directory, evaluation, task, number=data.index(heading) + 1))
+            card = f"{card[:first]}{made}\n{card[last:]}"
     return card
+
+
+def _section(card: str, heading: str) -> tuple[int, int]:
+    """Return where the figures of some films begin and end in a card."""
+    start = card.index(f"### {heading}\n")
+    end = re.compile(r"(?m)^### ").search(card, start + 1)
+    return start, end.start() if end else len(card)
 
 
 def _hashed(directory: Path, manifest: Manifest) -> Manifest:

@@ -112,7 +112,8 @@ class Decided:
     def _names_other_zone(self, index: int, text: str) -> bool:
         """Say whether a sentence on a reported finding names a zone of the lung in which none of its boxes lies.
 
-        The tip of a device has no box of its own, so its zone is not compared.
+        Of a zone with several boxes each must hold one. The tip of a device has no box of its own, so its zone is not
+        compared.
         """
         if not self.is_reported(index) or self.prompts[index].key == DEVICES:
             return False
@@ -124,9 +125,16 @@ class Decided:
                 if prompt.key.endswith("_zone") and zone in names_in(prompt.phrases[0].lower(), "zones")
             }
             asked = [place for place, phrase in phrases.items() if not sides or sides & sides_in(phrase)]
-            if asked and not any(self._lies_in(index, place) for place in asked):
+            if asked and not any(self._fills(index, place) for place in asked):
                 return True
         return False
+
+    def _fills(self, index: int, region: int) -> bool:
+        """Say whether a box of a finding lies in each box of a region."""
+        return all(
+            any(_share_inside(box, zone[np.newaxis]) >= _LIES_IN for box in self.boxes[index])
+            for zone in self.boxes[region]
+        )
 
     def _fault_of_boxes(self, index: int, text: str) -> Fault | None:
         """Compare what a sentence says beside its claim with the boxes of the findings that it names."""
