@@ -245,10 +245,23 @@ class ReportRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """The ages of patients that a model is for, in completed years; most: None for no limit."""
+
+    least: int = 0
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= (200 if self.most is None else self.most):
+            raise ValueError(f"least ({self.least}) must be 0 or more, and not above most ({self.most})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What a model directory says about itself.
 
     gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (spec §15)
+    ages: of the patients whose films it is for; None for any
     origins: where the weights of each part came from, by the beginning of their names, if not all from one place
     vocabulary: the words, in lower case, that the prompt encoder learned; empty if it knows any word, as the published
     one, which began with CLIP's
@@ -266,6 +279,7 @@ class Manifest:
     decisions: Decisions
     report: ReportRule = field(default_factory=ReportRule)
     detection: DetectionRule = field(default_factory=DetectionRule)
+    ages: Ages | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     vocabulary: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
@@ -310,9 +324,13 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         del table["decisions"]["measurements"]
     if manifest.decisions.merge_overlap == 1:
         del table["decisions"]["merge_overlap"]
-    if manifest.decisions.most_boxes is None:
-        del table["decisions"]["most_boxes"]
     if manifest.detection == DetectionRule():
         del table["detection"]
     with replacing(directory / MANIFEST) as file:
-        file.write(tomli_w.dumps(table).encode())
+        file.write(tomli_w.dumps(_stated(table)).encode())
+
+
+def _stated(table: Mapping[str, object]) -> dict[str, object]:
+    """Leave out what is None, which TOML cannot say."""
+    stated = {key: value for key, value in table.items() if value is not None}
+    return {key: _stated(value) if isinstance(value, Mapping) else value for key, value in stated.items()}

@@ -52,12 +52,26 @@ class Reason(StrEnum):
     OWN_OBJECT = "own_object"
     DAMAGED = "damaged"
     INTERRUPTED = "interrupted"
+    AGE = "age"
 
 
 class Note(StrEnum):
     """What a reader of the result should know about a film that was read."""
 
     VIEW_UNKNOWN = "view_unknown"
+    AGE_UNKNOWN = "age_unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeRange:
+    """The ages in completed years, from `least` to `most`, that a model is for; most: None for no limit."""
+
+    least: int = 0
+    most: int | None = None
+
+    def __contains__(self, age: int) -> bool:
+        """Return whether an age lies in the range."""
+        return age >= self.least and (self.most is None or age <= self.most)
 
 
 class Side(StrEnum):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from node.domain import FindingState, GroundedSentence, ModelIdentity, ScoredBox
+from node.domain import AgeRange, FindingState, GroundedSentence, ModelIdentity, ScoredBox
 from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
@@ -24,6 +24,7 @@ class ScriptedReader:
     """
 
     gray = "voi"
+    ages: AgeRange | None = None
     fallbacks: tuple[Fallback, ...] = ()
 
     def __init__(self, version: str = "1", *, hold: Path | None = None, critical: Path | None = None) -> None:

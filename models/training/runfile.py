@@ -15,7 +15,7 @@ from typing import Literal
 
 from models.bounds import require
 from models.errors import ModelError
-from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, NetworkSizes
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Ages, NetworkSizes
 from models.tables import read_table
 from models.training.stages import Stage
 
@@ -36,6 +36,7 @@ class Model:
     resize: Literal["direct", "via_256"] = "direct"
     mean: float = PUBLISHED_MEAN
     std: float = PUBLISHED_STD
+    ages: Ages | None = None
 
     def __post_init__(self) -> None:
         require(self, above_zero="std")

@@ -37,10 +37,12 @@ REASONS: Mapping[Reason, str] = {
     Reason.COLOR: "it is a color image; only grayscale images are read",
     Reason.OWN_OBJECT: "it was made by this program",
     Reason.DAMAGED: "its stored copy was damaged on the disk of this program; it has to be sent again",
+    Reason.AGE: "its patient's age lies outside the ages that the model is for",
     Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
 }
 NOTES: Mapping[Note, str] = {
     Note.VIEW_UNKNOWN: "its header does not state view or body part; it was read as a frontal chest view",
+    Note.AGE_UNKNOWN: "its header does not state the patient's age; the model is not for every age",
 }
 HEADINGS: Mapping[FindingState, str] = {
     FindingState.PRESENT: "Present (at or above threshold)",

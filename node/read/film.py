@@ -46,7 +46,7 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
     with timed("route"):
         dataset = decoding.read_header(path)
         header = parse_header(dataset)
-        decision = routing.choose(header)
+        decision = routing.choose(header, routing.rules_for(reader.ages))
     if decision.action is routing.Action.LEAVE:
         return Answered(dataset=dataset, film=None, reason=decision.reason)
     source = header.sop_instance_uid

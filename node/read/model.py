@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
+from node.domain import AgeRange, Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
 from node.errors import InputError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
+    from models.manifest import Manifest
     from models.reading.answers import Answer, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
@@ -96,10 +97,11 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film: `gray` names the gray values, `square` returns the analyzed part of the film."""
+    """What a model needs of a film: as of `Reader`."""
 
     gray: str
     square: Callable[[int, int], tuple[float, float, float, float]]
+    ages: AgeRange | None = None
 
 
 class Reader(Protocol):
@@ -116,6 +118,10 @@ class Reader(Protocol):
     @property
     def gray(self) -> str:
         """`voi` or `mimic_jpg` (design §4)."""
+
+    @property
+    def ages(self) -> AgeRange | None:
+        """The ages that the model is for; None for any."""
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
@@ -148,7 +154,11 @@ def read_film_rule(directory: Path) -> FilmRule:
         manifest = read_manifest(directory)
     except ModelError as error:
         raise InputError(str(error)) from error
-    return FilmRule(gray=str(manifest.gray), square=lambda columns, rows: square(columns, rows, manifest.input))
+    return FilmRule(
+        gray=str(manifest.gray),
+        square=lambda columns, rows: square(columns, rows, manifest.input),
+        ages=_ages(manifest),
+    )
 
 
 def open_reader(
@@ -212,6 +222,7 @@ class _NetworkReader:
         self._network = network
         manifest = network.manifest
         self.gray = str(manifest.gray)
+        self.ages = _ages(manifest)
         self.fallbacks = tuple(
             Fallback(engine=fallback.engine, reason=fallback.reason, message=fallback.message)
             for fallback in network.fallbacks
@@ -288,6 +299,10 @@ class _NetworkReader:
             side_of=_side_of if image.sides_known else None,
         )
         return [_to_film(question, answer, image.framing) for question, answer in zip(questions, answers, strict=True)]
+
+
+def _ages(manifest: Manifest) -> AgeRange | None:
+    return None if manifest.ages is None else AgeRange(least=manifest.ages.least, most=manifest.ages.most)
 
 
 def _side_of(x: float, width: float) -> Literal["left", "right"] | None:
