@@ -41,7 +41,7 @@ def by_rule(*, name: str, state: State, side: str | None, zone: str | None) -> s
         return f"There {be} {noun.words}."
     if state == "indeterminate":
         return f"{noun.words[0].upper()}{noun.words[1:]} {be} possible; please review."
-    return f"The model points to {noun.words}; its threshold was not measured on real films, please review."
+    return f"The model points to {noun.words}; please review, its threshold is uncalibrated."
 
 
 def _in_a_sentence(name: str) -> str:

@@ -1,4 +1,7 @@
-"""The decision values of a manifest: thresholds, the films they were measured on, and the other cut-offs."""
+"""The decision values of a manifest: thresholds, the films they were measured on, and the other cut-offs.
+
+And the measured error of what is no decision, the cardiothoracic ratio.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,30 @@ class Measurement:
         if not self.measured_on.strip():
             raise ValueError("measured_on must name the population of the films")
         require_positive(self, "positives", "negatives")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioError:
+    """How far the cardiothoracic ratio was off on films whose true ratio is known.
+
+    measured_on: the population of the films; films: how many of them had a ratio
+    bias: the mean error; lower, upper: the limits of agreement, between which 95 % of normally distributed errors lie
+    """
+
+    measured_on: str
+    films: int
+    mean_absolute_error: float
+    bias: float
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not self.measured_on.strip():
+            raise ValueError("measured_on must name the population of the films")
+        require_positive(self, "films")
+        require_unit(self, "mean_absolute_error")
+        if not -1 <= self.lower <= self.bias <= self.upper <= 1:
+            raise ValueError(f"bias ({self.bias}) must lie between lower ({self.lower}) and upper ({self.upper})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

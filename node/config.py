@@ -136,9 +136,13 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
-    """Which sentences leave: those that say what was decided (`checked`), or all as generated (`raw`), for research."""
+    """Which sentences leave: those that say what was decided (`checked`), or all as generated (`raw`), for research.
+
+    cardiothoracic_ratio: whether the ratio is sent, if the model states its error
+    """
 
     sentences: str = setting(one_of("checked", "raw"), default="checked")
+    cardiothoracic_ratio: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

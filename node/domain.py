@@ -14,6 +14,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from node.measurement import CardiothoracicRatio
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
 
@@ -236,6 +238,7 @@ class Film:
 
     source: its SOP Instance UID
     analyzed: the square that the network saw, on the stored film; None when the film was not read
+    ratio: None if heart or lungs were not found, or do not lie as they do in a chest
     """
 
     source: str
@@ -247,6 +250,7 @@ class Film:
     sentences: tuple[GroundedSentence, ...] = ()
     findings: tuple[Finding, ...] = ()
     withheld: tuple[WithheldSentence, ...] = ()
+    ratio: CardiothoracicRatio | None = None
 
     def __post_init__(self) -> None:
         if self.is_read and (self.analyzed is None or self.columns is None or self.rows is None):
@@ -313,8 +317,9 @@ class OutputObject:
 
     One UID never carries two contents.
 
-    film: SOP Instance UID of the film that a structured report or a secondary capture is about; "" for a report on the
-        study, for other kinds, and for what earlier versions wrote
+    film: SOP Instance UID of the film that a structured report or a secondary capture is about, with "ratio " before it
+        if the report is on its cardiothoracic ratio; "" for a report on the study, for other kinds, and for what
+        earlier versions wrote
     priority: `critical` if a film of the round has a critical finding, else `routine`
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
     """

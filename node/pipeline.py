@@ -122,6 +122,7 @@ class Pipeline:
     """The steps of a round, on the spool. Each may be repeated after a crash.
 
     kinds: the kinds of outputs to write
+    has_ratio: whether outputs have the cardiothoracic ratio of a film
     on_read: called with every film that the network has read, and its header
     """
 
@@ -131,6 +132,7 @@ class Pipeline:
     prompts: PromptSet
     zone: ZoneInfo
     kinds: tuple[str, ...]
+    has_ratio: bool = True
     timed: Timed = untimed
     on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
 
@@ -180,7 +182,7 @@ class Pipeline:
         rounds = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
         report = writers.make_report(
             plan.study_uid,
-            [film for film in films.values() if film.source in known],
+            [film if self.has_ratio else replace(film, ratio=None) for film in films.values() if film.source in known],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,

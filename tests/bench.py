@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -25,6 +26,7 @@ from pydicom.dataset import Dataset
 
 from models import progress
 from models.progress import ProgressReport
+from node.config import ReportSettings
 from node.outputs import document, writers
 from node.outputs.source import Source
 from node.read import decoding, prompts
@@ -93,6 +95,7 @@ def measure(folder: Path, count: int, *, scripted: bool, say: ProgressReport) ->
     folder.mkdir()
     with peers.ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
+        settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))  # two objects of every film
         with Service(settings, scripted=scripted) as node:
             say(f"{stage}: one film after the other")
             alone = [turnaround(film, node, archive) for film in sources(f"alone {stage}", ALONE)]

@@ -21,9 +21,9 @@ HEAVY: Final = tuple(
     declared_sizes destination_kinds destinations docs doctor_machine doctor_model doctor_peers engines explain_file
     forked full_size golden_sizes golden_tasks gpu handover http http_connections importer importer_parts
     importer_refusals journey_commitment ledger listener local located order_listener order_tls
-    orthanc_names orthanc_routing peers phantom_dicom phantoms profiles published_runs random_weights reader
-    receiving_live reception refusals sending sr_forms statement static_decoding tensorrt_stubs tls tls_destinations
-    upgrade
+    orthanc_names orthanc_routing peers phantom_dicom phantoms profiles published_runs random_weights ratio
+    ratio_reading reader receiving_live reception refusals sending sr_forms statement static_decoding tensorrt_stubs
+    tls tls_destinations upgrade
     """.split()
 )
 """Names without `test_` and `.py`: above the empty line the slowest first, below it in the order of the alphabet."""

@@ -26,6 +26,7 @@ from node.domain import (
     Side,
     derive_uid,
 )
+from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
 from node.outputs.source import Picture, Source
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -38,6 +39,7 @@ PNEUMOTHORAX = Code(value="36118008", scheme="SCT", meaning="Pneumothorax")
 EDEMA = Code(value="19242006", scheme="SCT", meaning="Pulmonary edema")
 DEVICES = Code(value="SUPPORT_DEVICES", scheme="99CHEX", meaning="Support devices")
 PLEURA = Code(value="3120008", scheme="SCT", meaning="Pleura")
+RATIO_ERROR = MeasuredError(measured_on="phantoms", films=380, mean_absolute=0.018, lower=-0.036, upper=0.051)
 LUNG = Code(value="39607008", scheme="SCT", meaning="Lung structure")
 HEART = Code(value="80891009", scheme="SCT", meaning="Heart")
 LOWER_ZONE = Evidence(
@@ -137,6 +139,24 @@ def absent(code: Code = PNEUMOTHORAX) -> Finding:
 def uncalibrated(code: Code = EDEMA) -> Finding:
     """Make a finding above a threshold that nobody measured on such films."""
     return finding(code, state=FindingState.UNCALIBRATED, probability=0.91, site=LUNG, side=None)
+
+
+def ratio(
+    *,
+    view: View | None = View.PA,
+    objection: Incomparable | None = None,
+    mm_per_pixel: float | None = None,
+    error: MeasuredError | None = RATIO_ERROR,
+) -> CardiothoracicRatio:
+    """Make a cardiothoracic ratio of 0.48; by default it can be compared, and its error was measured."""
+    return CardiothoracicRatio(
+        heart=MeasuredLine(start=(620.5, 1100.0), end=(1340.5, 1100.0)),
+        thorax=MeasuredLine(start=(250.0, 1400.25), end=(1750.0, 1400.25)),
+        view=view,
+        objection=objection,
+        mm_per_pixel=mm_per_pixel,
+        error=error,
+    )
 
 
 def film(number: int = 1, *, findings: tuple[Finding, ...] = (), sentences: bool = True) -> Film:

@@ -41,6 +41,7 @@ class ScriptedEngine:
     likeness: the axis of a sentence's embedding; other phrases are positive, or negative when they say no
     heard: the features that were put into words
     in_boxes: probabilities of prompts in given boxes, in the order of the questions; those after the last are 0.8
+    described: the boxes that were asked about
     """
 
     probabilities: Sequence[float]
@@ -51,6 +52,7 @@ class ScriptedEngine:
     name: str = "scripted"
     boxes: FloatArray | None = None
     in_boxes: Sequence[float] = ()
+    described: list[FloatArray] = field(default_factory=list)
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         films = np.zeros((len(pixels), 4, DIM), dtype=np.float32)
@@ -78,6 +80,7 @@ class ScriptedEngine:
         )
 
     def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
+        self.described.extend(boxes[:, 0])
         answers = [*self.in_boxes, *[0.8] * len(boxes)][: len(boxes)]
         return np.stack([feature_of(probability) for probability in answers])[:, np.newaxis]
 

@@ -37,7 +37,7 @@ LAYERS = (
     {"config", "log"},
     {"dicom", "hl7", "prompt_set", "settings_file"},
     {"domain", "periodic"},
-    {"errors"},
+    {"errors", "measurement"},
 )
 
 # Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.

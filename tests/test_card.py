@@ -103,6 +103,80 @@ def test_a_card_that_is_filled_again_forgets_the_figures_before(model: Path, tmp
     verify(model, read_manifest(model))
 
 
+RATIO = {
+    "films": 300,
+    "share_measured": 0.75,
+    "mean_absolute_error": 0.0123,
+    "bias": 0.004,
+    "lower": -0.03,
+    "upper": 0.038,
+    "error_of_constant": 0.06,
+}
+
+
+def anatomy(**changes: object) -> dict[str, object]:
+    """Return the tasks of an evaluation that measured regions alone, and their cardiothoracic ratio."""
+    made = {"miou": 0.777, "per_region": {"left lung": 0.5}, "cardiothoracic_ratio": RATIO | changes}
+    return {"anatomy": made}
+
+
+def test_an_update_replaces_one_task_and_keeps_the_others(model: Path, tmp_path: Path) -> None:
+    first = evaluation(tmp_path / "one", model, data="phantoms:1000000:300")
+    second, again = (
+        evaluation(tmp_path / "two", model),
+        evaluation(tmp_path / "new", model, tasks=anatomy(), pictures=[]),
+    )
+    notes = tmp_path / "notes.md"
+    notes.write_text("Clavicles are taken for fractures.")
+    assert main(["--model", str(model), str(first), str(second), "--notes", str(notes)]) == 0
+    before = (model / CARD).read_text()
+
+    assert main(["--model", str(model), str(again), "--update"]) == 0
+
+    card = (model / CARD).read_text()
+    kept, changed = (text.split("### `phantoms:2000000:500`") for text in (before, card))
+    assert changed[0] == kept[0]
+    assert "| mIoU, all regions | 0.777 |" in changed[1]
+    assert "| cardiothoracic ratio: mean absolute error | 0.012 |" in changed[1]
+    assert "| mIoU, all regions | 0.800 |" not in changed[1]
+    for still in ("0.457", "0.610", notes.read_text(), "(card/2-anatomy.svg)", "(card/2-failures.jpg)"):
+        assert still in changed[1], still
+    assert card.count("#### Regions") == before.count("#### Regions") == 2
+    assert "left lung" in (model / "card" / "2-anatomy.svg").read_text()
+    verify(model, read_manifest(model))
+
+
+def test_an_update_of_what_a_card_lacks_is_exit_2(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--model", str(model), str(evaluation(tmp_path / "one", model, tasks={"hints": {}}))]) == 0
+    card = (model / CARD).read_bytes()
+
+    other = evaluation(tmp_path / "other", model, tasks=anatomy())
+    assert main(["--model", str(model), str(other), "--update"]) == 2
+
+    assert "has no Regions on `phantoms:2000000:500`" in capsys.readouterr().err
+    assert (model / CARD).read_bytes() == card
+
+
+def test_the_manifest_gets_the_error_of_the_ratio(model: Path, tmp_path: Path) -> None:
+    drawn = [
+        evaluation(tmp_path / "few", model, data="phantoms:1000000:100", tasks=anatomy(films=80)),
+        evaluation(tmp_path / "many", model, tasks=anatomy()),
+    ]
+    real = evaluation(tmp_path / "real", model, data="boxes:films/our_hospital.jsonl", tasks=anatomy(films=40))
+
+    assert main(["--model", str(model), *map(str, drawn)]) == 0
+    on_phantoms = read_manifest(model).cardiothoracic
+    assert main(["--model", str(model), *map(str, drawn), str(real)]) == 0
+    on_people = read_manifest(model).cardiothoracic
+
+    assert on_phantoms is not None
+    assert (on_phantoms.measured_on, on_phantoms.films, on_phantoms.upper) == ("phantoms", 300, 0.038)
+    assert on_people is not None
+    assert (on_people.measured_on, on_people.films) == ("our_hospital", 40)
+
+
 def test_figures_and_thresholds_of_training_are_replaced(model: Path, tmp_path: Path) -> None:
     (model / CARD).write_text(
         "# m 2\n\n- Thresholds: **not calibrated**,\n  at all.\n- Performance: not measured yet.\n- Other: x\n"

@@ -171,8 +171,8 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
         ("indeterminate", "A right pleural effusion in the lower zone is possible; please review."),
         (
             "uncalibrated",
-            "The model points to a right pleural effusion in the lower zone; its threshold was not measured on real "
-            "films, please review.",
+            "The model points to a right pleural effusion in the lower zone; please review, its threshold is "
+            "uncalibrated.",
         ),
     ],
 )
@@ -193,8 +193,8 @@ def test_a_finding_that_is_not_reported_gets_none() -> None:
     ("state", "measured", "said"),
     [
         ("present", True, ("There is a nodule.", "network")),
-        ("uncalibrated", False, ("The model points to a nodule; its threshold was not measured on real films, please "
-                                 "review.", "rule")),
+        ("uncalibrated", False, ("The model points to a nodule; please review, its threshold is "
+                                 "uncalibrated.", "rule")),
         ("absent", False, ("", "network")),
         ("absent", True, ("", "network")),
         (None, True, ("", "network")),

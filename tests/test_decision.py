@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from models.decisions import Decisions, Measurement
-from models.reading.decision import State, Trusted, decide
+from models.decisions import Decisions, Measurement, RatioError
+from models.reading.decision import State, Trusted, decide, is_ratio_trusted
 
 DECISIONS = Decisions(
     temperature=1.0,
@@ -40,6 +40,19 @@ def test_only_a_measured_threshold_calls_a_finding_present(
     states = [decide(DECISIONS, key, probability, trusted=trusted) for probability in (0.7, 0.65, 0.6, 0.5999)]
 
     assert states == [above, near, near, "absent"]
+
+
+@pytest.mark.parametrize(
+    ("measured_on", "trusting"),
+    [("hospital", {"real", "any"}), ("phantoms", {"phantoms", "any"}), (None, set())],
+)
+def test_a_ratio_is_trusted_where_its_error_was_measured(measured_on: str | None, trusting: set[str]) -> None:
+    error = measured_on and RatioError(
+        measured_on=measured_on, films=9, mean_absolute_error=0.02, bias=0.0, lower=-0.05, upper=0.05
+    )
+    ways: tuple[Trusted, ...] = ("real", "phantoms", "any")
+
+    assert {trusted for trusted in ways if is_ratio_trusted(error or None, trusted)} == trusting
 
 
 @pytest.mark.parametrize("key", [None, "pneumonia"])

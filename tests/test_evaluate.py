@@ -19,7 +19,7 @@ from models.errors import ModelError
 from models.evaluate import main
 from models.evaluation.boxes_file import read_films
 from models.evaluation.cases import Phantoms, shown, truth_of_phantom
-from models.evaluation.evaluated_model import EvaluatedModel, open_model, side_of
+from models.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.evaluation.prompt_set import DEFAULT, read_questions
 from models.evaluation.request import TASKS, Ablation
 from models.manifest import read_manifest, write_manifest
@@ -28,7 +28,6 @@ from models.phantoms.__main__ import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
 from models.training.split import HeldOut
 from node.read import prompts
-from node.read.decoding import side_of_square
 
 MODEL = VOCABULARIES.parent
 QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
@@ -174,12 +173,6 @@ def test_films_without_labels_are_measured_by_their_sentences(run: Run, tmp_path
     assert "| by default: sentences withheld |" in (tmp_path / "evaluation.md").read_text()
 
 
-def test_sides_are_those_of_the_node() -> None:
-    for x, width in np.random.default_rng(0).random((200, 2)):
-        expected = side_of_square(float(x), float(width))
-        assert side_of(float(x), float(width)) == (None if expected is None else str(expected))
-
-
 def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> None:
     truth = read_films(made_up(tmp_path), read_manifest(MODEL)).load(0).truth
 
@@ -266,6 +259,19 @@ def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: Evalua
     assert alone.found is not None and again.found is not None
     assert np.array_equal(alone.found.boxes, again.found.boxes)
     assert np.array_equal(alone.region_scores, again.region_scores)
+
+
+def test_reports_are_measured_before_any_sentence_is_withheld(evaluated: EvaluatedModel) -> None:
+    case = Phantoms(parse_set("phantoms:2000000:1"), evaluated.manifest).load(0)
+
+    seen = evaluated.observe(case, ["report", "sentences"])
+
+    assert seen.reading is not None and seen.checked is not None and seen.by_default is not None
+    assert (seen.reading.withheld, {sentence.by for sentence in seen.reading.sentences}) == ((), {"network"})
+    assert "" not in {prompt.generated for prompt in seen.reading.prompts if prompt.kind == "pathology"}
+    assert 0 < len(seen.checked.withheld) < len(seen.by_default.withheld)
+    for text in {sentence.text for sentence in seen.reading.sentences}:
+        assert text in {prompt.generated for prompt in seen.checked.prompts}
 
 
 def test_without_the_region_filter_every_region_is_reported(model: Path) -> None:

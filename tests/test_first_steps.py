@@ -133,7 +133,9 @@ def test_the_first_steps_end_with_report_and_overlay_in_orthanc(
 
         with _open(f"{orthanc}/instances", chest_film.read_bytes(), 30) as answer:
             assert answer.status == 200
-        wait_until(lambda: modalities(orthanc) == ["CR", "PR", "SR"], what="report and overlay", limit_seconds=60.0)
+        wait_until(
+            lambda: modalities(orthanc) == ["CR", "PR", "SR", "SR"], what="report and overlay", limit_seconds=60.0
+        )
 
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=40) == 0

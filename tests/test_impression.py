@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.domain import Box, Code, Film, Finding, FindingState, Reason, Report, Side
+from node.domain import Box, Code, Evidence, Film, Finding, FindingState, Reason, Report, Side
 from node.hl7.text import read
 from node.outputs import impression, oru, report_txt, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
+from node.prompt_set import PromptKind
 from node.read import prompts
 from tests import samples
 from tests.samples import BERLIN, EDEMA, absent, cr, film, finding, report, several, sources, uncalibrated, unread
@@ -44,12 +45,12 @@ def beginnings(of: Report) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("films", "expected"),
     [
-        ((several(),), "Right pleural effusion, 83 %"),
+        ((several(),), "Right pleural effusion, lower zone, 83 %"),
         ((film(findings=(uncalibrated(),)),), "Review, not calibrated: pulmonary edema, 91 %"),
         ((film(findings=(absent(),)),), "No prompted finding came near its threshold."),
         ((unread(1),), "Not processed: its pixel data could not be decoded"),
         ((unread(1), film(2, findings=(absent(),)), replace(several(), source=samples.film_uid(3))),
-         "Film 3 of 3: Right pleural effusion, 83 %"),
+         "Film 3 of 3: Right pleural effusion, lower zone, 83 %"),
     ],
     ids=["present", "to be reviewed", "nothing", "not read", "several films"],
 )  # fmt: skip
@@ -72,8 +73,8 @@ def test_findings_come_by_urgency_and_then_by_probability() -> None:
 
     assert impression.of_film(found) == [
         "Left pneumothorax, 55 %",
-        "Right pleural effusion, 60 %",
-        "Right opacity, 99 %",
+        "Right pleural effusion, lower zone, 60 %",
+        "Right opacity, lower zone, 99 %",
         "Review: pulmonary edema on both sides, 41 %",
         f"Not reported, may have been missed: 1 other finding. {REST}",
     ]
@@ -84,7 +85,63 @@ def test_what_is_to_be_reviewed_follows_what_is_present() -> None:
 
     lines = impression.of_film(film(findings=(opacity, finding(probability=0.91))))
 
-    assert lines[:2] == ["Right pleural effusion, 91 %", "Review, not calibrated: opacity on both sides, 64 %"]
+    assert lines[:2] == [
+        "Right pleural effusion, lower zone, 91 %",
+        "Review, not calibrated: opacity on both sides, 64 %",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"),
+    [
+        ("right_lower_lung_zone", "Right pleural effusion, lower zone, 83 %"),
+        ("right_mid_lung_zone", "Right pleural effusion, mid zone, 83 %"),
+        ("right_apical_zone", "Right pleural effusion, apex, 83 %"),
+        ("left_lower_lung_zone", "Right pleural effusion, 83 %"),
+        ("right_hilar_structures", "Right pleural effusion, 83 %"),
+        ("right_clavicle", "Right pleural effusion, 83 %"),
+        ("abdomen", "Right pleural effusion, 83 %"),
+        (None, "Right pleural effusion, 83 %"),
+    ],
+)
+def test_a_finding_names_its_zone_if_it_is_one_of_its_lung(zone: str | None, expected: str) -> None:
+    located = replace(finding(), evidence=Evidence(zone=zone, extent=0.5))
+
+    assert impression.of_film(film(findings=(located,)))[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("of", "zone", "expected"),
+    [
+        (finding(OPACITY, site=samples.LUNG), "right_hilar_structures", "Right opacity, hilum, 83 %"),
+        (finding(EDEMA, site=samples.LUNG), "right_lower_lung_zone", "Right pulmonary edema, 83 %"),
+        (finding(EDEMA, site=None), "right_lower_lung_zone", "Right pulmonary edema, 83 %"),
+        (finding(side=None), "right_lower_lung_zone", "Pleural effusion, 83 %"),
+        (finding(side=Side.BILATERAL), "right_lower_lung_zone", "Pleural effusion on both sides, 83 %"),
+        (finding(side=Side.LEFT), "left_lower_lung_zone", "Left pleural effusion, lower zone, 83 %"),
+    ],
+)
+def test_no_zone_is_named_that_says_too_much(of: Finding, zone: str, expected: str) -> None:
+    located = replace(of, evidence=Evidence(zone=zone, extent=0.5))
+
+    assert impression.of_film(film(findings=(located,)))[0] == expected
+
+
+def test_a_finding_to_be_reviewed_names_its_zone_too() -> None:
+    located = replace(
+        finding(state=FindingState.INDETERMINATE), evidence=Evidence(zone="right_lower_lung_zone", extent=1)
+    )
+
+    assert impression.of_film(film(findings=(located,)))[0] == "Review: right pleural effusion, lower zone, 83 %"
+
+
+def test_every_zone_is_a_region_of_the_set() -> None:
+    regions = {prompt.key for prompt in prompts.load("chexpert14").prompts if prompt.kind is PromptKind.REGION}
+    sites = {prompt.site.value for prompt in prompts.load("chexpert14").prompts if prompt.finding and prompt.site}
+
+    for site, zones in impression.ZONES.items():
+        assert site in sites
+        assert {f"{side}_{zone}" for side in ("right", "left") for zone in zones} <= regions
 
 
 def test_boxes_on_both_sides_are_told() -> None:
@@ -117,7 +174,7 @@ def test_the_most_urgent_film_comes_first_and_unread_films_last() -> None:
 
     numbers = [line.split(":")[0] for line in lines if not line.startswith("  ")]
     assert numbers == ["Film 3 of 4", "Film 4 of 4", "Film 2 of 4", "Film 1 of 4"]
-    assert lines[0] == "Film 3 of 4: Right pleural effusion, 83 %"
+    assert lines[0] == "Film 3 of 4: Right pleural effusion, lower zone, 83 %"
     assert lines[1].startswith("  Not looked for")
 
 
@@ -125,7 +182,8 @@ def test_the_most_urgent_film_comes_first_and_unread_films_last() -> None:
 def test_at_most_six_lines_name_every_reported_finding(
     drawn: list[tuple[Code, FindingState, float]],
 ) -> None:
-    findings = tuple(finding(code, state=state, probability=probability) for code, state, probability in drawn)
+    drawn_findings = (finding(code, state=state, probability=probability) for code, state, probability in drawn)
+    findings = tuple(replace(one, evidence=None) for one in drawn_findings)
 
     lines = impression.of_film(film(findings=findings))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from language.check import Claim, State, contradictions, faults
-from language.labels import class_rules
+from language.labels import RuleLabeler, class_rules
 from language.sentences import by_rule
 
+LABELER = RuleLabeler()
 PROMPTS = tomllib.loads(
     (Path(__file__).parents[1] / "node" / "read" / "prompt_sets" / "chexpert14.toml").read_text(encoding="utf-8")
 )["prompts"]
@@ -65,6 +67,15 @@ def test_a_sentence_by_rule_has_no_fault_for_its_claim(key: str, name: str) -> N
             ), sentence
 
 
+@pytest.mark.parametrize(("key", "name"), NAMES)
+def test_no_labeler_takes_a_sentence_by_rule_for_a_denial(key: str, name: str) -> None:
+    for state, side, zone in itertools.product(STATES, SIDES, ZONES):
+        sentence = by_rule(name=name, state=state, side=side, zone=zone)
+
+        assert LABELER.label(sentence).get(key) != "negative", sentence
+        assert not re.search(r"\b(not?|never|without)\b", sentence)
+
+
 @given(st.sampled_from(OF_A_SITE), st.sampled_from(STATES), st.sampled_from(SIDES), st.sampled_from(ZONES))
 def test_so_has_one_of_a_sites_own_finding(
     name: str, state: State, side: Literal["left", "right", "both"] | None, zone: str | None
@@ -110,7 +121,7 @@ def test_what_is_not_certain_asks_for_review() -> None:
         "Support devices are possible; please review."
     )
     assert by_rule(name="Pleural effusion", state="uncalibrated", side="right", zone=None) == (
-        "The model points to a right pleural effusion; its threshold was not measured on real films, please review."
+        "The model points to a right pleural effusion; please review, its threshold is uncalibrated."
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.decisions import Decisions
+from models.decisions import Decisions, RatioError
 from models.errors import ModelError
 from models.manifest import (
     MANIFEST,
@@ -187,6 +187,28 @@ def test_only_a_tuned_detection_is_written_to_the_manifest(tmp_path: Path) -> No
 
     assert read_manifest(tmp_path) == replace(manifest(), detection=rule)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
+
+
+def test_only_a_measured_ratio_is_written(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest())
+    assert "cardiothoracic" not in (tmp_path / MANIFEST).read_text()
+    error = RatioError(
+        measured_on="phantoms", films=380, mean_absolute_error=0.018, bias=0.007, lower=-0.036, upper=0.051
+    )
+
+    write_manifest(tmp_path, replace(manifest(), cardiothoracic=error))
+
+    assert read_manifest(tmp_path) == replace(manifest(), cardiothoracic=error)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"films": 0}, {"measured_on": " "}, {"mean_absolute_error": 2.0}, {"bias": 0.06}, {"lower": float("nan")}]
+)
+def test_an_error_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    sound = RatioError(measured_on="phantoms", films=9, mean_absolute_error=0.02, bias=0.0, lower=-0.05, upper=0.05)
+
+    with pytest.raises(ValueError, match="must"):
+        replace(sound, **wrong)
 
 
 def test_only_a_merging_of_boxes_is_written(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from node.domain import (
     ScoredBox,
     Side,
 )
+from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from node.outputs import impression, report_json, report_txt, wording
 from tests import samples
 from tests.samples import absent, film, finding, report, several, unread
@@ -68,6 +69,25 @@ _findings = st.builds(
     evidence=st.none() | st.builds(Evidence, zone=st.none() | _words, extent=_score),
     contradiction=st.none() | st.sampled_from(list(wording.CONTRADICTIONS)),
 )
+
+
+@st.composite
+def _ratios(draw: st.DrawFn) -> CardiothoracicRatio:
+    heart, wider, place = (draw(st.floats(1, 99)) for _ in range(3))
+    ends = [((place, 7.0), (place + width, 7.0)) for width in (heart, heart + wider)]
+    if draw(st.booleans()):  # a film stored on its side
+        ends = [(start[::-1], end[::-1]) for start, end in ends]
+    short, long = (MeasuredLine(start=start, end=end) for start, end in ends)
+    return CardiothoracicRatio(
+        heart=short,
+        thorax=long,
+        view=View.PA,
+        objection=draw(st.none() | st.sampled_from(Incomparable)),
+        mm_per_pixel=draw(st.none() | st.floats(0.1, 1)),
+        error=draw(st.none() | st.just(samples.RATIO_ERROR)),
+    )
+
+
 _films = st.builds(
     Film,
     source=_words,
@@ -78,6 +98,7 @@ _films = st.builds(
     analyzed=_boxes(),
     sentences=_tuples(_sentences),
     findings=_tuples(_findings),
+    ratio=st.none() | _ratios(),
 )
 
 
@@ -141,9 +162,9 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
     for film_ in (read, left):
         assert film_.keys() == {
             *("source", "status", "reason", "notes", "columns", "rows", "analyzed"),
-            *("sentences", "findings", "withheld", "impression"),
+            *("sentences", "findings", "withheld", "impression", "measurements"),
         }
-    assert read["impression"][0] == "Right pleural effusion, 83 %"
+    assert read["impression"][0] == "Right pleural effusion, lower zone, 83 %"
     assert left["impression"] == [wording.not_processed(unread(2, Reason.OWN_OBJECT))]
     assert read["findings"]
     for found in read["findings"]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from models import progress
+from models.evaluation.evaluated_model import side_of
 from models.reading.decision import Trusted
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence
 from node.read import decoding, prompts
@@ -149,6 +150,12 @@ def test_what_is_present_unmeasured_is_found(phantom_model: Path) -> None:
 
     assert not found.passed
     assert all("its threshold was not measured" in fault for fault in found.faults)
+
+
+def test_sides_are_those_of_the_node() -> None:
+    for x, width in np.random.default_rng(0).random((200, 2)):
+        expected = decoding.side_of_square(float(x), float(width))
+        assert side_of(float(x), float(width)) == (None if expected is None else str(expected))
 
 
 def test_a_sweep_of_nothing_has_not_passed() -> None:

@@ -26,7 +26,7 @@ _JAVA_OPTIONS = (
     *(f"-Djdk.xml.xpath{name}Limit=0" for name in ("ExprGrp", "ExprOp", "TotalOp")),
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    "-Xmx1g",
+    "-Xmx2g",
 )
 _PIXELMED = "/usr/share/java/pixelmed.jar"
 _ALL_REPORTS = Path(__file__).with_name("ValidateReports.java")

@@ -3,8 +3,9 @@
 These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
 picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `rsna`, a radiologist's reading, which
 goes before them; `labels`, {class of CheXpert: true or false}, which go before both; `report`, its text, or
-`sentences`, a list of {text}; `patient`, `view`, `sex`, `age`. The output of `python -m models.phantoms` with `--truth`
-is accepted too: `region_findings` means that all about a film is known.
+`sentences`, a list of {text}; `patient`, `view`, `sex`, `age`; `cardiothoracic_ratio`, if it is known more exactly than
+from boxes of lungs and heart. The output of `python -m models.phantoms` with `--truth` is accepted too:
+`region_findings` means that all about a film is known.
 
 A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
 label that no catalog knows is refused. A class of ChestX-ray14 is absent if its label is missing; boxes imply absence
@@ -78,6 +79,7 @@ class FilmLine(TypedDict):
     age: NotRequired[str]
     labels: NotRequired[dict[str, bool]]
     report: NotRequired[str]
+    cardiothoracic_ratio: NotRequired[float]
     region_findings: NotRequired[dict[str, list[str]]]
     sentences: NotRequired[list[SentenceLine]]
     hints: NotRequired[list[HintLine]]
@@ -223,6 +225,7 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
             if name in regions
         },
         judged=frozenset(FINDINGS) if whole else frozenset(),
+        cardiothoracic_ratio=line.get("cardiothoracic_ratio"),
         report=_report_of(line),
         patient=patient_of(line),
         read_as=line.get("rsna", ""),

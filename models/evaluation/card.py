@@ -1,10 +1,11 @@
 """Runnable: writes figures, plots and failures into the card of a model directory.
 
-    python -m models.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md]
+    python -m models.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md] [--update]
 
 What training wrote about the model is kept; everything from `## Measured` on is replaced, so the command can be
-repeated. Evaluations of the directory's own weights are its figures; an evaluation with a part left out, or of other
-weights, becomes a row among the ablations.
+repeated. With `--update` only the tasks of these evaluations are replaced, where the card has them. Evaluations of the
+directory's own weights are its figures; one with a part left out, or of other weights, becomes a row among the
+ablations.
 The manifest gets the hashes of the written files at the very end: after an interruption the directory is refused until
 the command is run again. Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
@@ -13,18 +14,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
+from models.decisions import PHANTOMS, RatioError
 from models.errors import ModelError
-from models.evaluation.document import decisions, inner, row, shown, tables
+from models.evaluation.document import TITLES, decisions, inner, row, shown, tables
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
+from models.tables import read_table
 
 FOLDER: Final = "card"
 HEADING: Final = "## Measured"
@@ -82,6 +86,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--notes", type=Path, metavar="FILE.md", help="a description of the failures, written by a person"
     )
+    parser.add_argument(
+        "--update", action="store_true", help="replace only the tasks of these evaluations, and keep all other figures"
+    )
     options = parser.parse_args(arguments)
     return exit_status(lambda: _fill(options))
 
@@ -89,7 +96,7 @@ def main(arguments: list[str]) -> int:
 def _fill(options: argparse.Namespace) -> int:
     evaluations = [read_evaluation(path) for path in options.evaluations]
     notes = options.notes.read_text(encoding="utf-8") if options.notes else ""
-    fill_card(options.model, evaluations, notes=notes)
+    fill_card(options.model, evaluations, notes=notes, is_update=options.update)
     print(f"{options.model / CARD}: {len(evaluations)} evaluations")
     return 0
 
@@ -105,9 +112,10 @@ def read_evaluation(path: Path) -> Evaluation:
     return Evaluation(path=path, document=document)
 
 
-def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "") -> None:
-    """Write the card, its plots and pictures, and the manifest.
+def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "", is_update: bool = False) -> None:
+    """Write the card, its plots and pictures, and the manifest, which gets the error of the cardiothoracic ratio.
 
+    is_update: replace only the tasks of the model's own evaluations; notes and ablations stay
     Raises ModelError if no evaluation is of these weights or matplotlib is missing, and OSError if a file cannot be
     written.
     """
@@ -130,11 +138,44 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str 
         text = card.read_text(encoding="utf-8")
     except OSError as error:
         raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
-    shutil.rmtree(directory / FOLDER, ignore_errors=True)
-    (directory / FOLDER).mkdir()
-    measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
-    card.write_text(_kept(text, own) + "\n".join(measured).rstrip() + "\n", encoding="utf-8")
-    write_manifest(directory, _hashed(directory, manifest))
+    if is_update:
+        card.write_text(_updated(directory, text, own), encoding="utf-8")
+    else:
+        shutil.rmtree(directory / FOLDER, ignore_errors=True)
+        (directory / FOLDER).mkdir()
+        measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
+        card.write_text(_kept(text, own) + "\n".join(measured).rstrip() + "\n", encoding="utf-8")
+    stated = replace(manifest, cardiothoracic=_ratio_error(own) or manifest.cardiothoracic)
+    write_manifest(directory, _hashed(directory, stated))
+
+
+def _ratio_error(own: Sequence[Evaluation]) -> RatioError | None:
+    """Return the error of the cardiothoracic ratio: on real films if there are any, else on the most phantoms."""
+    names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
+    errors = []
+    for evaluation in own:
+        data = str(evaluation.document["data"])
+        made = inner(inner(evaluation.tasks, "anatomy"), "cardiothoracic_ratio")
+        if made.keys() >= set(names):
+            population = PHANTOMS if data.startswith(PHANTOMS) else Path(data).stem
+            table = {"measured_on": population, **{name: made[name] for name in names}}
+            errors.append(read_table(RatioError, table, path=evaluation.path))
+    return max(errors, key=lambda error: (error.measured_on != PHANTOMS, error.films), default=None)
+
+
+def _updated(directory: Path, card: str, own: Sequence[Evaluation]) -> str:
+    """Return a card with the tasks of the evaluations replaced. Raises ModelError for one that the card lacks."""
+    for evaluation in own:
+        headings = re.findall(r"(?m)^### (.+)$", card)
+        heading = f"`{evaluation.document['data']}`"
+        for task in evaluation.tasks:
+            place = re.compile(rf"(?ms)^(### {re.escape(heading)}$.*?)^#### {re.escape(TITLES[task])}$.*?(?=^###|\Z)")
+            found = place.search(card)
+            if found is None or "\n### " in found[1]:
+                raise ModelError(f"{directory / CARD} has no {TITLES[task]} on {heading}; fill it without --update")
+            made = "\n".join(_task(directory, evaluation, task, number=headings.index(heading) + 1))
+            card = f"{card[: found.start()]}{found[1]}{made}\n{card[found.end() :]}"
+    return card
 
 
 def _hashed(directory: Path, manifest: Manifest) -> Manifest:
@@ -184,15 +225,19 @@ def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterato
     yield f"{evaluation.document['count']} films{patients}, engine {inner(evaluation.document, 'model').get('engine')}."
     yield ""
     for task in evaluation.tasks:
-        made = inner(evaluation.tasks, task)
-        yield from tables(task, made, level=4)
-        for name, drawing in _drawn(task, made):
-            path = f"{FOLDER}/{number}-{name}.svg"
-            (directory / path).write_text(drawing, encoding="utf-8")
-            yield f"![{name.replace('_', ' ')}]({path})"
-            yield ""
+        yield from _task(directory, evaluation, task, number=number)
     if tuning := inner(evaluation.document, "tuning"):
         yield from decisions(tuning, level=4)
+
+
+def _task(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> Iterator[str]:
+    made = inner(evaluation.tasks, task)
+    yield from tables(task, made, level=4)
+    for name, drawing in _drawn(task, made):
+        path = f"{FOLDER}/{number}-{name}.svg"
+        (directory / path).write_text(drawing, encoding="utf-8")
+        yield f"![{name.replace('_', ' ')}]({path})"
+        yield ""
 
 
 def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -39,6 +39,7 @@ class Truth:
     boxes: [n, 4] of each finding that is present; located: the findings whose boxes are complete, possibly none
     labels: of the film, by CheXpert's classes; regions: [4] by Chest ImaGenome's names
     region_findings: the findings in each region, among the findings in `judged`
+    cardiothoracic_ratio: if it is known more exactly than from the boxes of its regions
     patient: their name in the file; read_as: a radiologist's reading; groups: sex, decades of age and view; "" or none
     if unknown
     """
@@ -49,6 +50,7 @@ class Truth:
     regions: Mapping[str, FloatArray] = field(default_factory=dict)
     region_findings: Mapping[str, frozenset[str]] = field(default_factory=dict)
     judged: frozenset[str] = frozenset()
+    cardiothoracic_ratio: float | None = None
     report: str = ""
     hints: tuple[SideQuestion, ...] = ()
     patient: str = ""
@@ -108,6 +110,7 @@ def truth_of_phantom(film: Phantom) -> Truth:
         regions=film.regions,
         region_findings={region: frozenset(found) for region, found in film.region_findings.items()},
         judged=frozenset(FINDINGS),
+        cardiothoracic_ratio=film.cardiothoracic_ratio,
         report=film.report,
         hints=tuple(
             SideQuestion(text=hint.text, boxes=hint.boxes, others=hint.others, taught=not untaught)

@@ -60,9 +60,17 @@ _NAMES: Final[Mapping[str, str]] = {
     "accuracy_taught": "followed, wordings of training",
     "accuracy_untaught": "followed, wordings never trained",
     "asked": "asked",
+    "share_measured": "share of films that have one",
+    "mean_absolute_error": "mean absolute error",
+    "bias": "bias (mean error)",
+    "lower": "lower 95 % limit of agreement",
+    "upper": "upper 95 % limit of agreement",
+    "error_of_constant": "mean absolute error of always the median",
 }
 _VARIANTS: Final = ("as_read", "decisions", "without_contradictions", "checked", "by_default")
 """The same figures, of something else than the task's own: the rows of the first table say of what."""
+_MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")
+"""What is measured on boxes of regions; so do these."""
 _TABLES: Final[Mapping[str, str]] = {
     "per_class": "by class",
     "per_region": "by region",
@@ -106,7 +114,7 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
         if key in _NAMES and value is not None:
             cells = [shown(rival.get(key)) for rival in rivals.values()]
             yield from row(_NAMES[key], shown(value), shown(deviations.get(key)), *cells)
-    for key in _VARIANTS:
+    for key in (*_VARIANTS, *_MEASURED):
         for name, value in inner(made, key).items():
             if name in _NAMES and value is not None:
                 yield from row(f"{key.replace('_', ' ')}: {_NAMES[name]}", shown(value), "", *[""] * len(rivals))

@@ -29,6 +29,7 @@ from models.network.chex import Chex
 from models.network.detector import Detection
 from models.phantoms import FINDINGS
 from models.reading.answers import FilmReading, FloatArray, Look
+from models.reading.cardiothoracic import ChestWidths, measure_chest
 from models.reading.decision import Trusted
 from models.reading.phrasebook import Phrasebook, contrast
 from models.reading.reader import ChexReader
@@ -47,6 +48,7 @@ class Observation:
     """The model's answers for one film, for the tasks that were asked for.
 
     found: findings, as published (spec §9.2); regions: the best box [4] of each
+    chest: the widths of heart and thorax, as the node measures them
     region_scores: [region that the film shows, finding], for the true boxes of regions
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
     by_default: as the node makes it if it is not told to accept any
@@ -55,6 +57,7 @@ class Observation:
 
     found: Detections | None = None
     regions: dict[str, FloatArray]
+    chest: ChestWidths | None = None
     region_scores: FloatArray
     reading: FilmReading | None = None
     checked: FilmReading | None = None
@@ -113,13 +116,15 @@ class EvaluatedModel:
         def read(reader: ChexReader, *, needed: bool) -> FilmReading | None:
             return reader.report(look, self.questions.prompts, side_of=side_of) if needed else None
 
+        reading = read(self.reader, needed="report" in tasks)
         return Observation(
             found=self._found(picture) if "detection" in tasks else None,
             regions=dict(zip(names, boxes, strict=False)),
+            chest=self._chest(look, reading) if "anatomy" in tasks else None,
             region_scores=self._region_scores(picture, case)
             if "region_classification" in tasks
             else np.zeros((0, len(FINDINGS)), dtype=np.float32),
-            reading=read(self.reader, needed="report" in tasks),
+            reading=reading,
             checked=read(self._checking, needed="sentences" in tasks),
             by_default=read(self._by_default, needed="sentences" in tasks),
             differences=self._features(look)[1] if "films" in tasks else {},
@@ -161,6 +166,10 @@ class EvaluatedModel:
         found = self._engine.find(look.patches, queries[np.newaxis])
         best: FloatArray = found.boxes[0, np.arange(len(queries)), found.scores[0].argmax(axis=-1)]
         return best
+
+    def _chest(self, look: Look, reading: FilmReading | None) -> ChestWidths | None:
+        said = self.reader.locate_all(look, self.questions.prompts) if reading is None else reading
+        return measure_chest(said.regions)
 
     def _queries(self, regions: Sequence[str], texts: Sequence[str]) -> FloatArray:
         known = self._region_queries if regions else self._region_queries[:0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from language.labels import Labeler
 from models.decisions import Decisions
-from models.evaluation import anatomy, detection, films, hints, references, regions, reports, sentences
+from models.evaluation import anatomy, detection, films, hints, ratio, references, regions, reports, sentences
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import CaseSource, Truth
@@ -92,8 +92,12 @@ def _detection(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict
 def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
     truths = observed.truths
     constants = {"constant_box": habits.regions, "best_constant_box": references.best_constants(truths)}
-    return anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap) | {
-        "references": {name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()}
+    return {
+        **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
+        **ratio.measure(truths, [observation.chest for observation in observed.said]),
+        "references": {
+            name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()
+        },
     }
 
 

@@ -108,6 +108,12 @@ class FilmReading:
     prompts: tuple[PromptReading, ...]
     withheld: tuple[Withheld, ...] = ()
 
+    @property
+    def regions(self) -> dict[str, FloatArray]:
+        """The best box [4] of each region, by prompt key."""
+        regions = (prompt for prompt in self.prompts if prompt.kind == "region")
+        return {prompt.key: prompt.boxes[prompt.box_scores.argmax()] for prompt in regions}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:

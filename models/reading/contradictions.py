@@ -35,17 +35,15 @@ def film_called_normal(film: DecidedFilm) -> frozenset[int]:
     return frozenset(i for i in film.reported if is_normal and film.prompts[i].key != DEVICES)
 
 
-def denied_in_a_box(
-    film: DecidedFilm, probabilities: Mapping[int, Sequence[float]], decisions: Decisions
-) -> frozenset[int]:
-    """Return the findings that are absent in one of their own boxes, by the threshold of the finding.
+def denied_in_its_box(film: DecidedFilm, probabilities: Mapping[int, float], decisions: Decisions) -> frozenset[int]:
+    """Return the findings that are absent in their best box, by the threshold of the finding.
 
-    probabilities: of each finding in each of its boxes, asked with prompt and box together
+    probabilities: of each finding in its best box, asked with prompt and box together
     """
     return frozenset(
         index
-        for index, values in probabilities.items()
-        if any(decide(decisions, film.prompts[index].key, value, trusted="any") == "absent" for value in values)
+        for index, value in probabilities.items()
+        if decide(decisions, film.prompts[index].key, value, trusted="any") == "absent"
     )
 
 
@@ -75,7 +73,7 @@ def denied_by_sentence(decided: Decided, texts: Mapping[int, str]) -> list[int]:
 
 
 class SecondLook:
-    """Asks about the findings of a film again, each by itself: in its own boxes, and on the sides of its boxes.
+    """Asks about the findings of a film again, each by itself: in its best box, and on the sides of its boxes.
 
     knows_sides: whether the model learned the words "left" and "right"
     """
@@ -93,29 +91,26 @@ class SecondLook:
         """
         contradicted: dict[int, Contradiction] = {
             **dict.fromkeys(self._on_other_side(look, film), "other_side"),
-            **dict.fromkeys(denied_in_a_box(film, self._in_boxes(look, film), self._decisions), "box_denied"),
+            **dict.fromkeys(denied_in_its_box(film, self._in_best_boxes(look, film), self._decisions), "box_denied"),
             **dict.fromkeys(film_called_normal(film), "film_normal"),
         }
         return film.doubting(contradicted)
 
-    def _in_boxes(self, look: Look, film: DecidedFilm) -> dict[int, list[float]]:
-        """Ask for each reported finding with each of its boxes; returns the probabilities."""
-        asked = [(index, box) for index in film.reported for box in film.visible[index][0]]
-        if not asked:
+    def _in_best_boxes(self, look: Look, film: DecidedFilm) -> dict[int, float]:
+        """Ask for each reported finding with its best box; returns the probabilities."""
+        if not film.reported:
             return {}
-        rows = [film.vectors.judged.index(index) for index, _ in asked]
+        rows = [film.vectors.judged.index(index) for index in film.reported]
         positive, negative = film.vectors.positive[rows], film.vectors.negative[rows]
+        best = [boxes[scores.argmax()] for boxes, scores in (film.visible[index] for index in film.reported)]
         features = self._engine.describe(
-            look.patches.copies(len(asked)),
-            boxes=np.stack([box for _, box in asked])[:, np.newaxis],
+            look.patches.copies(len(best)),
+            boxes=np.stack(best)[:, np.newaxis],
             prompts=positive[:, np.newaxis],
-            prompted=np.ones((len(asked), 1), dtype=np.float32),
+            prompted=np.ones((len(best), 1), dtype=np.float32),
         )[:, 0]
         values = contrast(features, positive=positive, negative=negative, temperature=self._decisions.temperature)
-        answers: dict[int, list[float]] = {}
-        for (index, _), value in zip(asked, values, strict=True):
-            answers.setdefault(index, []).append(float(value))
-        return answers
+        return {index: float(value) for index, value in zip(film.reported, values, strict=True)}
 
     def _on_other_side(self, look: Look, film: DecidedFilm) -> frozenset[int]:
         """Ask for each reported finding on the sides of its boxes, such as "left pleural effusion"."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from models.decisions import PHANTOMS, Decisions
+from models.decisions import PHANTOMS, Decisions, RatioError
 
 State = Literal["present", "indeterminate", "absent", "uncalibrated"]
 """Absent is an internal name: below the threshold, which every output calls "not reported"."""
@@ -37,4 +37,13 @@ def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
     if trusted == "any":
         return True
     measurement = None if key is None else decisions.measurements.get(key)
-    return measurement is not None and (measurement.measured_on == PHANTOMS) == (trusted == "phantoms")
+    return measurement is not None and _counts(measurement.measured_on, trusted)
+
+
+def is_ratio_trusted(error: RatioError | None, trusted: Trusted) -> bool:
+    """Say whether the cardiothoracic ratio of a model with this error may be compared with limits."""
+    return error is not None and (trusted == "any" or _counts(error.measured_on, trusted))
+
+
+def _counts(population: str, trusted: Trusted) -> bool:
+    return (population == PHANTOMS) == (trusted == "phantoms")

@@ -161,6 +161,13 @@ class ChexReader:
             withheld=said.withheld,
         )
 
+    def locate_all(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
+        """Read a film as `report` does, without sentences."""
+        film, unsaid = self._find(look, tuple(prompts), None), Settled(texts={}, generated={})
+        return FilmReading(
+            sentences=(), prompts=tuple(self._reading(film, i, unsaid, None) for i in range(len(prompts)))
+        )
+
     def ask(
         self,
         look: Look,

@@ -41,12 +41,14 @@ from node.read import prompts
 from node.read.model import Reader, open_reader
 from node.receive.listener import Listener
 from node.service import app
+from node.store.rounds import RoundMark, covered
 from node.store.spool import Spool
 
 FILMS = ("RG1_UNCR.dcm", "RG1_J2KR.dcm")
 
 _ARCHIVE, _MODALITY, _NODE = "DEMO-ARCHIVE", "DEMO-CR", "CHEX"
 _LIMIT_SECONDS = 120.0
+_POLL_SECONDS = 0.1
 _HERE = ("127.0.0.1",)
 
 Say = Callable[[str], None]
@@ -85,7 +87,7 @@ def run(out: Path, *, model: ModelSettings, say: Say) -> None:
             for path in films:
                 dicom.send(path.read_bytes(), _to(_NODE, running.dicom_port or 0), calling_aet=_MODALITY)
         with _stage("read, write and deliver SR and GSPS", say):
-            _await(arrived, count=2 * len(films) + 1)  # SR and GSPS of each film, SR of the study
+            _await(arrived, Spool(settings.storage.directory), count=len(films))
         with _stage(f"write {out}", say):
             _write(out, archive, settings, reader)
 
@@ -119,11 +121,23 @@ def _to(ae_title: str, port: int) -> DicomDestination:
     return DicomDestination(name="demo", ae_title=ae_title, host=_HERE[0], port=port)
 
 
-def _await(arrived: threading.Semaphore, *, count: int) -> None:
+def _await(arrived: threading.Semaphore, spool: Spool, *, count: int) -> None:
+    """Wait until rounds cover all films, and every output of them has arrived; count: how many films there are."""
     deadline = time.monotonic() + _LIMIT_SECONDS
-    for number in range(count):
+    while len(covered(marks := _marks(spool))) < count:
+        if time.monotonic() > deadline:
+            raise NodeError(f"the films were not answered in {_LIMIT_SECONDS:g} s; see the log above")
+        time.sleep(_POLL_SECONDS)
+    outputs = {output for mark in marks for output in mark.outputs}
+    for number in range(len(outputs)):
         if not arrived.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise NodeError(f"only {number} of {count} results came back in {_LIMIT_SECONDS:g} s; see the log above")
+            raise NodeError(
+                f"only {number} of {len(outputs)} results came back in {_LIMIT_SECONDS:g} s; see the log above"
+            )
+
+
+def _marks(spool: Spool) -> list[RoundMark]:
+    return [mark for study_uid in spool.studies() for mark in spool.rounds(study_uid)]
 
 
 def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> None:

@@ -21,6 +21,11 @@ SERIES_FORMS = ("", "sr3d", "text")
 """What tells apart the series of objects that say the same in several forms; "" stands for the first form."""
 
 
+def ratio_of(film: str) -> str:
+    """Return what the series of the report on a film's cardiothoracic ratio is about; film: as in `is_own`."""
+    return f"ratio {film}" if film else ""
+
+
 def device_uid(model: ModelIdentity) -> str:
     """Return the UID of the device that wrote an object (0018,1002): this program with these weights."""
     return derive_uid("device", PROGRAM, model.name, model.version, model.weights_sha256)
@@ -29,7 +34,7 @@ def device_uid(model: ModelIdentity) -> str:
 def series_uid(*, study_uid: str, modality: str, device: str, about: str = "", form: str = "") -> str:
     """Return the UID of the series for a device's objects of one modality in one study.
 
-    about: SOP Instance UID of a film whose objects have a series of their own, or `STUDY`
+    about: SOP Instance UID of a film whose objects have a series of their own, its `ratio_of`, or `STUDY`
     form: one of `SERIES_FORMS`
     """
     return derive_uid("series", study_uid, modality, device, *filter(None, (about, form)))
@@ -45,6 +50,6 @@ def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], fi
     return any(
         series == series_uid(study_uid=study, modality=modality, device=device, about=about, form=form)
         for device in devices
-        for about in ("", STUDY, film)
+        for about in ("", STUDY, film, ratio_of(film))
         for form in SERIES_FORMS
     )

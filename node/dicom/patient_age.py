@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 from node.dicom import attributes
 
 _AGE: Final = re.compile(r"([0-9]{3})([DWMY])")
-_PER_YEAR: Final = {"D": 365.25, "W": 365.25 / 7, "M": 12, "Y": 1}
+_PER_YEAR: Final = {"D": 365.25, "W": 365.25 / 7, "M": 12.0, "Y": 1.0}
 
 
 def patient_age(dataset: Dataset) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from io import BytesIO
+from itertools import product
 from zoneinfo import ZoneInfo
 
 from pydicom import dcmwrite
@@ -118,19 +119,19 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
 
 
 def film_of(dataset: Dataset) -> str:
-    """Return the SOP Instance UID of the film that has a written object's series for itself, or ""."""
+    """Return the SOP Instance UID of the film that has a written object's series for itself, its `ratio_of`, or ""."""
     film = only_evidence(dataset)
-    own = (
-        identity.series_uid(
+    for about, form in product((film, identity.ratio_of(film)), identity.SERIES_FORMS):
+        series = identity.series_uid(
             study_uid=str(dataset.StudyInstanceUID),
             modality=str(dataset.Modality),
             device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
-            about=film,
+            about=about,
             form=form,
         )
-        for form in identity.SERIES_FORMS
-    )
-    return film if dataset.SeriesInstanceUID in own else ""
+        if series == dataset.SeriesInstanceUID:
+            return about
+    return ""
 
 
 def template_of(dataset: Dataset) -> str:

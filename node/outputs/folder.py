@@ -14,6 +14,8 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
+from node.dicom import identity
+from node.dicom.film_header import only_evidence
 from node.domain import Film, JsonObject, Report
 from node.outputs import document, gsps_grayscale, overlay, report_json, report_txt, secondary_capture
 from node.outputs.source import Source
@@ -22,7 +24,7 @@ from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
 _RESULTS: Final = (
-    *("*.gsps.dcm", "*.overlay.png", "*.sc.dcm", "*.sc2.dcm", f"{files.TEMPORARY}*"),
+    *("*.gsps.dcm", "*.overlay.png", "*.ratio.dcm", "*.sc.dcm", "*.sc2.dcm", f"{files.TEMPORARY}*"),
     *(f"{start}{kind}.dcm" for kind in FORMS for start in ("*.", "")),
 )
 
@@ -93,13 +95,16 @@ def hash_of(path: Path) -> str:
 def _name(kind: str, dataset: Dataset, report: Report) -> str:
     """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none.
 
-    Of the secondary captures of a film, `.sc.dcm` is the film and `.sc2.dcm` the page.
+    Of the secondary captures of a film, `.sc.dcm` is the film and `.sc2.dcm` the page. `.ratio.dcm` is the report
+    on a film's cardiothoracic ratio.
     """
     if kind == "sc":
         return f"{document.film_of(dataset)}.sc{'' if dataset.InstanceNumber == secondary_capture.FILM else 2}.dcm"
     if kind not in FORMS:
         return f"{_referenced_film(dataset)}.{kind}.dcm"
-    film = document.film_of(dataset)
+    film, source = document.film_of(dataset), only_evidence(dataset)
+    if film and film == identity.ratio_of(source):
+        return f"{source}.ratio.dcm"
     if not film:
         return f"study.{kind}.dcm" if report.read_films else f"{kind}.dcm"
     return f"{film}.{kind}.dcm" if len(report.read_films) > 1 else f"{kind}.dcm"

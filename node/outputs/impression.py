@@ -39,6 +39,20 @@ URGENCIES: Final[Mapping[tuple[str, str], int]] = {
 }
 """Urgency of a finding by scheme and code. A finding that is not in the table counts as one of days."""
 
+_PLEURAL_ZONES: Final = {
+    "upper_lung_zone": "upper zone",
+    "mid_lung_zone": "mid zone",
+    "lower_lung_zone": "lower zone",
+    "apical_zone": "apex",
+}
+ZONES: Final[Mapping[str, Mapping[str, str]]] = {
+    "39607008": {**_PLEURAL_ZONES, "hilar_structures": "hilum"},
+    "3120008": _PLEURAL_ZONES,
+}
+"""What a zone is called, by the code of the finding's site (lung or pleura) and the region's key without its side."""
+_DIFFUSE: Final = ("19242006",)
+"""Findings that lie in no one zone: pulmonary edema."""
+
 _OWN_LINES: Final = 3
 """How many present findings get a line each; if there are more, those after the second share a line."""
 
@@ -112,9 +126,17 @@ def _to_review(film: Film) -> Iterator[str]:
 
 
 def _phrase(finding: Finding) -> str:
-    """Return a finding in words: "Right pleural effusion, 91 %"."""
+    """Return a finding in words: "Right pleural effusion, lower zone, 91 %"."""
     name = wording.sided(wording.name_of(finding), wording.side_of(finding))
-    return f"{name}, {wording.percent(finding.probability)}"
+    return ", ".join(filter(None, (name, _zone(finding), wording.percent(finding.probability))))
+
+
+def _zone(finding: Finding) -> str | None:
+    """Return the zone of a finding on one side; None if the finding has none, or its evidence is of the other side."""
+    site, side, evidence = finding.site, wording.side_of(finding), finding.evidence
+    if evidence is None or evidence.zone is None or site is None or finding.code.value in _DIFFUSE:
+        return None
+    return ZONES.get(site.value, {}).get(evidence.zone.removeprefix(f"{side}_")) if side else None
 
 
 def _rest(film: Film) -> str:

@@ -27,10 +27,12 @@ from node.dicom import attributes, identity
 from node.domain import MESSAGE_KIND, Finding, FindingState, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
-from node.outputs import impression, report_txt, wording
+from node.measurement import CardiothoracicRatio
+from node.outputs import impression, measured, report_txt, wording
 from node.outputs.patient import best_described, read_text
 from node.outputs.sr.findings import PERCENT, STATES, quantity_name
 from node.outputs.sr.forms import FORMS
+from node.outputs.sr.ratio import BAND, NO_UNITS, RATIO
 
 _VERSION: Final = "2.5.1"
 
@@ -212,11 +214,14 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     for number, film in enumerate(report.films, 1):
         for finding in impression.by_urgency(film.findings):
             yield from _finding(finding, film=str(number))
+        if (ratio := measured.ratio_of(film)) is not None:
+            yield from _ratio(ratio, film=str(number))
     yield from _text(_REPORT, report_txt.render(report).splitlines())
     yield _Observation(value_type="ST", name=_STUDY, value=(report.study_uid,))
     numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
     for source, number_of_film in numbers.items():
         yield _Observation(value_type="ST", name=_FILM, value=(source,), sub_id=number_of_film)
+    numbers |= {identity.ratio_of(film): number for film, number in numbers.items()}
     for document in sorted(documents, key=lambda document: document.kind):  # whatever order they were written in
         if document.kind in FORMS:
             uid, sub_id = document.sop_instance_uid, numbers.get(document.film, "")
@@ -250,6 +255,21 @@ def abnormal_flag(finding: Finding) -> str:
     if finding.state is not FindingState.PRESENT or finding.code.value in _NOT_ABNORMAL:
         return ""
     return "AA" if impression.is_critical(finding) else "A"
+
+
+def _ratio(ratio: CardiothoracicRatio, *, film: str) -> Iterator[_Observation]:
+    """Yield a cardiothoracic ratio, and in words its band, or why it cannot be compared."""
+    for value_type, name, value, units in (
+        ("NM", RATIO, measured.value(ratio), NO_UNITS),
+        ("ST", BAND, measured.comparison(ratio), None),
+    ):
+        yield _Observation(
+            value_type=value_type,
+            name=(name.value, name.meaning, name.scheme_designator),
+            value=(value,),
+            sub_id=film,
+            units=(units.value, units.meaning, units.scheme_designator) if units else (),
+        )
 
 
 def _text(name: Components, lines: Iterable[str]) -> Iterator[_Observation]:

@@ -27,7 +27,7 @@ from node.domain import (
     Side,
     WithheldSentence,
 )
-from node.outputs import impression, wording
+from node.outputs import impression, measured, wording
 
 VERSION = 1
 
@@ -81,6 +81,7 @@ def film_from_json(document: Mapping[str, Json]) -> Film:
             for withheld in _objects(document["withheld"])
         ),
         findings=tuple(_finding_from_json(finding) for finding in _objects(document["findings"])),
+        ratio=measured.from_json(document.get("measurements", [])),  # an earlier version stored none
     )
 
 
@@ -98,6 +99,7 @@ def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) 
             {"text": withheld.text, "prompt": withheld.prompt, "reason": withheld.reason} for withheld in film.withheld
         ],
         "findings": [finding_to_json(finding) for finding in film.findings],
+        "measurements": measured.to_json(film),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from node.domain import Box, Film, Finding, FindingState, Report
-from node.outputs import impression, wording
+from node.outputs import impression, measured, wording
 from node.outputs.patient import short_text
 
 
@@ -30,12 +30,16 @@ def _origin(report: Report) -> Iterator[str]:
 
 
 def details(film: Film) -> Iterator[str]:
-    """Yield the findings of a film by state, and its sentences."""
+    """Yield the findings of a film by state, its cardiothoracic ratio, and its sentences."""
     for state in FindingState:
         if findings := impression.by_urgency(film.in_state(state)):
             yield f"{wording.HEADINGS[state]}:"
             for finding in findings:
                 yield from (f"  {line}" for line in _finding(finding))
+    if (ratio := measured.ratio_of(film)) is not None:
+        first, *others = measured.lines(ratio)
+        yield first
+        yield from (f"  {line}" for line in others)
     if film.sentences:
         yield "Sentences (unreviewed):"
     for number, sentence in enumerate(film.sentences, 1):

@@ -58,7 +58,7 @@ MARKS: Mapping[FindingState, str] = {
 
 CONTRADICTIONS: Mapping[str, str] = {
     "film_normal": "The network also calls the whole film normal.",
-    "box_denied": "Asked about one of its boxes alone, the network does not find it there.",
+    "box_denied": "Asked about its best box alone, the network does not find it there.",
     "other_side": "Asked about the side of its box, the network finds it on the other side.",
     "sentence_denies": "The sentence that the network wrote for it denies it.",
 }

@@ -10,10 +10,12 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
+from node.dicom.spacing import calibrated_spacing
 from node.domain import Film, ModelIdentity, Note, Reason
 from node.errors import Undecodable
+from node.measurement import CardiothoracicRatio
 from node.prompt_set import PromptSet
-from node.read import decoding, findings, routing
+from node.read import cardiothoracic, decoding, findings, routing
 from node.read.decoding import Radiograph
 from node.read.model import Reader, Reading
 
@@ -61,7 +63,15 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         return Answered(dataset=dataset, film=Film(source=source, reason=reason, notes=decision.notes), reason=reason)
     with timed("read"):
         reading = reader.read(image, prompts)
-    film = film_of(reading, image, prompts, source=source, notes=decision.notes, model=reader.identity)
+    film = film_of(
+        reading,
+        image,
+        prompts,
+        source=source,
+        model=reader.identity,
+        notes=decision.notes,
+        ratio=cardiothoracic.describe(reading.ratio, header, calibrated_spacing(dataset)),
+    )
     return Answered(dataset=dataset, film=film, reason=None)
 
 
@@ -73,8 +83,9 @@ def film_of(
     source: str,
     model: ModelIdentity,
     notes: tuple[Note, ...] = (),
+    ratio: CardiothoracicRatio | None = None,
 ) -> Film:
-    """Code what was read on a decoded film; source: its SOP Instance UID."""
+    """Code what was read on a decoded film; source: its SOP Instance UID; ratio: with what its header says about it."""
     return Film(
         source=source,
         notes=notes,
@@ -91,4 +102,5 @@ def film_of(
             model=model,
             sides_known=image.sides_known,
         ),
+        ratio=ratio,
     )

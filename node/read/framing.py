@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.domain import Box
+from node.measurement import MeasuredLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,14 @@ class Framing:
         left, right = _visible(left, right, size=self.columns)
         top, bottom = _visible(top, bottom, size=self.rows)
         return Box(left=left, top=top, right=right, bottom=bottom)
+
+    def line_to_image(self, *, left: float, right: float, height: float) -> MeasuredLine:
+        """Map a horizontal line of the upright square, 0..1, to the stored film, where it may be vertical."""
+        box = self.to_image(((left + right) / 2, height, right - left, 0.0))
+        column, row = (box.left + box.right) / 2, (box.top + box.bottom) / 2
+        if self.turn.transpose:
+            return MeasuredLine(start=(column, box.top), end=(column, box.bottom))
+        return MeasuredLine(start=(box.left, row), end=(box.right, row))
 
     def to_unit(self, box: Box) -> tuple[float, float, float, float]:
         """Map a box on the stored film to 0..1 of the square; parts outside the square stay outside 0..1."""

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from node.domain import AgeRange, Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
 from node.errors import InputError
+from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
     from models.manifest import Manifest
-    from models.reading.answers import Answer, ReaderPrompt
+    from models.reading.answers import Answer, FilmReading, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
 
@@ -40,12 +41,16 @@ class PathologyAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the network says about one film; regions: the best box of each region prompt, by its key."""
+    """What the network says about one film; regions: the best box of each region prompt, by its key.
+
+    ratio: without what the film's header says about it; its objection is what the model says
+    """
 
     sentences: tuple[GroundedSentence, ...]
     pathologies: tuple[PathologyAnswer, ...]
     withheld: tuple[WithheldSentence, ...] = ()
     regions: Mapping[str, Box] = field(default_factory=dict)
+    ratio: CardiothoracicRatio | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,12 +279,38 @@ class _NetworkReader:
                 and prompt.state is not None
             ),
             regions={
-                prompt.key: max(
-                    _to_image(prompt.boxes, prompt.box_scores, image.framing), key=lambda scored: scored.score
-                ).box
-                for prompt in said.prompts
-                if prompt.kind == PromptKind.REGION.value
+                key: image.framing.to_image((float(x), float(y), float(width), float(height)))
+                for key, (x, y, width, height) in said.regions.items()
             },
+            ratio=self._ratio(said, image.framing),
+        )
+
+    def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:
+        from models.reading.cardiothoracic import measure_chest
+        from models.reading.decision import is_ratio_trusted
+
+        chest, error = measure_chest(said.regions), self._network.manifest.cardiothoracic
+        if chest is None:
+            return None
+        heart, thorax = (
+            framing.line_to_image(left=extent.left, right=extent.right, height=extent.height)
+            for extent in (chest.heart, chest.thorax)
+        )
+        return CardiothoracicRatio(
+            heart=heart,
+            thorax=thorax,
+            objection=Incomparable.VIEW_UNKNOWN
+            if is_ratio_trusted(error, self._network.trusted)
+            else Incomparable.UNMEASURED,
+            error=None
+            if error is None
+            else MeasuredError(
+                measured_on=error.measured_on,
+                films=error.films,
+                mean_absolute=error.mean_absolute_error,
+                lower=error.lower,
+                upper=error.upper,
+            ),
         )
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:

@@ -182,6 +182,11 @@ def words_that_count(value: str) -> tuple[str, ...]:
     return tuple(sorted({_OPEN_ENDED.sub(r"\1", word) for word in words}))
 
 
+def is_decubitus(word: str) -> bool:
+    """Return whether a word says that the patient lies on one side."""
+    return _DECUBITUS.fullmatch(word) is not None
+
+
 def _own_object(header: FilmHeader) -> Objection | None:
     return Objection(Reason.OWN_OBJECT, "ContributingEquipmentSequence") if header.is_own else None
 

@@ -140,6 +140,7 @@ def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
         prompts=model.prompts,
         zone=settings.site.zone,
         kinds=tuple(kind for kind in (*WRITERS, MESSAGE_KIND) if kind in wanted),
+        has_ratio=settings.report.cardiothoracic_ratio,
         timed=metrics.timed,
         on_read=Watch(spool, metrics, model=reader.identity, prompts=model.prompts).note,
     )

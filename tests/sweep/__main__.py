@@ -46,12 +46,13 @@ def main() -> int:
     for name in arguments.films:
         path, _, every = name.partition(":")
         sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1))))
+    figures: dict[str, dict[str, object]] = {}
     with progress.on(sys.stderr) as say:
-        figures = {
-            f"{name}, {trusted}": run(arguments.model, trusted, films, name=name, say=say).figures()
-            for name, by_default, films in sources
-            for trusted in (by_default, "any")
-        }
+        for name, by_default, films in sources:
+            for trusted in (by_default, "any"):
+                found = run(arguments.model, trusted, films, name=name, say=say).figures()
+                figures[f"{name}, {trusted}"] = found
+                say(json.dumps({f"{name}, {trusted}": found}))
     passed = bool(figures) and all(each["passed"] for each in figures.values())
     sys.stdout.write(json.dumps({"passed": passed, **figures}) + "\n")
     return 0 if passed else 1

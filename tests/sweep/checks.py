@@ -108,7 +108,7 @@ class Sweep:
             (prompt, text)
             for prompt in self.prompts.prompts
             for phrase in prompt.phrases
-            for text in (phrase, phrase.upper())
+            for text in ((phrase,) if prompt.kind is PromptKind.REGION else (phrase, phrase.upper()))
         ]
         answers = self.reader.ask(image, [FilmQuestion(prompt=text) for _, text in asked], self.prompts)
         reported = {finding.prompt: finding for finding in film.findings}

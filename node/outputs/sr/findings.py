@@ -63,10 +63,10 @@ QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 def measurements(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
     """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6)."""
-    item, algorithm = container(IMAGING_MEASUREMENTS), _algorithm(report)
+    item, made_by = container(IMAGING_MEASUREMENTS), algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            item.ContentSequence.extend(_group(algorithm, film, finding, name, box, source))
+            item.ContentSequence.extend(_group(made_by, film, finding, name, box, source))
     return item
 
 
@@ -87,7 +87,7 @@ def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
 
 
 def _group(
-    algorithm: AlgorithmIdentification, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
+    made_by: AlgorithmIdentification, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
 ) -> PlanarROIMeasurementsAndQualitativeEvaluations:
     """Encode one box of a finding (TID 1410)."""
     side = box.side or finding.side
@@ -95,7 +95,7 @@ def _group(
         tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
         referenced_region=_image_region(box.box, source),
         finding_type=concept(finding.code),
-        algorithm_id=algorithm,
+        algorithm_id=made_by,
         finding_sites=_sites(finding, box, side),
         measurements=[
             Measurement(
@@ -175,7 +175,8 @@ def _image_region(box: Box, source: Dataset) -> ImageRegion:
     return ImageRegion.from_dataset(item, copy=False)
 
 
-def _algorithm(report: Report) -> AlgorithmIdentification:
+def algorithm(report: Report) -> AlgorithmIdentification:
+    """Identify the network and its questions (TID 4019)."""
     model = report.model
     return AlgorithmIdentification(
         name=long_text(model.name),

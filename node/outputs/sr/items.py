@@ -31,6 +31,7 @@ from pydicom.uid import UID
 
 from node.dicom import identity
 from node.domain import Box, Code, Report
+from node.measurement import MeasuredLine
 from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
 
@@ -104,10 +105,19 @@ def image(source: Dataset, relationship: RelationshipTypeValues) -> ImageContent
 
 def region(box: Box, source: Dataset) -> ContentItem:
     """Refer to a rectangle on a film as the source of a statement."""
+    return _polyline(outline(box), source)
+
+
+def line(drawn: MeasuredLine, source: Dataset) -> ContentItem:
+    """Refer to a line on a film as the source of a number."""
+    return _polyline(np.array([drawn.start, drawn.end]), source)
+
+
+def _polyline(points: np.ndarray, source: Dataset) -> ContentItem:
     item = ScoordContentItem(
         name=IMAGE_REGION,
         graphic_type="POLYLINE",
-        graphic_data=outline(box),
+        graphic_data=points,
         relationship_type=RelationshipTypeValues.INFERRED_FROM,
     )
     item.ContentSequence = ContentSequence([image(source, RelationshipTypeValues.SELECTED_FROM)])

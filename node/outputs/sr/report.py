@@ -2,14 +2,14 @@
 
 A film's report has a series of its own, for OHIF 3.13.2 shows at best one film's boxes of a report on several. It says
 nothing of other films, so it stays the same object when another film arrives. It is a TID 1500 report if there is a
-finding to report, else a text (TID 2000). The report on the study is a text; it is written if the study has several
-films, or a film that was not read. All are complete, preliminary and unverified (PS3.3 C.17.2): a machine wrote them
-and no person reviewed them.
+finding to report, else a text (TID 2000). A cardiothoracic ratio has a report of its own (`ratio`). The report on the
+study is a text; it is written if the study has several films, or a film that was not read. All are complete,
+preliminary and unverified (PS3.3 C.17.2): a machine wrote them and no person reviewed them.
 
 Reports are written in up to three forms, each for destinations of its own. A TID 1500 report is Comprehensive SR or
 Comprehensive 3D SR, with the same content tree. A text goes to the destinations of both as the same Comprehensive SR,
 so that no object is stored under two kinds. Basic Text SR (PS3.3 A.35.1) allows no number and no coordinates: there
-every report is a text.
+every report is a text, and a cardiothoracic ratio has none.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from pydicom.sr.coding import Code as Concept
 
 from node.dicom import attributes, identity
 from node.domain import Film, ObjectReference, OutputObject, Report
-from node.outputs import document, impression, wording
+from node.measurement import CardiothoracicRatio
+from node.outputs import document, impression, measured, wording
 from node.outputs.patient import best_described, described_by, read_text
-from node.outputs.sr import findings, text_report
+from node.outputs.sr import findings, ratio, text_report
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, Form
 from node.outputs.sr.items import (
     container,
@@ -45,6 +46,7 @@ from node.outputs.sr.items import (
     source_object,
     text,
 )
+from node.outputs.wording import uncapitalized
 
 REPORT_TITLE = Concept("126000", "DCM", "Imaging Measurement Report")
 PROCEDURE_REPORTED = Concept("121058", "DCM", "Procedure reported")
@@ -52,32 +54,37 @@ CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
 
 
 def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
-    """Write the reports of a study as Comprehensive SR: of each film that was read, then of the study.
+    """Write the reports of a study as Comprehensive SR: of each film that was read, of each ratio, then of the study.
 
     sources: header of each film's object by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
-    return _reports(report, sources, zone, measured=COMPREHENSIVE, texts=COMPREHENSIVE)
+    return _reports(report, sources, zone, film_form=COMPREHENSIVE, texts=COMPREHENSIVE)
 
 
 def write_3d(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
     """Write those with findings as Comprehensive 3D SR and the texts as `write` does; arguments as there."""
-    return _reports(report, sources, zone, measured=COMPREHENSIVE_3D, texts=COMPREHENSIVE)
+    return _reports(report, sources, zone, film_form=COMPREHENSIVE_3D, texts=COMPREHENSIVE)
 
 
 def write_text(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
     """Write all reports as Basic Text SR; arguments as in `write`."""
-    return _reports(report, sources, zone, measured=BASIC_TEXT, texts=BASIC_TEXT)
+    return _reports(report, sources, zone, film_form=BASIC_TEXT, texts=BASIC_TEXT)
 
 
 def _reports(
-    report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, measured: Form, texts: Form
+    report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, film_form: Form, texts: Form
 ) -> list[Dataset]:
-    """Write all reports of a study; measured: the form of reports on a film with a finding; texts: of all others."""
+    """Write all reports of a study; film_form: of reports with numbers, on a film; texts: of all others."""
     wording.check(report)
     written = [
-        _film_report(report, film, sources, zone, form=measured if wording.reported(film) else texts)
+        _film_report(report, film, sources, zone, form=film_form if wording.reported(film) else texts)
         for film in report.read_films
+    ]
+    written += [
+        _ratio_report(report, film, stated, sources, zone, form=film_form)
+        for film in report.read_films
+        if film_form is not BASIC_TEXT and (stated := measured.ratio_of(film)) is not None
     ]
     if _concerns_study(report):
         written.append(_study_report(report, sources, zone, form=texts))
@@ -109,6 +116,36 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     tree = _measurement_report(report, film, source) if is_measured else text_report.of_film(report, film, source)
     replaced = _replaced(report, film.source, kinds=[form.kind] if is_measured else _text_kinds(form))
     _finish(dataset, report, tree, films=[film], replaced=replaced, zone=zone)
+    return dataset
+
+
+def _ratio_report(
+    report: Report,
+    film: Film,
+    stated: CardiothoracicRatio,
+    sources: Mapping[str, Dataset],
+    zone: ZoneInfo,
+    *,
+    form: Form,
+) -> Dataset:
+    """Write the report on a film's cardiothoracic ratio, under the same patient as the film's report."""
+    source, about = sources[film.source], identity.ratio_of(film.source)
+    dataset = document.begin(
+        report,
+        described_by(source, sources.values()),
+        sop_class=form.sop_class,
+        modality="SR",
+        series_number=form.ratio_number,
+        instance_number=1,
+        about=about,
+        form=form.series,
+    )
+    dataset.SeriesDescription += f", {uncapitalized(measured.NAME)}"
+    _describe_document(dataset, report, [source], zone)
+    dataset.CodingSchemeIdentificationSequence = _declared({findings.PRIVATE_SCHEME})
+    first = text(wording.wrapped(*impression.labeled(measured.lines(stated))))
+    tree = _tree(report, film, source, first=first, sections=[ratio.measurements(report, film, stated, source)])
+    _finish(dataset, report, tree, films=[film], replaced=_replaced(report, about, kinds=[form.kind]), zone=zone)
     return dataset
 
 
@@ -155,14 +192,16 @@ def _text_kinds(form: Form) -> list[str]:
 
 
 def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[OutputObject]:
-    """Return the earlier reports that a report replaces; about: its film, or "" for the study's.
+    """Return the earlier reports that a report replaces; about: its film, the film's `ratio_of`, or "" for the
+    study's.
 
     It replaces the one on the same film. Those on no film, or on a film without a report now, are replaced by the
     study's report, or by the only film's if there is none on the study. Of an earlier report in several forms it
     replaces those of some kinds, which its destinations have; or any, if none is of these kinds.
     """
     read = {film.source for film in report.read_films}
-    is_heir = not about or not _concerns_study(report)
+    is_heir = not about or (about in read and not _concerns_study(report))
+    read |= {identity.ratio_of(film.source) for film in report.read_films if measured.ratio_of(film)}
     found = [
         earlier
         for earlier in report.predecessors
@@ -200,7 +239,10 @@ def _describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset
 def _private_schemes(film: Film) -> list[Dataset]:
     """Declare the private coding schemes of findings, sites, states and probabilities (PS3.3 C.12.1.1.1)."""
     codes = {code for finding in film.findings for code in (finding.code, finding.site) if code}
-    schemes = {code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME}
+    return _declared({code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME})
+
+
+def _declared(schemes: Iterable[str]) -> list[Dataset]:
     items = []
     for scheme in sorted(schemes):
         item = Dataset()
@@ -254,7 +296,15 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
 
 
 def _measurement_report(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
-    """Build the content tree of TID 1500: impression and analyzed part, the findings, and the intended use last."""
+    sections = (findings.measurements(report, film, source), findings.evaluations(film, source))
+    first = impression_text(impression.of_film(film))
+    return _tree(report, film, source, first=first, sections=filter(None, sections))
+
+
+def _tree(
+    report: Report, film: Film, source: Dataset, *, first: ContentItem, sections: Iterable[ContainerContentItem]
+) -> ContainerContentItem:
+    """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last."""
     root = container(REPORT_TITLE, template="1500", is_root=True)
     content = root.ContentSequence
     content.extend(language())
@@ -266,12 +316,10 @@ def _measurement_report(report: Report, film: Film, source: Dataset) -> Containe
             relationship_type=RelationshipTypeValues.HAS_CONCEPT_MOD,
         )
     )
-    content.append(impression_text(impression.of_film(film)))
+    content.append(first)
     content.append(inferred_from(text(wording.looked_at(film)), source_object(source)))
     content.append(_library(film, source))
-    content.append(findings.measurements(report, film, source))
-    if evaluations := findings.evaluations(film, source):
-        content.append(evaluations)
+    content.extend(sections)
     content.append(text(wording.intended_use(report)))
     return root
 

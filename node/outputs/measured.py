@@ -1,0 +1,139 @@
+"""A cardiothoracic ratio in words and as JSON, the same in every output.
+
+It leaves the node only if the model's manifest states its error; `report.json` has it in any case. It raises no
+finding, changes no state, and stands in no impression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import cast
+
+from node.domain import Film, Json, JsonObject
+from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
+
+NAME = "Cardiothoracic ratio"
+_JSON_NAME = "cardiothoracic_ratio"
+_PHANTOMS = "phantoms"
+
+OBJECTIONS: Mapping[Incomparable, str] = {
+    Incomparable.VIEW_UNKNOWN: "view not known",
+    Incomparable.VIEW_AP: "AP view, which magnifies the heart",
+    Incomparable.AGE_UNKNOWN: "age not known",
+    Incomparable.CHILD: "patient under 18",
+    Incomparable.UNMEASURED: "error not measured on such films",
+}
+
+
+def ratio_of(film: Film) -> CardiothoracicRatio | None:
+    """Return the ratio that the outputs of a film state: one whose error was measured."""
+    return film.ratio if film.ratio is not None and film.ratio.error is not None else None
+
+
+def value(ratio: CardiothoracicRatio) -> str:
+    """Return the number as people read it: "0.48"."""
+    return f"{ratio.hundredths / 100:.2f}"
+
+
+def comparison(ratio: CardiothoracicRatio) -> str:
+    """Return the band in words, or why there is none: "below 0.50 (PA, adult)", "not comparable: ..."."""
+    if ratio.objection is not None:
+        return f"not comparable: {OBJECTIONS[ratio.objection]}"
+    limits = [f"{limit:.2f}" for limit in BANDS]
+    bands = [
+        f"below {limits[0]}",
+        *(f"from {low} to below {high}" for low, high in pairwise(limits)),
+        f"{limits[-1]} or more",
+    ]
+    return f"{bands[ratio.band or 0]} (PA, adult)"
+
+
+def lines(ratio: CardiothoracicRatio) -> Iterator[str]:
+    """Yield what there is to say of a ratio, the number first."""
+    yield f"{NAME}: {value(ratio)}, {comparison(ratio)}"
+    heart, thorax = (_width(ratio, line) for line in (ratio.heart, ratio.thorax))
+    yield f"Width of the heart {heart}, inner width of the thorax {thorax}, of the network's own boxes of regions."
+    if ratio.error is not None:
+        yield _error(ratio.error)
+    yield "The number raises no finding and changes none."
+
+
+def to_json(film: Film) -> Json:
+    """Return the measurements of a film for report.json."""
+    ratio = film.ratio
+    if ratio is None:
+        return []
+    error = ratio.error
+    return [
+        {
+            "name": _JSON_NAME,
+            "value": ratio.value,
+            "view": ratio.view,
+            "comparable": ratio.objection is None,
+            "objection": ratio.objection,
+            "band": None if ratio.objection else comparison(ratio),
+            "heart": _line_to_json(ratio, ratio.heart),
+            "thorax": _line_to_json(ratio, ratio.thorax),
+            "mm_per_pixel": ratio.mm_per_pixel,
+            "error": None
+            if error is None
+            else {
+                "measured_on": error.measured_on,
+                "films": error.films,
+                "mean_absolute": error.mean_absolute,
+                "lower": error.lower,
+                "upper": error.upper,
+            },
+        }
+    ]
+
+
+def from_json(value: Json) -> CardiothoracicRatio | None:
+    """Return what `to_json` wrote. Raises KeyError, TypeError or ValueError for any other value."""
+    measurements = cast("list[JsonObject]", value)
+    if not measurements:
+        return None
+    [document] = measurements
+    view, objection = document["view"], document["objection"]
+    error = cast("JsonObject | None", document["error"])
+    return CardiothoracicRatio(
+        heart=_line_from_json(document["heart"]),
+        thorax=_line_from_json(document["thorax"]),
+        view=None if view is None else View(str(view)),
+        objection=None if objection is None else Incomparable(str(objection)),
+        mm_per_pixel=cast("float | None", document["mm_per_pixel"]),
+        error=None
+        if error is None
+        else MeasuredError(
+            measured_on=str(error["measured_on"]),
+            films=cast(int, error["films"]),
+            mean_absolute=cast(float, error["mean_absolute"]),
+            lower=cast(float, error["lower"]),
+            upper=cast(float, error["upper"]),
+        ),
+    )
+
+
+def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> str:
+    millimeters = ratio.millimeters(line)
+    return f"{line.length:.0f} pixels" + ("" if millimeters is None else f" ({millimeters:.0f} mm)")
+
+
+def _error(error: MeasuredError) -> str:
+    population = error.measured_on.replace("_", " ")
+    where = f"{error.films} {population}" if error.measured_on == _PHANTOMS else f"{error.films} films of {population}"
+    never = " It was never measured on films of people." if error.measured_on == _PHANTOMS else ""
+    return (
+        f"On {where} the ratio was off by {error.mean_absolute:.3f} in the mean, 95 % limits of agreement "
+        f"{error.lower:+.2f} to {error.upper:+.2f}.{never}"
+    )
+
+
+def _line_to_json(ratio: CardiothoracicRatio, line: MeasuredLine) -> JsonObject:
+    return {"line": [*line.start, *line.end], "pixels": line.length, "mm": ratio.millimeters(line)}
+
+
+def _line_from_json(value: Json) -> MeasuredLine:
+    left, top, right, bottom = cast("list[float]", cast(JsonObject, value)["line"])
+    return MeasuredLine(start=(left, top), end=(right, bottom))

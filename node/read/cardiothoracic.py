@@ -1,0 +1,61 @@
+"""Say what a cardiothoracic ratio may be compared with, and how large its pixels are; pure functions.
+
+The network measures the ratio (`models.reading.cardiothoracic`); the header says what it is worth. Usual limits are for
+adults in a PA view: on an AP film the heart is magnified, and a child's heart is wide. And they are for a model whose
+error was measured on such films. A ratio raises no finding and changes no finding's state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
+
+from node.dicom.film_header import FilmHeader
+from node.measurement import CardiothoracicRatio, Incomparable, View
+from node.read import routing
+
+ADULT_YEARS: Final = 18
+
+_WORDS: Final = {"PA": View.PA, "POSTEROANTERIOR": View.PA, "AP": View.AP, "ANTEROPOSTERIOR": View.AP}
+_CODES: Final = ((codes.SCT.PosteroAnterior, View.PA), (codes.SCT.AnteroPosterior, View.AP))
+
+
+def describe(
+    ratio: CardiothoracicRatio | None, header: FilmHeader, spacing: tuple[float, float] | None
+) -> CardiothoracicRatio | None:
+    """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: as `calibrated_spacing`."""
+    if ratio is None:
+        return None
+    view = view_of(header)
+    return replace(
+        ratio,
+        view=view,
+        objection=_objection(view, header.age_years)
+        or (ratio.objection if ratio.objection is Incomparable.UNMEASURED else None),
+        mm_per_pixel=None if spacing is None else spacing[0 if ratio.heart.is_vertical else 1],
+    )
+
+
+def view_of(header: FilmHeader) -> View | None:
+    """Return the projection that a header names; None if it names none, two, or a patient lying on one side."""
+    words = {
+        word for text in (header.view_position, header.body_part_examined) for word in routing.words_that_count(text)
+    }
+    views = {_WORDS[word] for word in words if word in _WORDS}
+    views |= {
+        view for code in header.view_codes for known, view in _CODES if Code(code.value, code.scheme, "") == known
+    }
+    return views.pop() if len(views) == 1 and not any(map(routing.is_decubitus, words)) else None
+
+
+def _objection(view: View | None, age_years: int | None) -> Incomparable | None:
+    if view is None:
+        return Incomparable.VIEW_UNKNOWN
+    if view is View.AP:
+        return Incomparable.VIEW_AP
+    if age_years is None:
+        return Incomparable.AGE_UNKNOWN
+    return Incomparable.CHILD if age_years < ADULT_YEARS else None
