@@ -16,21 +16,24 @@ from onnx.reference import ReferenceEvaluator
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
-from models.engines.proof import graphs_of, require_graphs
+from models.engines.proof import graphs_of, require_graphs, stages_of
 from models.engines.torch_engine import write_sentences
 
 
 def open_rounded(directory: Path) -> GraphEngine:
     """Open the float16 graphs of a model directory; sentences come from the float32 generator."""
-    require_graphs(directory, "float16")
-    graphs = {stage: ReferenceEvaluator(str(path)) for stage, path in graphs_of(directory, "float16").items()}
+    network = load_generator(directory)
+    stages = stages_of(network.sizes)
+    require_graphs(directory, "float16", stages=stages)
+    paths = graphs_of(directory, "float16", stages=stages)
+    graphs = {stage: ReferenceEvaluator(str(path)) for stage, path in paths.items()}
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         # A masked place is the lowest float16 number; adding its score overflows to minus infinity.
         with np.errstate(over="ignore"):
             return list(graphs[stage].run(None, dict(inputs)))
 
-    generator = load_generator(directory).generator
+    generator = network.generator
     return GraphEngine(
         "rounded-float16",
         run=run,

@@ -5,6 +5,7 @@ The GPU runs the float32 graphs too, because the proof covers these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import onnxruntime
 from models.checkpoint.weights import load_generator
 from models.engines import EngineUnavailable, FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs, RunGraph
-from models.engines.proof import Precision, graphs_of, require_graphs
+from models.engines.proof import Precision, graphs_of, require_graphs, stages_of
 from models.engines.torch_engine import use_threads, write_sentences
 from models.errors import ModelError
 
@@ -37,21 +38,20 @@ def open_onnx_cuda(directory: Path, *, threads: int = 0) -> GraphEngine:
 
 
 def _open(directory: Path, *, threads: int, precision: Precision, cuda: bool) -> GraphEngine:
-    require_graphs(directory, precision)
     network = load_generator(directory)
+    stages = stages_of(network.sizes)
+    require_graphs(directory, precision, stages=stages)
     threads = use_threads(threads, network)
     generator = network.generator
     return GraphEngine(
         "onnx-cuda" if cuda else "onnx",
-        run=_run_graphs(directory, threads=threads, precision=precision, cuda=cuda),
+        run=_run_graphs(graphs_of(directory, precision, stages=stages), threads=threads, cuda=cuda),
         write=partial(write_sentences, partial(generator.write, max_length=generator.sizes.max_length)),
     )
 
 
-def _run_graphs(directory: Path, *, threads: int, precision: Precision, cuda: bool) -> RunGraph:
-    sessions = {
-        stage: _session(path, threads=threads, cuda=cuda) for stage, path in graphs_of(directory, precision).items()
-    }
+def _run_graphs(graphs: Mapping[str, Path], *, threads: int, cuda: bool) -> RunGraph:
+    sessions = {stage: _session(path, threads=threads, cuda=cuda) for stage, path in graphs.items()}
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         outputs: list[FloatArray] = sessions[stage].run(None, inputs)

@@ -1,8 +1,8 @@
 """Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU; both use PyTorch's memory and one stream.
 
-Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. Prompts are encoded by PyTorch
-on the CPU, in float32: once for a prompt set. The whole generator is float16, so its ids may differ from those of the
-float32 generator (`static_decoding`).
+Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. PyTorch encodes prompts on the
+CPU, in float32, once for a prompt set, and runs the view head there, which is small. The whole generator is float16, so
+its ids may differ from those of the float32 generator (`static_decoding`).
 """
 
 from __future__ import annotations
@@ -49,12 +49,10 @@ def open_tensorrt(directory: Path, *, engines: Path, threads: int = 0, gpu: Gpu 
         for stage in FLOAT16_STAGES
     }
     generator = load_generator(directory).generator.half().to(gpu.device)
-    prompts, run = TorchEngine(directory, threads=threads), in_parts(lambda stage, inputs: graphs[stage].run(inputs))
+    on_cpu, run = TorchEngine(directory, threads=threads), in_parts(lambda stage, inputs: graphs[stage].run(inputs))
     return GraphEngine(
         "tensorrt",
-        run=lambda stage, inputs: (
-            run(stage, inputs) if stage in graphs else [prompts.encode_prompts(inputs["tokens"].astype(np.int64))]
-        ),
+        run=lambda stage, inputs: run(stage, inputs) if stage in graphs else on_cpu.run_stage(stage, inputs),
         write=partial(_write, generator, gpu),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
 
@@ -19,7 +19,7 @@ _SMALL = 50_000_000
 
 
 class TorchEngine:
-    """All five functions in PyTorch, float32. One call at a time, because each uses all threads."""
+    """All functions in PyTorch, float32. One call at a time, because each uses all threads."""
 
     def __init__(self, directory: Path, *, threads: int = 0) -> None:
         """Load a model directory without checks; `engines.open_engine` verifies the hashes first."""
@@ -52,10 +52,18 @@ class TorchEngine:
         film = (patches.features, patches.positions, patches.cls)
         return self._run(self._network.describe, *film, boxes, prompts, prompted)[0]
 
+    def view(self, patches: Patches) -> FloatArray:
+        """See `Engine`."""
+        return self._run(self._network.view, patches.features)[0]
+
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
         with self._lock:
             return write_sentences(self._network.write, features)
+
+    def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
+        """Run a stage as its exported graph does: inputs by name, in the order of the stage's parameters."""
+        return self._run(getattr(self._network, stage), *inputs.values())
 
     def _run(self, function: Callable[..., Tensor | tuple[Tensor, ...]], *arrays: np.ndarray) -> tuple[FloatArray, ...]:
         with self._lock, torch.inference_mode():

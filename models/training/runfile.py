@@ -143,6 +143,8 @@ class Run:
             raise ValueError(f"stages: batch of {wrong[0]} must be a multiple of machine.processes")
         if not self.stages or len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("stages must not be empty, and each must have its own name")
+        if self.network.views is not None:
+            raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
         if self.start and self.data.words != "full":
             raise ValueError('start needs data.words = "full"')
 

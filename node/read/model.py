@@ -19,12 +19,14 @@ from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
+from node.read.views import PictureView
 
 if TYPE_CHECKING:
     from models.manifest import Manifest
     from models.reading.answers import Answer, FilmReading, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
+    from models.views import ViewReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class Reading:
     """What the network says about one film; regions: the best box of each region prompt, by its key.
 
     ratio: without what the film's header says about it; its objection is what the model says
+    view: None if the model has no view head
     """
 
     sentences: tuple[GroundedSentence, ...]
@@ -51,6 +54,7 @@ class Reading:
     withheld: tuple[WithheldSentence, ...] = ()
     regions: Mapping[str, Box] = field(default_factory=dict)
     ratio: CardiothoracicRatio | None = None
+    view: PictureView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,9 +250,8 @@ class _NetworkReader:
         return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        said = self._network.report(
-            self._network.look(image.gray), _to_network(prompts), side_of=_side_of if image.sides_known else None
-        )
+        look, side_of = self._network.look(image.gray), _side_of if image.sides_known else None
+        said, view = self._network.report(look, _to_network(prompts), side_of=side_of), self._network.view(look)
         return Reading(
             sentences=tuple(
                 GroundedSentence(
@@ -283,6 +286,7 @@ class _NetworkReader:
                 for key, (x, y, width, height) in said.regions.items()
             },
             ratio=self._ratio(said, image.framing),
+            view=None if view is None else _seen(view),
         )
 
     def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:
@@ -334,6 +338,15 @@ class _NetworkReader:
 
 def _ages(manifest: Manifest) -> AgeRange | None:
     return None if manifest.ages is None else AgeRange(least=manifest.ages.least, most=manifest.ages.most)
+
+
+def _seen(view: ViewReading) -> PictureView:
+    return PictureView(
+        probabilities={name: view.probability(name) for name in view.names},
+        certain=view.certain,
+        mirrored=view.mirrored,
+        rotated=view.rotated,
+    )
 
 
 def _side_of(x: float, width: float) -> Literal["left", "right"] | None:

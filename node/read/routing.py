@@ -253,11 +253,11 @@ def _part(header: FilmHeader) -> _Part:
 
 
 def _slanted(header: FilmHeader) -> Objection | None:
-    keyword = _says_slanted(header)
+    keyword = says_slanted(header)
     return None if keyword is None else Objection(Reason.LATERAL, keyword)
 
 
-def _says_slanted(header: FilmHeader) -> str | None:
+def says_slanted(header: FilmHeader) -> str | None:
     """Return the keyword of the attribute that says that a film is lateral or oblique; None if no attribute does."""
     views = _words(header.view_position)
     if _any(_SLANTED_TERMS, views) or _speaks_of_slant(views):
@@ -280,12 +280,16 @@ def _says_slanted(header: FilmHeader) -> str | None:
 
 
 def _is_named(header: FilmHeader) -> bool:
-    """Return whether the header names both a frontal view and the chest."""
+    """Return whether the header names both a frontal view, of a patient who does not lie on one side, and the chest."""
     part = _words(header.body_part_examined)
     has_part = _names_chest(part) or _any_code(header.anatomic_region_codes, _CHEST_CODES)
-    views = _words(header.view_position) | part
-    is_frontal = bool(views & _FRONTAL_WORDS) or _any_code(header.view_codes, _FRONTAL_CODES)
-    return has_part and is_frontal and not _any(_DECUBITUS, views)
+    return has_part and names_frontal(header) and not _any(_DECUBITUS, _words(header.view_position) | part)
+
+
+def names_frontal(header: FilmHeader) -> bool:
+    """Return whether the header names a frontal view; a decubitus view is one."""
+    views = _words(header.view_position) | _words(header.body_part_examined)
+    return bool(views & _FRONTAL_WORDS) or _any(_DECUBITUS, views) or _any_code(header.view_codes, _FRONTAL_CODES)
 
 
 def _speaks_of_slant(words: frozenset[str]) -> bool:
