@@ -26,7 +26,7 @@ from node.net.http_limits import CLOSE_REASONS
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
-WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown")
+WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown", "wrong_zone")
 """Reasons why a generated sentence does not leave (`models.reading.checking`)."""
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
 DAMAGES: Final = ("film", "output", "database")

@@ -70,6 +70,28 @@ def test_a_sentence_must_say_what_was_decided(index: int, text: str, fault: str 
     assert decided().fault(index, text) == fault
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "fault"),
+    [
+        ("pleural_effusion", "There is a pleural effusion at the right base.", None),
+        ("pleural_effusion", "There is a right pleural effusion.", None),
+        ("pleural_effusion", "There is a pleural effusion in the right upper zone.", "wrong_zone"),
+        ("pleural_effusion", "There is a pleural effusion in the right mid zone.", None),  # which no region stands for
+        ("support_devices", "A right catheter ends in the upper chest.", None),
+    ],
+)
+def test_a_sentence_names_no_zone_without_a_box(key: str, text: str, fault: str | None) -> None:
+    upper = ReaderPrompt(key="right_upper_lung_zone", kind="region", phrases=("Right upper lung zone",))
+    base = decided()
+    film = replace(
+        base,
+        prompts=(replace(EFFUSION, key=key), *PROMPTS[1:], upper),
+        boxes=[*base.boxes, np.array([[0.25, 0.25, 0.2, 0.2]], dtype=np.float32)],
+    )
+
+    assert film.fault(0, text) == fault
+
+
 def test_a_region_without_a_box_may_be_called_normal() -> None:
     assert decided(boxes=ELSEWHERE).fault(3, "The right lower lung zone is normal.") is None
 
@@ -205,7 +227,8 @@ def test_other_words_are_answered_as_decided(state: State | None, measured: bool
 
 
 def test_every_reason_is_counted_from_zero() -> None:
-    reasons = {fault.value for fault in Fault} | {checking.CONTRADICTS, checking.NOT_MEASURED, checking.SIDE_UNKNOWN}
+    own = {checking.CONTRADICTS, checking.NOT_MEASURED, checking.SIDE_UNKNOWN, checking.WRONG_ZONE}
+    reasons = {fault.value for fault in Fault} | own
 
     assert set(WITHHELD) == reasons
 

@@ -12,6 +12,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.domain import OutputObject, Report
+from node.outputs import document
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.outputs.writers import output_of
@@ -119,3 +120,31 @@ def test_whatever_is_said_differently_has_another_uid() -> None:
     }
 
     assert len(uids) == 7
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ({"SeriesNumber": 3, "InstanceNumber": 1}, "Label, series 3 image 1"),
+        ({"SeriesNumber": 3}, "Label"),
+        ({"SeriesNumber": 3, "InstanceNumber": "-1"}, "Label"),
+        ({}, "Label"),
+    ],
+)
+def test_a_series_description_names_the_film(numbers: dict[str, object], expected: str) -> None:
+    film = Dataset()
+    for keyword, number in numbers.items():
+        setattr(film, keyword, number)
+
+    assert document.series_description("Label", film) == expected
+
+
+def test_a_series_description_never_exceeds_its_length() -> None:
+    film = Dataset()
+    film.SeriesNumber, film.InstanceNumber = 2**31 - 1, 2**31 - 1
+    label = document.SERIES_DESCRIPTION
+
+    assert document.series_description(label, film) == label
+    film.SeriesNumber, film.InstanceNumber = 999, 999
+    assert document.series_description(label, film) == f"{label}, series 999 image 999"
+    assert len(f"{label}, series 999 image 999") == 64

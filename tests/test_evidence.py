@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from node.domain import Box, Code, Evidence, Finding, FindingState, ScoredBox, Side
 from node.outputs import report_json
 from node.prompt_set import Prompt, PromptKind, PromptSet
-from node.read import findings
+from node.read import findings, prompts
 from node.read.evidence import covered, locate
 from node.read.framing import Framing
 from node.read.model import PathologyAnswer, Reading
@@ -192,3 +192,33 @@ def test_a_film_that_was_stored_without_evidence_is_read_back() -> None:
             del box["evidence"]
 
     assert report_json.film_from_json(stored).findings[0].evidence is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "zone"),
+    [
+        ("consolidation", "right_lower_lung_zone"),
+        ("pleural_effusion", "right_lower_lung_zone"),
+        ("cardiomegaly", "cardiac_silhouette"),
+        ("enlarged_cardiomediastinum", "mediastinum"),
+        ("support_devices", "mediastinum"),
+    ],
+)
+def test_a_finding_lies_in_a_part_of_its_own_site(prompt: str, zone: str) -> None:
+    box = Box(left=20, top=40, right=60, bottom=80)
+    near = {"right_lower_lung_zone": LOWER, "cardiac_silhouette": ABDOMEN, "mediastinum": box, "abdomen": ABDOMEN}
+    answer = PathologyAnswer(
+        prompt=prompt, probability=0.7, state=FindingState.PRESENT, boxes=(ScoredBox(box=box, score=1),), sentence=None
+    )
+
+    [finding] = findings.find(
+        Reading(sentences=(), pathologies=(answer,), regions=near),
+        prompts.load("chexpert14"),
+        source="1.2.3",
+        framing=Framing(columns=100, rows=100, square=Box(left=0, top=0, right=100, bottom=100)),
+        model=samples.MODEL,
+        sides_known=False,
+    )
+
+    assert finding.evidence is not None
+    assert finding.evidence.zone == zone

@@ -50,6 +50,7 @@ def found(of: Prompt, *boxes: Box, sides_known: bool = True, state: FindingState
         ((RIGHT, LEFT), Side.BILATERAL),
         ((WIDE,), None),
         ((RIGHT, WIDE), None),
+        ((RIGHT, WIDE, LEFT), Side.BILATERAL),
         ((), None),
     ],
 )

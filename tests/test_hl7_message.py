@@ -96,7 +96,7 @@ def test_the_impression_comes_first_and_all_is_preliminary() -> None:
     all_of_them = list(whole.named("OBX"))
 
     assert all_of_them[0].components(3) == ("19005-8", "Impressions", "LN")
-    assert all_of_them[0].text(5) == f"{identity.RESEARCH_LABEL}: Film 1 of 2: Right pleural effusion, 83 %"
+    assert all_of_them[0].text(5) == f"{identity.RESEARCH_LABEL}: Film 1 of 2: Right pleural effusion, lower zone, 83 %"
     said = " ".join(line.strip() for line in lines(whole, "19005-8"))
     assert said.endswith(
         " ".join(map(str.strip, impression.of_report(samples.report(samples.several(), samples.unread(2)))))

@@ -144,13 +144,6 @@ def test_every_zone_is_a_region_of_the_set() -> None:
         assert {f"{side}_{zone}" for side in ("right", "left") for zone in zones} <= regions
 
 
-def test_boxes_on_both_sides_are_told() -> None:
-    right, left = (replace(finding().boxes[0], side=side) for side in (Side.RIGHT, Side.LEFT))
-    both = replace(finding(side=None), boxes=(right, left))
-
-    assert impression.of_film(film(findings=(both,)))[0] == "Pleural effusion on both sides, 83 %"
-
-
 def test_a_film_without_findings_is_not_called_normal() -> None:
     lines = impression.of_film(film(findings=(absent(), absent(EDEMA))))
 
@@ -182,8 +175,8 @@ def test_the_most_urgent_film_comes_first_and_unread_films_last() -> None:
 def test_at_most_six_lines_name_every_reported_finding(
     drawn: list[tuple[Code, FindingState, float]],
 ) -> None:
-    drawn_findings = (finding(code, state=state, probability=probability) for code, state, probability in drawn)
-    findings = tuple(replace(one, evidence=None) for one in drawn_findings)
+    made = (finding(code, state=state, probability=probability) for code, state, probability in drawn)
+    findings = tuple(replace(unlocated, evidence=None) for unlocated in made)
 
     lines = impression.of_film(film(findings=findings))
 

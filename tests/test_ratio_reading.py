@@ -37,11 +37,7 @@ class RatioReader(ScriptedReader):
     """Measures the same ratio on every film."""
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        heart, thorax = (
-            image.framing.line_to_image(left=0.5 - half, right=0.5 + half, height=0.6) for half in (0.18, 0.4)
-        )
-        ratio = CardiothoracicRatio(heart=heart, thorax=thorax, error=samples.RATIO_ERROR)
-        return replace(super().read(image, prompts), ratio=ratio)
+        return replace(super().read(image, prompts), ratio=samples.ratio_on(image.framing))
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +144,11 @@ def outputs(folder: Path, *, has_ratio: bool) -> list[str]:
 
 
 def test_a_round_writes_the_ratio_unless_the_settings_say_no(tmp_path: Path) -> None:
-    label = "AI RESEARCH - NOT FOR DIAGNOSIS: ChEX Node"
+    label, film = "AI RESEARCH - NOT FOR DIAGNOSIS", "series 1 image 1"
+    report, ratio = f"{label}: ChEX Node, {film}", f"{label}: CTR, {film}"
 
-    assert outputs(tmp_path / "with", has_ratio=True) == [label, f"{label}, cardiothoracic ratio"]
-    assert outputs(tmp_path / "without", has_ratio=False) == [label]
+    assert outputs(tmp_path / "with", has_ratio=True) == [ratio, report]
+    assert outputs(tmp_path / "without", has_ratio=False) == [report]
 
 
 def test_a_folder_has_the_ratio_under_the_films_name(tmp_path: Path) -> None:

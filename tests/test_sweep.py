@@ -100,6 +100,16 @@ def test_both_readers_find_what_is_planted(text: str, prompt: str, state: Findin
     assert by_second
 
 
+def test_a_zone_without_a_box_is_found() -> None:
+    elsewhere = {**BASE, "right_upper_lung_zone": Box(left=150, top=100, right=700, bottom=500)}
+
+    def found(text: str) -> list[str]:
+        return contradictions_of(said(text), elsewhere)
+
+    assert found("There is a pleural effusion in the right lower lung zone.") == []
+    assert len(found("There is a pleural effusion in the right upper lung zone.")) == 1
+
+
 def test_the_patterns_know_every_finding() -> None:
     asked = prompts.load("chexpert14").prompts
 

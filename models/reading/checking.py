@@ -15,7 +15,8 @@ from typing import Final, Literal
 import numpy as np
 
 from language.check import Claim, Fault, assertions, called_normal, contradictions, faults
-from language.labels import NO_FINDING, RuleLabeler
+from language.labels import DEVICES, NO_FINDING, RuleLabeler
+from language.normal import names_in
 from language.sentences import by_rule
 from language.statements import sides_in
 from models import boxes as unit_boxes
@@ -31,6 +32,7 @@ NOT_MEASURED: Final = "not_measured"
 says "Normal" or "Abnormal" of the film."""
 CONTRADICTS: Final = "contradicts"
 SIDE_UNKNOWN: Final = "side_unknown"
+WRONG_ZONE: Final = "wrong_zone"
 
 _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
@@ -65,14 +67,13 @@ class Decided:
         prompt = self.prompts[index]
         if prompt.kind == "no_finding" or not self._may_be_said(index):
             return NOT_MEASURED
-        found = [fault.value for fault in faults(text, self._claim(index))]
-        if not found and contradictions(text, {self.prompts[i].key: state for i, state in self.states.items()}):
-            found = [CONTRADICTS]
-        if not found and (fault := self._fault_of_boxes(index, text)):
+        if found := faults(text, self._claim(index)):
+            return found[0].value
+        if contradictions(text, {self.prompts[place].key: state for place, state in self.states.items()}):
+            return CONTRADICTS
+        if fault := self._fault_of_boxes(index, text):
             return fault.value
-        if not found and prompt.kind == "pathology" and self.side(index) is None:
-            return self._fault_of_side(index, text)
-        return found[0] if found else None
+        return self._fault_of_side(index, text) or (WRONG_ZONE if self._names_other_zone(index, text.lower()) else None)
 
     def denies(self, index: int, text: str) -> bool:
         """Say whether a sentence denies a finding that is reported."""
@@ -101,12 +102,31 @@ class Decided:
     def _fault_of_side(self, index: int, text: str) -> str | None:
         """Compare the sides that a sentence names with the centers of boxes that lie across the middle of the film."""
         named = sides_in(text.lower())
-        if not named:
+        if not named or self.prompts[index].kind != "pathology" or self.side(index) is not None:
             return None
         if self.side_of is None:
             return SIDE_UNKNOWN
         centers = {self.side_of(float(x), 0.0) for x, _, _, _ in self.boxes[index]}
         return None if named <= centers else Fault.WRONG_SIDE.value
+
+    def _names_other_zone(self, index: int, text: str) -> bool:
+        """Say whether a sentence on a reported finding names a zone of the lung in which none of its boxes lies.
+
+        The tip of a device has no box of its own, so its zone is not compared.
+        """
+        if not self.is_reported(index) or self.prompts[index].key == DEVICES:
+            return False
+        sides = sides_in(text)
+        for zone in names_in(text, "zones"):
+            phrases = {
+                place: prompt.phrases[0].lower()
+                for place, prompt in enumerate(self.prompts)
+                if prompt.key.endswith("_zone") and zone in names_in(prompt.phrases[0].lower(), "zones")
+            }
+            asked = [place for place, phrase in phrases.items() if not sides or sides & sides_in(phrase)]
+            if asked and not any(self._lies_in(index, place) for place in asked):
+                return True
+        return False
 
     def _fault_of_boxes(self, index: int, text: str) -> Fault | None:
         """Compare what a sentence says beside its claim with the boxes of the findings that it names."""

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterable
 from io import BytesIO
 from itertools import product
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from pydicom import dcmwrite
@@ -20,10 +21,13 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.tag import Tag
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
-from node.dicom import encoding, identity
+from node.dicom import attributes, encoding, identity
 from node.dicom.film_header import only_evidence
 from node.domain import Report, derive_uid
 from node.outputs.patient import copy_patient, short_text
+
+SERIES_DESCRIPTION: Final = f"{identity.RESEARCH_LABEL}: {identity.PROGRAM}"
+_LONGEST_DESCRIPTION: Final = 64
 
 # Attributes that may differ between repetitions of one reading without making another object.
 _OF_THE_ROUND = frozenset(
@@ -67,7 +71,7 @@ def begin(
         study_uid=report.study_uid, modality=modality, device=device, about=about, form=form
     )
     dataset.SeriesNumber = series_number
-    dataset.SeriesDescription = f"{identity.RESEARCH_LABEL}: {identity.PROGRAM}"
+    dataset.SeriesDescription = SERIES_DESCRIPTION
     dataset.InstanceNumber = instance_number
     _describe_equipment(dataset, report)
     contribution = Dataset()
@@ -77,6 +81,16 @@ def begin(
     _describe_equipment(contribution, report)
     dataset.ContributingEquipmentSequence = [contribution]
     return dataset
+
+
+def series_description(of: str, film: Dataset) -> str:
+    """Return the description of a series about one film, which it names by the numbers that viewers show of it.
+
+    The description is left without them if the film has none, or would exceed 64 characters (LO, PS3.5 6.2).
+    """
+    series, image = (attributes.text(film, keyword) for keyword in ("SeriesNumber", "InstanceNumber"))
+    named = f"{of}, series {series} image {image}"
+    return named if series.isdecimal() and image.isdecimal() and len(named) <= _LONGEST_DESCRIPTION else of
 
 
 def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: ZoneInfo) -> None:

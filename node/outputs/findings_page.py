@@ -96,7 +96,7 @@ def _heading(text: str) -> Iterator[_Paragraph]:
 
 def _place(finding: Finding) -> str:
     """Return a finding with side, percent and zone."""
-    name = wording.sided(wording.name_of(finding), wording.side_of(finding))
+    name = wording.sided(wording.name_of(finding), finding.side)
     boxes = f", {len(finding.boxes)} boxes" if len(finding.boxes) > 1 else ""
     evidence = finding.evidence
     if evidence is None or evidence.zone is None:

@@ -128,13 +128,13 @@ def _to_review(film: Film) -> Iterator[str]:
 
 def _phrase(finding: Finding) -> str:
     """Return a finding in words: "Right pleural effusion, lower zone, 91 %"."""
-    name = wording.sided(wording.name_of(finding), wording.side_of(finding))
+    name = wording.sided(wording.name_of(finding), finding.side)
     return ", ".join(filter(None, (name, _zone(finding), wording.percent(finding.probability))))
 
 
 def _zone(finding: Finding) -> str | None:
     """Return the zone of a finding on one side; None if the finding has none, or its evidence is of the other side."""
-    site, side, evidence = finding.site, wording.side_of(finding), finding.evidence
+    site, side, evidence = finding.site, finding.side, finding.evidence
     if evidence is None or evidence.zone is None or site is None or finding.code.value in _DIFFUSE:
         return None
     return ZONES.get(site.value, {}).get(evidence.zone.removeprefix(f"{side}_")) if side else None

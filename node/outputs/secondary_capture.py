@@ -70,6 +70,7 @@ def _begin(report: Report, header: Dataset, patient: Dataset, number: int) -> Da
         instance_number=number,
         about=str(header.SOPInstanceUID),
     )
+    dataset.SeriesDescription = document.series_description(document.SERIES_DESCRIPTION, header)
     dataset.ConversionType = "WSD"
     dataset.ImageType = ["DERIVED", "SECONDARY"]
     dataset.PatientOrientation = ""

@@ -122,11 +122,6 @@ def named_boxes(finding: Finding) -> Iterator[tuple[str, FindingBox]]:
         yield (f"{name} {number}/{count}" if count > 1 else name), box
 
 
-def side_of(finding: Finding) -> Side | None:
-    """Return the side of a finding: its own, or both if it has boxes on both sides."""
-    return finding.side or (Side.BILATERAL if {box.side for box in finding.boxes} >= {Side.LEFT, Side.RIGHT} else None)
-
-
 def sided(name: str, side: Side | None) -> str:
     """Put a side to the name of a finding: "Right pleural effusion", "Opacity on both sides"."""
     if side is None:
@@ -159,7 +154,7 @@ def whole_percent(probability: float) -> int:
 def label(finding: Finding, box: FindingBox) -> str:
     """Return the label of a drawn box, with its own side."""
     mark = f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
-    return f"{sided(name_of(finding), box.side or finding.side)} {percent(finding.probability)}{mark}"
+    return f"{sided(name_of(finding), box.side)} {percent(finding.probability)}{mark}"
 
 
 def analyzed(film: Film) -> Box:

@@ -9,8 +9,9 @@ site on a film that states its sides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from node.domain import (
     Box,
@@ -28,6 +29,17 @@ from node.read.decoding import side_of
 from node.read.evidence import locate
 from node.read.framing import Framing
 from node.read.model import PathologyAnswer, Reading
+
+_OPPOSITE: Final[Mapping[Side | None, Side]] = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}
+
+_PLEURAL_ZONES: Final = ("281392002", "281393007", "281394001", "86598002")  # upper, middle, lower zone of lung, apex
+PARTS: Final[Mapping[str, Collection[str]]] = {
+    "39607008": (*_PLEURAL_ZONES, "46750007"),  # lung: its zones, apex and hilum
+    "3120008": _PLEURAL_ZONES,  # pleura: the zones of lung that it covers
+    "80891009": ("80891009",),  # heart
+    "72410000": ("72410000", "80891009", "46750007"),  # mediastinum: with heart and hilum
+}
+"""The sites of regions in which a finding of a site may lie, by SNOMED CT code. A site that is not here: in any."""
 
 
 def find(
@@ -87,27 +99,31 @@ def _finding(
 
 
 def _located(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet, *, sides_known: bool) -> Finding:
-    """Locate a finding, and each of its boxes, among the regions that are not on the other side of the patient."""
+    """Locate a finding, and each of its boxes, among the parts of its site that are not on the patient's other side."""
+    parts = PARTS.get(finding.site.value) if finding.site else None
+
+    def may_hold(region: Prompt, side: Side | None) -> bool:
+        is_part = parts is None or (region.site is not None and region.site.value in parts)
+        return is_part and (side not in _OPPOSITE or region.side is not _OPPOSITE[side])
 
     def evidence(boxes: Iterable[FindingBox], side: Side | None) -> Evidence:
-        opposite = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}.get(side) if side else None
-        allowed = {key: box for key, box in regions.items() if opposite is None or prompts[key].side is not opposite}
+        allowed = {key: box for key, box in regions.items() if may_hold(prompts[key], side)}
         found = locate([box.box for box in boxes], allowed)
         if found.zone is None:
             return found
         region = prompts[found.zone]
         return replace(found, site=region.site, side=region.side if sides_known else None)
 
-    boxes = tuple(replace(box, evidence=evidence([box], box.side or finding.side)) for box in finding.boxes)
+    boxes = tuple(replace(box, evidence=evidence([box], box.side)) for box in finding.boxes)
     return replace(finding, boxes=boxes, evidence=evidence(finding.boxes, finding.side))
 
 
 def together(sides: list[Side | None]) -> Side | None:
-    """Return the side of a finding from the sides of its boxes: their common side, or both; else None."""
-    known = {side for side in sides if side is not None}
-    if not sides or None in sides:
-        return None
-    return known.pop() if len(known) == 1 else Side.BILATERAL
+    """Return the side of a finding from the sides of its boxes: both if there is a box on each, or the side of all."""
+    known = set(sides)
+    if known >= {Side.RIGHT, Side.LEFT}:
+        return Side.BILATERAL
+    return known.pop() if len(known) == 1 else None
 
 
 def _tracking_uid(source: str, key: str, box: Box, model: ModelIdentity) -> str:

@@ -33,10 +33,14 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """One film of a study and the answer to it; prompts that it does not name are absent."""
+    """One film of a study and the answer to it; prompts that it does not name are absent.
+
+    ratio: whether a cardiothoracic ratio was measured on it
+    """
 
     film: Dataset
     answers: tuple[Shown, ...] = ()
+    ratio: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +20,8 @@ from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import PathologyAnswer, Reading
-from tests import films
-from tests.conformance.cases import Case, Shown
+from tests import films, samples
+from tests.conformance.cases import Case, Exposure
 from tests.fakes import ScriptedReader
 from tests.samples import BERLIN
 
@@ -91,10 +91,11 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
 class CaseReader(ScriptedReader):
     """Says of a film what its case says: one sentence for each answer, nothing of other prompts."""
 
-    def __init__(self, answers: Sequence[Shown]) -> None:
+    def __init__(self, exposure: Exposure) -> None:
         super().__init__()
         self.identity = MODEL
-        self._answers = {answer.prompt: answer for answer in answers}
+        self._answers = {answer.prompt: answer for answer in exposure.answers}
+        self._has_ratio = exposure.ratio
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         sentences: list[GroundedSentence] = []
@@ -123,7 +124,11 @@ class CaseReader(ScriptedReader):
             sentences.append(
                 GroundedSentence(text=f"{prompt.phrases[0]} is seen here.", prompt=prompt.key, score=0.7, boxes=boxes)
             )
-        return Reading(sentences=tuple(sentences), pathologies=tuple(pathologies))
+        return Reading(
+            sentences=tuple(sentences),
+            pathologies=tuple(pathologies),
+            ratio=samples.ratio_on(image.framing) if self._has_ratio else None,
+        )
 
 
 def write(case: Case, folder: Path) -> Study:
@@ -134,7 +139,7 @@ def write(case: Case, folder: Path) -> Study:
         path = folder / f"{case.name}-{number}.dcm"
         path.write_bytes(films.file_bytes(exposure.film))
         paths.append(path)
-        answered.append(answer_film(path, CaseReader(exposure.answers), prompts))
+        answered.append(answer_film(path, CaseReader(exposure), prompts))
     report = make_report(
         str(case.exposures[0].film.StudyInstanceUID),
         [answer.film for answer in answered if answer.film is not None],

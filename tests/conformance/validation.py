@@ -17,7 +17,7 @@ from pydicom.dataset import Dataset
 
 from models.progress import ProgressReport
 from node.domain import Code, Film, FindingState
-from node.outputs import document, wording
+from node.outputs import document, measured, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr.findings import SIDES, STATES
 from node.read import prompts
@@ -95,7 +95,8 @@ def drawn(number: int) -> Case:
         share = chance.choice((0.0, 0.2, 0.5, 1.0))
         answers = tuple(_answer(key, chance) for key in keys if chance.random() < share)
         film = films.at_depth(16, signed=True) if chance.random() < 0.2 else films.thumbnail()
-        exposures.append(Exposure(film=films.changed(film, header), answers=answers))
+        has_ratio = chance.random() < 0.5
+        exposures.append(Exposure(film=films.changed(film, header), answers=answers, ratio=has_ratio))
     return with_identity(Case(name=f"drawn-{number}", about="a drawn study", exposures=tuple(exposures)))
 
 
@@ -157,6 +158,7 @@ def read_back(study: Study, kind: str, done: Validation) -> list[str]:
     """Read the reports with highdicom; compare findings, states, boxes, sides and numbers with the report."""
     wrong = []
     groups: dict[str, list[PlanarROIMeasurementsAndQualitativeEvaluations]] = defaultdict(list)
+    ratios: list[float] = []
     for dataset in study.objects[kind]:
         if dataset.ContentTemplateSequence[0].TemplateIdentifier != "1500":
             continue
@@ -164,8 +166,12 @@ def read_back(study: Study, kind: str, done: Validation) -> list[str]:
         assert isinstance(content, MeasurementReport)
         done.reports_read_back += 1
         groups[document.film_of(dataset)] += content.get_planar_roi_measurement_groups()
+        ratios += [float(group.get_measurements()[0].value) for group in content.get_image_measurement_groups()]
     if kind == "text" and not groups:
         return []
+    numbers = [measured.value(ratio) for film in study.report.read_films if (ratio := measured.ratio_of(film))]
+    if sorted(ratios) != (stated := sorted(map(float, numbers))):
+        wrong.append(f"{study.case.name} {kind} highdicom: reads the ratios {ratios}, not {stated}")
     for film in study.report.read_films:
         expected = set(_expected(film))
         done.boxes_read_back += len(expected)
@@ -207,7 +213,7 @@ def _expected(film: Film) -> Iterable[tuple[object, ...]]:
         if finding.state is FindingState.ABSENT:
             continue
         for box in finding.boxes:
-            side = (box.side or finding.side) if finding.site else None
+            side = box.side if finding.site else None
             yield (
                 box.tracking_uid,
                 finding.code.value,

@@ -19,6 +19,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.domain import Box, Evidence, Film, Finding, FindingBox, FindingState, OutputObject, Report, Side, derive_uid
+from node.measurement import Incomparable, MeasuredLine
 from node.outputs import writers
 from node.outputs.document import save_bytes
 from node.outputs.source import Source
@@ -49,10 +50,17 @@ class Study:
 
 @cache
 def study() -> Study:
-    """Return a study with a film for each state of all findings, one with two states, and one that was not read."""
+    """Return a study with a film for each state of all findings, one with two states, and one that was not read.
+
+    Two films have a cardiothoracic ratio, one in millimeters and with a band.
+    """
     whole = {state: tuple(_findings(number, state)) for number, state in enumerate(FindingState, 1)}
     two = (*whole[FindingState.PRESENT][:1], *whole[FindingState.ABSENT][1:])
     films = [samples.film(number, findings=findings) for number, findings in enumerate((*whole.values(), two), 1)]
+    films[:2] = [
+        replace(films[0], ratio=samples.ratio(mm_per_pixel=0.14)),
+        replace(films[1], ratio=samples.ratio(objection=Incomparable.VIEW_AP)),
+    ]
     films.append(samples.unread(len(films) + 1))
     report = replace(samples.report(*films), predecessors=tuple(_predecessor(film.source) for film in films))
     return Study(report=report, sources={film.source: _header(number) for number, film in enumerate(films, 1)})
@@ -73,8 +81,14 @@ def from_other_films() -> Study:
 
 
 def with_other_findings() -> Study:
-    """Return the same study with other probabilities and boxes."""
-    return _changed(lambda film: replace(film, findings=tuple(map(_moved, film.findings))))
+    """Return the same study with other probabilities, boxes and ratios."""
+    return _changed(
+        lambda film: replace(
+            film,
+            findings=tuple(map(_moved, film.findings)),
+            ratio=film.ratio and replace(film.ratio, heart=MeasuredLine(start=(600, 1100), end=(1400, 1100))),
+        )
+    )
 
 
 def by_another_program() -> Study:
@@ -138,7 +152,7 @@ def _header(number: int) -> Dataset:
         "1.8",
         "80",
     )
-    header.StudyDescription, header.InstanceNumber = "Chest", number
+    header.StudyDescription, header.SeriesNumber, header.InstanceNumber = "Chest", 1, number
     request = Dataset()
     request.RequestedProcedureID, request.AccessionNumber = "P-1", "A-17"
     header.RequestAttributesSequence = [request]

@@ -31,6 +31,7 @@ NAMES: Final[Mapping[str, str]] = {
 
 _DENIAL: Final = re.compile(r"\b(no|not|without|absent|absence|never|neither|nor|free|excluded|resolved)\b")
 _NORMAL: Final = re.compile(r"\b(normal|clear|unremarkable|intact|well expanded|well aerated)\b")
+_ZONE: Final = re.compile(r"\b(right|left) (upper|mid|middle|lower) (?:lung )?zone")
 _CLAUSE: Final = re.compile(r"[.;:]|\bbut\b|\bhowever\b|\bwhile\b|, (?=there (?:is|are)\b)")
 _SIDES: Final = {"left": re.compile(r"\bleft\b"), "right": re.compile(r"\bright\b")}
 _BOTH: Final = re.compile(r"\b(bilateral|both|bibasilar)\b")
@@ -56,6 +57,7 @@ def contradictions_of(film: Film, regions: Mapping[str, Box]) -> list[str]:
             *_against_states(clause, findings),
             *_against_sides(clause, film, findings),
             *_against_regions(clause, film, regions),
+            *_against_zones(clause, findings, regions),
         )
     ]
 
@@ -92,6 +94,18 @@ def _against_regions(clause: str, film: Film, regions: Mapping[str, Box]) -> Ite
             yield f"{finding.prompt} is {finding.state}"
         if re.search(r"\b(heart|cardiac)\b", clause) and finding.prompt == "cardiomegaly":
             yield f"{finding.prompt} is {finding.state}"
+
+
+def _against_zones(clause: str, findings: Mapping[str, Finding], regions: Mapping[str, Box]) -> Iterator[str]:
+    """Object to an affirmed finding in a zone of one lung that none of its boxes touches."""
+    if _DENIAL.search(clause):
+        return
+    for side, zone in _ZONE.findall(clause):
+        region = regions.get(f"{side}_{'mid' if zone == 'middle' else zone}_lung_zone")
+        for key, finding in findings.items():
+            is_named = finding.boxes and key != "support_devices" and re.search(NAMES[key], clause)
+            if region and is_named and all(_share_inside(found.box, region) == 0 for found in finding.boxes):
+                yield f"{key} has no box in the {side} {zone} zone"
 
 
 def _sides_in(clause: str) -> tuple[str, ...]:

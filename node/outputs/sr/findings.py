@@ -90,16 +90,15 @@ def _group(
     made_by: AlgorithmIdentification, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
 ) -> PlanarROIMeasurementsAndQualitativeEvaluations:
     """Encode one box of a finding (TID 1410)."""
-    side = box.side or finding.side
     group = PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
         referenced_region=_image_region(box.box, source),
         finding_type=concept(finding.code),
         algorithm_id=made_by,
-        finding_sites=_sites(finding, box, side),
+        finding_sites=_sites(finding, box),
         measurements=[
             Measurement(
-                name=probability_name(finding, side), value=wording.whole_percent(finding.probability), unit=PERCENT
+                name=probability_name(finding, box.side), value=wording.whole_percent(finding.probability), unit=PERCENT
             )
         ],
         qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
@@ -111,10 +110,10 @@ def _group(
     return _separate(group)
 
 
-def _sites(finding: Finding, box: FindingBox, side: Side | None) -> list[FindingSite]:
+def _sites(finding: Finding, box: FindingBox) -> list[FindingSite]:
     """Return the finding's own site, then the zone of its box with the share that the box covers; each code once."""
     evidence = box.evidence
-    sites = [] if finding.site is None else [FindingSite(concept(finding.site), SIDES[side] if side else None)]
+    sites = [] if finding.site is None else [FindingSite(concept(finding.site), SIDES[box.side] if box.side else None)]
     if evidence is None or evidence.site is None:
         return sites
     if evidence.site != finding.site:

@@ -46,7 +46,6 @@ from node.outputs.sr.items import (
     source_object,
     text,
 )
-from node.outputs.wording import uncapitalized
 
 REPORT_TITLE = Concept("126000", "DCM", "Imaging Measurement Report")
 PROCEDURE_REPORTED = Concept("121058", "DCM", "Procedure reported")
@@ -109,6 +108,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
         about=film.source,
         form=form.series,
     )
+    dataset.SeriesDescription = document.series_description(document.SERIES_DESCRIPTION, source)
     is_measured = bool(wording.reported(film)) and form is not BASIC_TEXT
     _describe_document(dataset, report, [source], zone)
     if is_measured and (schemes := _private_schemes(film)):
@@ -140,7 +140,7 @@ def _ratio_report(
         about=about,
         form=form.series,
     )
-    dataset.SeriesDescription += f", {uncapitalized(measured.NAME)}"
+    dataset.SeriesDescription = document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source)
     _describe_document(dataset, report, [source], zone)
     dataset.CodingSchemeIdentificationSequence = _declared({findings.PRIVATE_SCHEME})
     first = text(wording.wrapped(*impression.labeled(measured.lines(stated))))
