@@ -19,6 +19,8 @@ VIEWS: Final[tuple[View, ...]] = get_args(View)
 Mark = Literal["mirrored", "rotated"]
 MARKS: Final[tuple[Mark, ...]] = get_args(Mark)
 FRONTAL: Final[frozenset[View]] = frozenset(("AP", "PA"))
+HEAD: Final = "view_head."
+"""The beginning of the names of the head's weights."""
 OUTPUTS: Final = len(VIEWS) + len(MARKS)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from export import build, parity
 from models.checkpoint.files import CARD, verify
+from models.checkpoint.importer import open_rest
 from models.checkpoint.weights import load_stored
 from models.engines import open_engine
 from models.engines.proof import VIEW, graph_path, hash_graphs
@@ -147,6 +148,13 @@ def test_training_changes_no_other_weight(seeing_model: Path, untrained_weights:
     )
     assert (seeing_model / CARD).read_text(encoding="utf-8").count(HEADING) == 1
     assert VIEW not in str(hash_graphs(untrained_weights))
+
+
+def test_a_head_is_left_behind_where_weights_are_taken(seeing_model: Path, untrained_weights: Path) -> None:
+    taken, before = open_rest(seeing_model), open_rest(untrained_weights)
+
+    assert taken.state.keys() == before.state.keys()
+    assert (taken.manifest.sizes, taken.manifest.views) == (before.manifest.sizes, None)
 
 
 def test_a_head_is_replaced_and_a_run_gives_the_same_again(untrained_weights: Path, tmp_path: Path) -> None:

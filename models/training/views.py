@@ -30,19 +30,18 @@ from models.reading.preprocess import prepare
 from models.training.random_streams import seed_torch, stream
 from models.training.view_films import ViewFilm, count_films, view_films
 from models.training.view_run import ViewRun
-from models.views import VIEWS, ViewRule
+from models.views import HEAD, VIEWS, ViewRule
 
 FloatArray = NDArray[np.float32]
 
 HEADING: Final = "## View head"
-_PREFIX: Final = "view_head."
 _ENCODED: Final = 32
 """How many films are encoded at once."""
 _TEMPERATURES: Final = np.geomspace(0.25, 8.0, 61)
 _LEAST_CERTAIN, _LEAST_MARK = 0.9, 0.5
 _MOST: Final = 0.9999
 """The highest threshold; a probability may reach it."""
-_FALSE_VIEWS, _FALSE_MARKS = 0.002, 0.005
+_FALSE_VIEWS, _FALSE_MARKS = 0.002, 0.02
 """The share of real frontal films that thresholds may call no frontal view, and mirrored or rotated, by mistake."""
 
 
@@ -199,8 +198,8 @@ def _write(directory: Path, manifest: Manifest, head: ViewHead, run: ViewRun, en
     """Write weights and card, and at last the manifest with their hashes."""
     stored = load_stored(directory / WEIGHTS)
     state: Mapping[str, Tensor] = {
-        **{name: weight for name, weight in stored.items() if not name.startswith(_PREFIX)},
-        **{_PREFIX + name: weight for name, weight in head.state_dict().items()},
+        **{name: weight for name, weight in stored.items() if not name.startswith(HEAD)},
+        **{HEAD + name: weight for name, weight in head.state_dict().items()},
     }
     card = (directory / CARD).read_text(encoding="utf-8")
     save_weights(directory / WEIGHTS, state)
