@@ -1,4 +1,4 @@
-# The node in a container. Targets: cpu (ONNX Runtime on the CPU) and gpu (TensorRT, ONNX Runtime on CUDA).
+# The node in a container. Targets: cpu (ONNX Runtime on the CPU) and gpu (TensorRT, PyTorch on CUDA).
 #
 #   docker build --target cpu --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu -t chex-node:cpu .
 #   docker run --read-only --tmpfs /tmp -v chex-node:/var/lib/chex-node -v "$PWD/node.toml:/etc/chex-node/node.toml:ro" \

@@ -8,7 +8,7 @@
 #   make setup    only the Python environment
 #   make train    the demonstration model anew, into train-out/; about two and a half hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
-#   make float16  float16 graphs, every operator rounded, against float32 on 64 films
+#   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
@@ -103,10 +103,11 @@ quick: lint
 coverage: viewers model
 	$(PYTEST) -n 3 --no-loadscope-reorder --cov --cov-report=term
 
-# Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in about a minute.
+# Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in minutes.
 float16: setup model
 	$(VENV)/bin/python -m export.build --model $(PHANTOM) --target onnx,tensorrt
 	$(VENV)/bin/python -m export.parity --model $(PHANTOM) onnx rounded-float16
+	$(VENV)/bin/python -m export.parity --model $(PHANTOM) onnx summed-float16
 
 # Goes on where it was stopped; what it makes is looked at before it takes the place of $(PHANTOM).
 train: setup

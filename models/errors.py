@@ -1,7 +1,15 @@
-"""The error of a model directory, its weights or its numbers."""
+"""The errors of a model directory, its weights or its numbers, and of the device that computes with them."""
 
 from __future__ import annotations
 
 
 class ModelError(Exception):
     """A model cannot be used. The message says which file or key and what to do; it holds no patient data."""
+
+
+class DeviceError(ModelError):
+    """The GPU cannot do this work: its memory is full, for example. Other work may succeed."""
+
+
+class DeviceLost(DeviceError):
+    """The GPU does not compute any more in this process, whatever it is asked; only a new process can use it."""

@@ -273,6 +273,10 @@ class Ages:
         if not 0 <= self.least <= (200 if self.most is None else self.most):
             raise ValueError(f"least ({self.least}) must be 0 or more, and not above most ({self.most})")
 
+    def __contains__(self, age: object) -> bool:
+        """Return whether the model is for an age."""
+        return isinstance(age, int) and age >= self.least and (self.most is None or age <= self.most)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:

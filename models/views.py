@@ -6,6 +6,7 @@ outputs: one for each of `VIEWS`, of which exactly one is true, and one for each
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -45,26 +46,21 @@ class ViewRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewReading:
-    """What the head sees on one film; probabilities: of each view, in the order of `VIEWS`, which sum up to 1."""
+    """What the head sees on one film; probabilities: of each view; they sum up to 1."""
 
-    probabilities: tuple[float, ...]
+    probabilities: Mapping[View, float]
     certain: float
     mirrored: bool
     rotated: bool
 
     @property
-    def names(self) -> tuple[View, ...]:
-        """The views, in the order of their probabilities."""
-        return VIEWS
-
-    @property
     def view(self) -> View:
         """The most probable view."""
-        return VIEWS[int(np.argmax(self.probabilities))]
+        return max(VIEWS, key=lambda view: self.probabilities[view])
 
     def probability(self, *views: View) -> float:
         """Return the probability that one of these views is shown."""
-        return sum(self.probabilities[VIEWS.index(view)] for view in views)
+        return sum(self.probabilities[view] for view in views)
 
     def is_certain(self, *views: View) -> bool:
         """Return whether it is certain that one of these views is shown."""
@@ -78,7 +74,7 @@ def read_view(outputs: NDArray[np.floating], rule: ViewRule) -> ViewReading:
     shares = np.exp(views - views.max())
     mirrored, rotated = 1 / (1 + np.exp(-marks))
     return ViewReading(
-        probabilities=tuple((shares / shares.sum()).tolist()),
+        probabilities=dict(zip(VIEWS, (shares / shares.sum()).tolist(), strict=True)),
         certain=rule.certain,
         mirrored=bool(mirrored >= rule.mirrored),
         rotated=bool(rotated >= rule.rotated),

@@ -34,7 +34,8 @@ from node.settings_file import (
 
 OUTPUT_KINDS = ("sr", "sr3d", "text", "gsps", "sc")
 DEFAULT_OUTPUTS = ("sr", "gsps")
-ENGINES = ("onnx", "tensorrt", "torch")
+ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
+GPU_ENGINES = ("tensorrt", "torch-cuda")
 
 _ANY_PORT, _PEER_PORT = between(0, 65535), between(1, 65535)
 _SECONDS = between(0.05, 86400.0)
@@ -118,12 +119,14 @@ class SiteSettings:
 class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set.
 
+    precision: of the sentence generator on a GPU
     uncalibrated: whether a finding whose threshold was not measured on real films is to be reviewed, or its threshold
     is accepted
     """
 
     directory: Path = Path("models/weights/phantom")
     engine: str = setting(one_of(*ENGINES), default="onnx")
+    precision: str = setting(one_of("float32", "float16", later=("int8",)), default="float32")
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
     uncalibrated: str = setting(one_of("review", "accept"), default="review")
@@ -313,6 +316,9 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Return a complaint for values that are valid alone, but not together."""
     if settings.study.max_seconds < settings.study.quiet_seconds:
         yield "study.max_seconds: must not be below study.quiet_seconds"
+    if settings.model.precision != "float32" and settings.model.engine not in GPU_ENGINES:
+        engines = " or ".join(GPU_ENGINES)
+        yield f"model.precision: {settings.model.precision} is for a GPU; set model.engine to {engines}"
     taken: dict[tuple[str, int], str] = {}
     for table, host, port in servers(settings):
         other = taken.setdefault((host, port), table) if port else table

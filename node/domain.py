@@ -67,18 +67,6 @@ class Note(StrEnum):
     ROTATED = "rotated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgeRange:
-    """The ages in completed years, from `least` to `most`, that a model is for; most: None for no limit."""
-
-    least: int = 0
-    most: int | None = None
-
-    def __contains__(self, age: int) -> bool:
-        """Return whether an age lies in the range."""
-        return age >= self.least and (self.most is None or age <= self.most)
-
-
 class Side(StrEnum):
     """A side of the patient, never of the image."""
 

@@ -74,6 +74,10 @@ class DestinationDown(RetryLater):
     """The destination accepts nothing now: all its deliveries wait."""
 
 
+class GpuLost(NodeError):
+    """The GPU computes nothing any more in this process: it must end, and no film is at fault."""
+
+
 class GiveUp(NodeError):
     """The work will fail every time: park it for a person."""
 

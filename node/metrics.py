@@ -66,7 +66,7 @@ class Metrics:
             "engine", "fallback",
         )  # fmt: skip
         self.parity_difference = self._gauge(
-            "cxr_parity_max_difference", "Largest difference between exported graphs and network.", "stage"
+            "cxr_parity_max_difference", "Largest difference between the runtime in use and the network.", "stage"
         )
         self.parity_tolerance = self._gauge(
             "cxr_parity_tolerance", "Largest difference that is allowed between them.", "stage"

@@ -1,9 +1,9 @@
-"""A stand-in for a GPU, whose memory is that of the CPU."""
+"""A stand-in for a GPU: its memory is that of the CPU, and every piece of it that is in use is known."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from models.engines.devices import device_errors
 
 STREAM = 4711
 
@@ -25,15 +27,24 @@ class FakeGpu:
     stream: int = STREAM
     pieces: dict[int, tuple[weakref.ref[Tensor], int]] = field(default_factory=dict)
 
+    lost: bool = False
+
     @contextmanager
     def working(self) -> Iterator[None]:
-        yield
+        with device_errors(self.name, is_lost=lambda: self.lost):
+            yield
 
     def put(self, array: NDArray[np.generic]) -> Tensor:
         return self._known(torch.from_numpy(np.array(array)))
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return self._known(torch.full(shape, 85, dtype=dtype))
+
+    def repeatable(self, step: Callable[[], None]) -> Callable[[], None]:
+        """As a capture does, run the step first."""
+        for _ in range(3):
+            step()
+        return step
 
     def room(self, address: int) -> int:
         """The bytes that begin at this address."""

@@ -34,6 +34,7 @@ class Machine:
 
     no_runtime, no_builder: the bindings make neither and raise TypeError
     refused: errors of a build, by a text in the graph; unloadable: engines that are not loaded any more
+    fails: no engine runs any more
     error: added to every number that an engine gives
     """
 
@@ -42,9 +43,11 @@ class Machine:
     no_builder: bool = False
     refused: dict[bytes, str] = field(default_factory=dict)
     unloadable: int = 0
+    fails: bool = False
     error: float = 0.0
     builds: int = 0
     most_films: int = 0
+    runs: int = 0
 
 
 class Severity(enum.Enum):
@@ -319,6 +322,8 @@ class Context:
         assert self._busy.acquire(blocking=False), "two calls at a time"
         try:
             assert stream_handle == STREAM
+            if self._engine.machine.fails:
+                return False
             engine, gpu = self._engine, self._engine.machine.gpu
             used = {name: self._bytes_of(name) for name in (*engine.inputs, *engine.outputs)}
             start, size = self._memory
@@ -346,6 +351,7 @@ class Context:
             ).reshape(self._shapes[name])
             for name, tensor in engine.inputs.items()
         }
+        machine.runs += 1
         machine.most_films = max(machine.most_films, len(next(iter(feed.values()))))
         for name, found in zip(engine.outputs, engine.session.run(list(engine.outputs), feed), strict=True):
             array = np.ascontiguousarray(found + np.float32(machine.error))

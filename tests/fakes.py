@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
-from node.domain import AgeRange, FindingState, GroundedSentence, ModelIdentity, ScoredBox
+from node.domain import FindingState, GroundedSentence, ModelIdentity, ScoredBox
 from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import Radiograph
-from node.read.model import Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
+from node.read.model import Difference, Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -24,8 +25,9 @@ class ScriptedReader:
     """
 
     gray = "voi"
-    ages: AgeRange | None = None
+    ages: Container[int] | None = None
     fallbacks: tuple[Fallback, ...] = ()
+    parity: Mapping[str, Difference] = MappingProxyType({"find.boxes": Difference(found=1e-6, allowed=1e-4)})
 
     def __init__(self, version: str = "1", *, hold: Path | None = None, critical: Path | None = None) -> None:
         self._hold, self._critical = hold, critical

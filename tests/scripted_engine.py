@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from models.decisions import Decisions
-from models.engines import IntArray, Patches, Regions
+from models.engines import Engine, IntArray, Patches, Regions
+from models.engines.proof import StageDifference
 from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
 from models.reading.answers import FloatArray, ReaderPrompt
 from models.reading.decision import Trusted
@@ -52,6 +53,7 @@ class ScriptedEngine:
     heard: list[FloatArray] = field(default_factory=list)
     name: str = "scripted"
     boxes: FloatArray | None = None
+    parity: Mapping[str, StageDifference] = field(default_factory=dict)
     in_boxes: Sequence[float] = ()
     described: list[FloatArray] = field(default_factory=list)
     view_outputs: Sequence[float] = (0, 0, 0, 0, 0, 0)
@@ -98,7 +100,7 @@ class ScriptedEngine:
         return rows
 
 
-def reader_of(engine: ScriptedEngine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:
+def reader_of(engine: Engine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:
     """Make a reader of the engine, whose fracture has a threshold of its own."""
     manifest = Manifest(
         name="scripted",

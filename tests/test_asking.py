@@ -122,6 +122,7 @@ class CountingEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.name = engine.name
+        self.parity = engine.parity
         self.calls: Counter[str] = Counter()
 
     def encode_image(self, pixels: FloatArray) -> Patches:

@@ -8,8 +8,8 @@ import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
-import onnxruntime
 import pytest
+import torch
 
 from models.engines import GPU_ENGINES, EngineUnavailable, open_engine
 from models.engines.fallback import ORDER, open_first
@@ -22,13 +22,13 @@ from node.read.model import open_reader
 from tests.service import Service, settings_for
 
 without_gpu = pytest.mark.skipif(
-    find_spec("tensorrt") is not None or "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
+    find_spec("tensorrt") is not None or torch.cuda.is_available(),
     reason="this machine has what these tests must do without",
 )
 
 
 def test_the_order_is_tensorrt_then_the_gpu_then_the_cpu() -> None:
-    assert dict(ORDER) == {"tensorrt": ("tensorrt", "onnx-cuda", "onnx")}
+    assert dict(ORDER) == {"tensorrt": ("tensorrt", "torch-cuda", "onnx"), "torch-cuda": ("torch-cuda", "onnx")}
 
 
 @without_gpu
@@ -38,10 +38,10 @@ def test_without_a_gpu_the_cpu_answers_and_both_reasons_are_told(half_model: Pat
     assert opened.engine.name == "onnx"
     assert [(fallback.engine, fallback.reason) for fallback in opened.fallbacks] == [
         ("tensorrt", "not_installed"),
-        ("onnx-cuda", "not_installed"),
+        ("torch-cuda", "no_gpu"),
     ]
     assert "pip install" in opened.fallbacks[0].message
-    assert "onnxruntime-gpu" in opened.fallbacks[1].message
+    assert "CUDA build" in opened.fallbacks[1].message
     assert not (tmp_path / "engines").exists()
 
 
@@ -64,11 +64,13 @@ def test_an_engine_that_any_machine_has_is_opened_at_once(phantom_model: Path, e
 
 
 @without_gpu
-@pytest.mark.parametrize("engine", GPU_ENGINES)
-def test_an_engine_asked_for_by_its_own_name_is_not_replaced(half_model: Path, tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize(("engine", "reason"), [("tensorrt", "not_installed"), ("torch-cuda", "no_gpu")])
+def test_an_engine_asked_for_by_its_own_name_is_not_replaced(
+    half_model: Path, tmp_path: Path, engine: str, reason: str
+) -> None:
     with pytest.raises(EngineUnavailable) as refused:
         open_engine(half_model, engine=engine, engines=tmp_path / "engines")
-    assert refused.value.reason == "not_installed"
+    assert engine in GPU_ENGINES and refused.value.reason == reason
 
 
 def test_tensorrt_needs_a_folder(half_model: Path) -> None:
@@ -92,7 +94,7 @@ def test_the_identity_names_the_engine_that_answers(half_model: Path, tmp_path: 
     reader = open_reader(half_model, prompts=prompt_set, engine="tensorrt", threads=1, engines=tmp_path / "engines")
 
     assert reader.identity.engine == "onnx"
-    assert [fallback.reason for fallback in reader.fallbacks] == ["not_installed", "not_installed"]
+    assert [fallback.reason for fallback in reader.fallbacks] == ["not_installed", "no_gpu"]
     assert open_model(half_model, engine="onnx", threads=1).fallbacks == ()
 
 
@@ -111,13 +113,13 @@ def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_pa
 
     assert [(line["engine"], line["reason"]) for line in fell_back] == [
         ("tensorrt", "not_installed"),
-        ("onnx-cuda", "not_installed"),
+        ("torch-cuda", "no_gpu"),
     ]
     assert all("install" in str(line["message"]) for line in fell_back)
     assert [line["engine"] for line in opened] == ["onnx"]
     assert ready["ready"] is True
     assert ready["engine"] == "onnx"
-    assert ready["fallbacks"] == {"tensorrt": "not_installed", "onnx-cuda": "not_installed"}
+    assert ready["fallbacks"] == {"tensorrt": "not_installed", "torch-cuda": "no_gpu"}
     assert 'cxr_engine_info{engine="onnx",fallback="not_installed"} 1.0' in metrics
 
 

@@ -12,10 +12,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from export import build, parity
-from export.float16 import FLOAT16, FLOAT32, to_float16
+from export.float16 import FLOAT16 as HALF
+from export.float16 import FLOAT32, to_float16
+from export.rounded import MatMul
 from models.engines import EngineUnavailable, open_engine
+from models.engines.comparison import FILMS, FLOAT16
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, read_proof
 from models.errors import ModelError
 
@@ -39,22 +44,39 @@ def test_readings_of_64_films_stay_within_the_tolerance(half_model: Path) -> Non
 
     assert proof is not None and proof.float16 is not None
     assert proof.float16.passed
-    assert (parity.FILMS, parity.FLOAT16.boxes, parity.FLOAT16.scores) == (64, 2e-3, 5e-3)
+    assert (FILMS, FLOAT16.boxes, FLOAT16.scores) == (64, 2e-3, 5e-3)
     assert 0 < proof.float16.stages["find.boxes"].max_abs <= proof.float16.stages["find.boxes"].tolerance == 2e-3
     assert 0 < proof.float16.stages["find.scores"].max_abs <= proof.float16.stages["find.scores"].tolerance == 5e-3
 
 
+@pytest.mark.parametrize("engine", ["rounded-float16", "summed-float16"])
 def test_readings_stay_within_it_when_every_operator_is_rounded(
-    half_model: Path, capsys: pytest.CaptureFixture[str]
+    half_model: Path, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Two films here, for the evaluator is slow; `make float16` reads 64.
-    status = parity.main(["--model", str(half_model), "onnx", "rounded-float16", "--films", "2", "--json"])
+    status = parity.main(["--model", str(half_model), "onnx", engine, "--films", "2", "--json"])
     stages = json.loads(capsys.readouterr().out)["stages"]
 
     assert status == 0
     proof = read_proof(half_model)
     assert proof is not None and proof.float16 is not None
     assert stages["find.features"]["max_abs"] > proof.float16.stages["find.features"].max_abs / 2, "nothing was rounded"
+
+
+def test_the_sums_of_an_attention_are_rounded_on_demand() -> None:
+    shapes = {"x": [1, 1, 1, 12], "y": [1, 1, 12, 1], "z": [1, 1, 1, 1]}
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in shapes.items()}
+    node = helper.make_node("MatMul", ["x", "y"], ["z"])
+    graph = helper.make_graph([node], "product", [values["x"], values["y"]], [values["z"]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    factors = np.zeros((1, 1, 1, 12), np.float16)
+    factors[..., [0, 4, 8]] = 2048, 1, 1  # float16 has no 2049
+    given = {"x": factors, "y": np.ones((1, 1, 12, 1), np.float16)}
+
+    operators: list[list[type[OpRun]]] = [[], [MatMul]]
+    (exact,), (summed,) = (ReferenceEvaluator(model, new_ops=each).run(None, given) for each in operators)
+
+    assert (np.asarray(exact).item(), np.asarray(summed).item()) == (2050, 2048)
 
 
 def test_the_proof_names_the_float16_graphs_and_their_limits(half_model: Path) -> None:
@@ -101,7 +123,7 @@ def test_what_takes_the_time_is_float16(half_model: Path) -> None:
         kinds = element_types(model)
         multiplied = [kinds[node.output[0]] for node in model.graph.node if node.op_type == "MatMul"]
 
-        assert multiplied.count(FLOAT16) > 0.85 * len(multiplied)
+        assert multiplied.count(HALF) > 0.85 * len(multiplied)
 
 
 def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: Path) -> None:
@@ -118,7 +140,7 @@ def test_an_error_in_one_weight_is_caught(
     weight = next(
         initializer
         for initializer in model.graph.initializer
-        if initializer.data_type == FLOAT16 and len(initializer.dims) == 2
+        if initializer.data_type == HALF and len(initializer.dims) == 2
     )
     values = numpy_helper.to_array(weight).copy()
     values[3, 4] += 0.5

@@ -2,6 +2,7 @@ import threading
 
 import pytest
 
+from node.errors import GpuLost
 from node.jobs.gate import Gate
 from tests.peers import wait_until
 
@@ -25,6 +26,28 @@ def test_a_workflow_without_its_database_breaks_the_gate() -> None:
 
     wait_until(lambda: gate.is_broken, what="it is broken")
     assert not came_back.wait(timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (GpuLost("NVIDIA L4 stopped computing"), "NVIDIA L4 stopped computing"),
+        (KeyError("Doe"), "KeyError at test_"),
+    ],
+)
+def test_the_process_ends_with_the_reason_of_its_own_errors(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = Gate()
+
+    def work() -> None:
+        raise error
+
+    threading.Thread(target=lambda: gate.run(work), daemon=True).start()
+
+    wait_until(lambda: gate.is_broken, what="it is broken")
+    line = capsys.readouterr().out
+    assert told in line and "Doe" not in line
 
 
 def test_what_an_engine_raises_to_stop_a_workflow_passes() -> None:

@@ -6,16 +6,19 @@ import shutil
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from export import build, parity
 from models.checkpoint.weights import load_network
 from models.engines import open_engine
+from models.engines.comparison import agree, compare, compare_readings
+from models.engines.devices import CudaGpu
 from models.engines.fallback import open_first
 from models.engines.proof import FLOAT16_STAGES
 from models.manifest import read_manifest
-from models.network.static_decoding import CHECK_EVERY, write_static
+from models.network.static_decoding import CHECK_EVERY, StaticWriter
 from tests.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
@@ -46,21 +49,30 @@ def test_every_graph_has_an_engine_and_a_restart_builds_none(model: Path, engine
 
 
 def test_tensorrt_reads_64_films_within_the_float16_tolerance(model: Path, engines: Path) -> None:
-    stages = parity.compare_readings(
+    stages = compare_readings(
         open_engine(model, engine="torch"),
         open_engine(model, engine="tensorrt", engines=engines),
         read_manifest(model).sizes,
     )
 
-    assert parity.agree(stages), parity.lines(stages)
+    assert agree(stages), parity.lines(stages)
 
 
-def test_onnx_runtime_on_a_gpu_keeps_the_float32_tolerance(model: Path) -> None:
-    stages = parity.compare(
-        open_engine(model, engine="torch"), open_engine(model, engine="onnx-cuda"), read_manifest(model).sizes
+def test_pytorch_on_a_gpu_keeps_the_float32_tolerance(model: Path) -> None:
+    stages = compare(
+        open_engine(model, engine="torch"), open_engine(model, engine="torch-cuda"), read_manifest(model).sizes
     )
 
-    assert parity.agree(stages), parity.lines(stages)
+    assert agree(stages), parity.lines(stages)
+
+
+def test_pytorch_on_a_gpu_writes_the_same_sentences(model: Path) -> None:
+    sizes = read_manifest(model).sizes
+    reference, engine = (open_engine(model, engine=name) for name in ("torch", "torch-cuda"))
+
+    for count in (1, 8, 32):
+        given = features(sizes, count)
+        assert np.array_equal(engine.write(given), reference.write(given))
 
 
 def test_more_films_than_an_engine_takes_are_read_in_parts(model: Path, engines: Path) -> None:
@@ -70,7 +82,7 @@ def test_more_films_than_an_engine_takes_are_read_in_parts(model: Path, engines:
 
 
 def test_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> None:
-    engine = open_engine(model, engine="tensorrt", engines=engines)
+    engine = open_engine(model, engine="tensorrt", engines=engines, precision="float16")
 
     ids = write_well_formed_sentences(engine, read_manifest(model).sizes, count=32)
 
@@ -78,16 +90,19 @@ def test_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> Non
 
 
 def test_no_token_makes_the_host_wait(model: Path) -> None:
-    generator = load_network(model).generator.half().to("cuda")
-    given = torch.from_numpy(features(read_manifest(model).sizes, 8)).to("cuda", torch.float16)
-    write_static(generator, given, max_length=24)
+    gpu = CudaGpu()
+    generator = load_network(model).generator.to(gpu.device)
+    writer = StaticWriter(generator, max_length=24, repeatable=gpu.repeatable)
+    with gpu.working():
+        given = gpu.put(features(read_manifest(model).sizes, 8))
+        writer.write(given)
 
-    with warnings.catch_warnings(record=True) as waits:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            write_static(generator, given, max_length=24)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                writer.write(given)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
 
     assert len(waits) <= 24 / CHECK_EVERY + 2

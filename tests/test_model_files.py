@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.directory import check_files
+from models.engines.proof import STAGES, graph_path
 from models.errors import ModelError
 from node import config
 from node.config import ModelSettings
@@ -84,8 +85,8 @@ def test_each_engine_asks_for_what_it_needs(model: Path) -> None:
 
 
 def test_float16_graphs_alone_are_enough_for_tensorrt(model: Path) -> None:
-    for graph in model.glob("onnx/*"):
-        graph.rename(graph.with_suffix(".float16.onnx"))
+    for stage in STAGES:
+        graph_path(model, stage).rename(graph_path(model, stage, "float16"))
 
     check_files(model, engine="tensorrt")
     with pytest.raises(ModelError, match="no exported float32 graph"):

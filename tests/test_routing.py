@@ -19,7 +19,7 @@ from pydicom.uid import (
 
 from node.dicom import attributes
 from node.dicom.film_header import parse_header
-from node.domain import AgeRange, Note, Reason
+from node.domain import Note, Reason
 from node.errors import Undecodable
 from node.read import routing
 from node.read.decoding import load, read_header
@@ -269,7 +269,7 @@ def test_any_header_gets_a_decision_with_a_reason(texts: dict[str, str]) -> None
     ],
 )
 def test_a_film_is_read_if_the_model_is_for_its_age(changes: dict[str, object], expected: Decision) -> None:
-    rules = routing.rules_for(AgeRange(least=18, most=65))
+    rules = routing.rules_for(range(18, 66))
     film = header({"PatientBirthDate": None, "StudyDate": "20040826"} | changes)
 
     assert routing.choose(parse_header(film), rules) == expected

@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_network
+from models.engines.devices import Cpu
 from models.network.sentence_generator import SentenceGenerator
-from models.network.static_decoding import CHECK_EVERY, write_static
+from models.network.static_decoding import CHECK_EVERY, ROWS, StaticWriter, Step
 from models.reading.tokenizers import SENTENCE_END
+from tests import gpu_generator
 from tests.test_sentence_generator import SIZES
 from tests.test_sentence_generator import generator as generator  # its fixture: sentences that end at their own times
 
@@ -36,11 +38,34 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left
         return func(*args, **(kwargs or {}))
 
 
+class Addresses(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as above
+    """Notes the address of every tensor that is changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.written: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if str(func).partition(".")[2].partition(".")[0].endswith("_") and isinstance(args[0], Tensor):
+            self.written.add(args[0].data_ptr())
+        return func(*args, **(kwargs or {}))
+
+
 def drawn(count: int, dim: int = 16, *, seed: int = 11) -> Tensor:
     return 3 * torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("count", [0, 1, 9])
+def write_static(generator: SentenceGenerator, features: Tensor, *, max_length: int) -> Tensor:
+    return StaticWriter(generator, max_length=max_length).write(features)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9, ROWS[-1] + 1])
 @pytest.mark.parametrize("max_length", [1, 2, CHECK_EVERY, CHECK_EVERY + 1, 40])
 def test_ids_are_those_of_the_other_decoding(generator: SentenceGenerator, count: int, max_length: int) -> None:
     features = drawn(count)
@@ -82,7 +107,75 @@ def test_keys_and_values_keep_their_shape(generator: SentenceGenerator) -> None:
         write_static(generator, drawn(4), max_length=30)
 
     (written,) = {shape for shape in calls.shapes["aten.index_copy_.default"] if len(shape) == 4 and shape[2] > 1}
-    assert written == (4, SIZES.heads, SIZES.prefix_length + 30, SIZES.width // SIZES.heads)
+    assert written == (8, SIZES.heads, 40, SIZES.width // SIZES.heads)
+    assert SIZES.prefix_length + 30 < 40, "aligned"
+
+
+class Repeating:
+    """Captures a step as a GPU does: runs it a few times, then repeats it, and every tensor must stay where it is."""
+
+    def __init__(self) -> None:
+        self.captured = 0
+        self.repeated = 0
+
+    def __call__(self, step: Step) -> Step:
+        self.captured += 1
+        for _ in range(3):
+            step()
+
+        def repeat() -> None:
+            self.repeated += 1
+            step()
+
+        return repeat
+
+
+def test_a_step_is_captured_once_for_each_number_of_rows(generator: SentenceGenerator) -> None:
+    repeating = Repeating()
+    writer = StaticWriter(generator, max_length=30, repeatable=repeating)
+
+    for count in (3, 1, 8, 2, 33, 1):
+        features = drawn(count, seed=count)
+        assert torch.equal(writer.write(features), generator.write(features, max_length=30))
+
+    assert repeating.captured == len(ROWS)
+
+
+def test_every_tensor_of_a_step_keeps_its_address(generator: SentenceGenerator) -> None:
+    steps: list[set[int]] = []
+
+    def watched(step: Step) -> Step:
+        def run() -> None:
+            with Addresses() as addresses:
+                step()
+            steps.append(addresses.written)
+
+        return run
+
+    writer = StaticWriter(generator, max_length=30, repeatable=watched)
+    writer.write(drawn(3))
+    writer.write(drawn(8, seed=2))
+
+    assert len(steps) > 20
+    assert all(written == steps[0] for written in steps)
+    assert len(steps[0]) == 2 * SIZES.layers + 4, "keys and values, place, ids, the current token and what is finished"
+
+
+def test_an_earlier_sentence_leaves_nothing_behind(generator: SentenceGenerator) -> None:
+    writer = StaticWriter(generator, max_length=30)
+    writer.write(torch.full((8, 16), float("nan")))
+
+    assert torch.equal(writer.write(drawn(8)), generator.write(drawn(8), max_length=30))
+
+
+def test_the_command_for_a_gpu_finds_the_ids_of_the_cpu(generator: SentenceGenerator) -> None:
+    found = list(gpu_generator.lines(generator, Cpu()))
+
+    assert [(line["precision"], line["sentences"]) for line in found] == [
+        (precision, rows) for precision in ("float32", "float16") for rows in ROWS
+    ]
+    assert all(line["same_ids"] for line in found)
+    assert all(line["ids_of_the_cpu"] for line in found[: len(ROWS)])
 
 
 @pytest.mark.parametrize("max_length", [0, 41])

@@ -14,10 +14,11 @@ from sqlalchemy.exc import OperationalError
 
 from node.config import DEFAULT_OUTPUTS, DicomDestination
 from node.deliver.delivery import StepResult
+from node.errors import GpuLost
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.pipeline import Pipeline
+from node.pipeline import MOST_INTERRUPTIONS, Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
@@ -149,6 +150,25 @@ def test_a_fault_of_the_program_parks_the_study_without_its_text(bench: Bench) -
     assert (parked.study, parked.stage) == (STUDY, "read")
     assert parked.reason.startswith("KeyError at test_steps.py")
     assert "Doe" not in parked.reason
+
+
+def test_a_lost_gpu_ends_the_process_and_blames_no_film(bench: Bench) -> None:
+    class WithoutGpu(ScriptedReader):
+        """Its GPU met a permanent error."""
+
+        def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+            raise GpuLost("NVIDIA L4 stopped computing")
+
+    (instance,) = bench.spool.study(STUDY).instances
+    steps = bench.steps(WithoutGpu())
+
+    for _ in range(MOST_INTERRUPTIONS + 1):
+        with pytest.raises(GpuLost):
+            steps.read(STUDY, instance.path.name)
+
+    assert bench.ledger.parked() == []
+    assert bench.spool.count_begun_readings(STUDY) == 0
+    assert bench.steps().read(STUDY, instance.path.name) == "read"
 
 
 def test_an_os_error_raised_by_a_library_parks_only_its_study(bench: Bench) -> None:

@@ -5,82 +5,31 @@ ONNX Runtime computes inside of it, so an engine must answer as ONNX Runtime doe
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto
 
-from export.samples import phrases
-from models.engines import Engine, EngineUnavailable, FloatArray, Patches, Regions, open_engine
+from models.engines import Engine
+from models.engines.fallback import open_first
 from models.engines.graph_engine import GraphEngine
 from models.engines.onnx_engine import open_onnx
 from models.engines.profiles import RANGES
-from models.engines.proof import FLOAT16_STAGES, graph_path
-from models.errors import ModelError
-from models.manifest import NetworkSizes, read_manifest
+from models.engines.proof import FLOAT16_STAGES
+from models.engines.samples import phrases
+from models.errors import DeviceLost, ModelError
+from models.manifest import NetworkSizes
 from tests.engine_checks import features, films, read_more_films_than_a_part, write_well_formed_sentences
 from tests.fake_gpu import FakeGpu
 from tests.fake_tensorrt import Machine, installed
-
-H100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA L4"
-
-
-@pytest.fixture(scope="module")
-def sizes(half_model: Path) -> NetworkSizes:
-    return read_manifest(half_model).sizes
-
-
-@pytest.fixture(scope="module")
-def built(half_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the engines of the shipped model."""
-    folder = tmp_path_factory.mktemp("storage") / "engines"
-    with installed(Machine()) as machine:
-        opened(half_model, folder, machine)
-        assert machine.builds == len(FLOAT16_STAGES)
-    return folder
-
-
-@pytest.fixture
-def folder(built: Path, tmp_path: Path) -> Path:
-    """A copy of it that a test may change."""
-    return Path(shutil.copytree(built, tmp_path / "engines"))
-
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    with installed(Machine()) as machine:
-        yield machine
-
-
-@pytest.fixture(scope="module")
-def engine(half_model: Path, built: Path) -> Iterator[Engine]:
-    with installed(Machine()) as machine:
-        yield opened(half_model, built, machine)
-
-
-@pytest.fixture(scope="module")
-def reference(half_model: Path) -> GraphEngine:
-    return open_onnx(half_model, threads=1, precision="float16")
-
-
-def opened(model: Path, folder: Path, machine: Machine) -> Engine:
-    return open_engine(model, engine="tensorrt", threads=1, engines=folder, gpu=machine.gpu)
-
-
-def unavailable(model: Path, folder: Path, machine: Machine) -> EngineUnavailable:
-    with pytest.raises(EngineUnavailable) as refused:
-        opened(model, folder, machine)
-    return refused.value
-
-
-def reading(engine: Engine, pixels: FloatArray, sizes: NetworkSizes, *, prompts: int) -> tuple[Patches, Regions]:
-    patches = engine.encode_image(pixels)
-    return patches, engine.find(patches, features(sizes, len(pixels), prompts))
+from tests.tensorrt_engines import H100, L4, opened, reading, unavailable, without_proofs
+from tests.tensorrt_engines import built as built
+from tests.tensorrt_engines import engine as engine
+from tests.tensorrt_engines import folder as folder
+from tests.tensorrt_engines import machine as machine
+from tests.tensorrt_engines import reference as reference
+from tests.tensorrt_engines import sizes as sizes
 
 
 @pytest.mark.parametrize(("count", "prompts"), [(1, 29), (2, 1), (11, 14)])
@@ -186,24 +135,6 @@ def test_the_reason_of_a_failed_load_is_told(half_model: Path, folder: Path, mac
     assert "encode_image.float16.onnx: TensorRT 11.4.0.106 does not load: Serialization assertion" in str(error)
 
 
-def test_a_failed_build_tells_only_its_own_errors(half_model: Path, tmp_path: Path, machine: Machine) -> None:
-    from models.engines.tensorrt_build import TensorRtCompiler
-
-    compiler = TensorRtCompiler(machine.gpu)
-    graph = graph_path(half_model, "find", "float16").read_bytes()
-    messages = []
-    for error in ("first error", "second error"):
-        machine.refused = {b"aggregated_scores": error}
-        with pytest.raises(EngineUnavailable) as refused:
-            compiler.build(graph, timings=b"")
-        messages.append(str(refused.value))
-        machine.unloadable = 1
-        with pytest.raises(EngineUnavailable):
-            compiler.load(bytes(8))
-
-    assert messages == [f"TensorRT could not build the engine: {error}" for error in ("first error", "second error")]
-
-
 @pytest.mark.parametrize(
     ("fault", "reason", "message"),
     [("no_runtime", "no_gpu", "TensorRT does not start here"), ("no_builder", "not_built", "failure with error: 35")],
@@ -219,24 +150,6 @@ def test_a_library_that_does_not_start_is_told(
     assert message in str(error)
 
 
-def test_a_graph_with_an_unnamed_axis_is_refused_by_name(half_model: Path, machine: Machine) -> None:
-    from models.engines.tensorrt_build import TensorRtCompiler
-
-    model = onnx.load(graph_path(half_model, "find", "float16"))
-    next(value for value in model.graph.input if value.name == "prompts").type.tensor_type.shape.dim[1].Clear()
-
-    with pytest.raises(EngineUnavailable, match="axis 1 of input prompts has no range") as refused:
-        TensorRtCompiler(machine.gpu).build(model.SerializeToString(), timings=b"")
-    assert refused.value.reason == "not_built"
-
-
-def test_what_is_no_graph_is_refused(machine: Machine) -> None:
-    from models.engines.tensorrt_build import TensorRtCompiler
-
-    with pytest.raises(EngineUnavailable, match=r"cannot parse the graph: .*MODEL_DESERIALIZE_FAILED"):
-        TensorRtCompiler(machine.gpu).build(b"a graph", timings=b"")
-
-
 @pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32])
 def test_inputs_of_another_type_are_refused(engine: Engine, sizes: NetworkSizes, kind: type[np.generic]) -> None:
     patches = engine.encode_image(films(sizes, 1))
@@ -245,22 +158,6 @@ def test_inputs_of_another_type_are_refused(engine: Engine, sizes: NetworkSizes,
         ModelError, match=r"takes .*prompts \(float32\); it was given .*prompts \((float64|float16|int32)"
     ):
         engine.find(patches, features(sizes, 1, 3).astype(kind))
-
-
-def test_a_graph_with_other_types_is_not_opened(half_model: Path, tmp_path: Path, machine: Machine) -> None:
-    from models.engines.tensorrt_build import TensorRtCompiler
-    from models.engines.tensorrt_engine import Graph, SharedMemory
-
-    model = onnx.load(graph_path(half_model, "find"))
-    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
-    node = next(node for node in model.graph.node if "boxes" in node.output)
-    node.output[list(node.output).index("boxes")] = "single"
-    model.graph.node.append(onnx.helper.make_node("Cast", ["single"], ["boxes"], to=TensorProto.DOUBLE))
-    compiler = TensorRtCompiler(machine.gpu)
-    loaded = compiler.load(compiler.build(model.SerializeToString(), timings=b"")[0])
-
-    with pytest.raises(ModelError, match=r"boxes as DataType\.DOUBLE"):
-        Graph(loaded, machine.gpu, SharedMemory(machine.gpu))
 
 
 def test_inputs_that_do_not_fit_each_other_are_refused(engine: Engine, sizes: NetworkSizes) -> None:
@@ -302,3 +199,37 @@ def test_contexts_share_memory_that_grows_on_demand(machine: Machine) -> None:
     assert small > 0
     assert large.nbytes == 1000
     assert memory.at_least(999) is large
+
+
+def test_a_lost_gpu_is_told_from_an_engine_that_fails(
+    half_model: Path, built: Path, machine: Machine, sizes: NetworkSizes
+) -> None:
+    engine = opened(half_model, built, machine)
+    machine.fails = True
+    with pytest.raises(ModelError, match="could not run an engine") as failed:
+        engine.encode_image(films(sizes, 1))
+
+    machine.gpu.lost = True
+    with pytest.raises(DeviceLost, match=f"{H100} stopped computing"):
+        engine.encode_image(films(sizes, 1))
+    assert not isinstance(failed.value, DeviceLost)
+
+
+def test_an_engine_that_does_not_run_at_the_start_is_refused(half_model: Path, folder: Path, machine: Machine) -> None:
+    without_proofs(folder)
+    machine.fails = True
+
+    error = unavailable(half_model, folder, machine)
+
+    assert error.reason == "not_loaded"
+    assert "could not run an engine" in str(error)
+
+
+def test_a_gpu_that_is_lost_at_the_start_lets_the_cpu_answer(half_model: Path, folder: Path, machine: Machine) -> None:
+    without_proofs(folder)
+    machine.gpu.lost = machine.fails = True
+
+    found = open_first(half_model, engine="tensorrt", threads=1, engines=folder, gpu=machine.gpu)
+
+    assert found.fallbacks[0].reason == "not_loaded"
+    assert "stopped computing" in found.fallbacks[0].message

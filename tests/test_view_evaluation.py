@@ -19,7 +19,7 @@ from models.views import VIEWS, View, ViewReading
 def seen(kind: Kind, view: View, share: float = 1.0, *, mirrored: bool = False, rotated: bool = False) -> SeenView:
     rest = (1 - share) / (len(VIEWS) - 1)
     reading = ViewReading(
-        probabilities=tuple(share if name == view else rest for name in VIEWS),
+        probabilities={name: share if name == view else rest for name in VIEWS},
         certain=0.9,
         mirrored=mirrored,
         rotated=rotated,

@@ -21,7 +21,7 @@ from models.checkpoint.weights import load_stored
 from models.engines import open_engine
 from models.engines.proof import VIEW, graph_path, hash_graphs
 from models.errors import ModelError
-from models.manifest import MANIFEST, WEIGHTS, ViewSizes, read_manifest, write_manifest
+from models.manifest import MANIFEST, WEIGHTS, Ages, ViewSizes, read_manifest, write_manifest
 from models.network.view_head import ViewHead
 from models.phantoms import other_film, phantom
 from models.progress import quiet
@@ -69,7 +69,7 @@ def readings(model: Path, films: list[np.ndarray], *, engine: str) -> list[ViewR
 def test_a_reading_has_probabilities_and_marks() -> None:
     reading = read_view(np.array([0, 2, 0, 0, -3, 3]), RULE)
 
-    assert sum(reading.probabilities) == pytest.approx(1)
+    assert sum(reading.probabilities.values()) == pytest.approx(1)
     assert reading.view == "PA"
     assert reading.probability("PA") == pytest.approx(math.e / (math.e + 3))
     assert (reading.mirrored, reading.rotated) == (False, True)
@@ -239,6 +239,13 @@ def test_the_shipped_run_file_is_valid(repository: Path) -> None:
     assert is_view_run(path)
     assert not is_view_run(path.with_name("phantom.toml"))
     assert all(source.held_out or "normals" in source.file for source in read_view_run(path).data.films)
+
+
+def test_a_model_is_for_ages_from_the_least_to_the_most() -> None:
+    assert [age in Ages(least=18, most=65) for age in (17, 18, 65, 66)] == [False, True, True, False]
+    assert 120 in Ages(least=18)
+    with pytest.raises(ValueError, match="not above most"):
+        Ages(least=18, most=17)
 
 
 def test_a_manifest_has_sizes_and_rule_of_a_head_or_neither(untrained_weights: Path, tmp_path: Path) -> None:

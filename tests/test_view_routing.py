@@ -9,7 +9,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
-from node.domain import AgeRange, Film, FilmView, Note, Reason
+from node.domain import Film, FilmView, Note, Reason
 from node.outputs import impression, wording
 from node.outputs.report_json import film_from_json, film_to_json
 from node.prompt_set import PromptSet
@@ -153,10 +153,3 @@ def test_a_film_with_its_view_survives_storage(tmp_path: Path) -> None:
     assert film_from_json(stored) == film
     del stored["view"]
     assert film_from_json(stored).view is None
-
-
-def test_an_age_range_ends_where_it_says() -> None:
-    adults = AgeRange(least=18, most=65)
-
-    assert [age in adults for age in (17, 18, 65, 66)] == [False, True, True, False]
-    assert 120 in AgeRange(least=18)

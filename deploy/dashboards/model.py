@@ -115,8 +115,8 @@ _ENGINE = (
     ),
     Panel(
         title="Difference from the network",
-        description="Largest difference of the exported graphs from the network when they were made, as a part of what "
-        "is allowed, by stage. Above 1 a node does not start.",
+        description="Largest difference of the runtime in use from the network, as a part of what is allowed, by "
+        "stage: when its graphs were made; on a GPU at its start and with every 100th film.",
         queries={
             "{{stage}}": 'max by (stage) (cxr_parity_max_difference{instance=~"$instance"} / cxr_parity_tolerance)'
         },

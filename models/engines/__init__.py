@@ -7,6 +7,7 @@ hashes of its manifest, and exported graphs only with the proof that they comput
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
@@ -14,18 +15,18 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.engines.proof import check_proof
-from models.errors import ModelError
+from models.engines.proof import Precision, StageDifference, check_proof
+from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 
 if TYPE_CHECKING:
-    from models.engines.cuda import Gpu
+    from models.engines.devices import Gpu
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 EngineName = Literal["torch", "onnx"]
-GpuEngineName = Literal["tensorrt", "onnx-cuda"]
-Unavailable = Literal["not_installed", "no_gpu", "no_graphs", "not_built", "not_loaded"]
+GpuEngineName = Literal["tensorrt", "torch-cuda"]
+Unavailable = Literal["not_installed", "no_gpu", "no_graphs", "not_built", "not_loaded", "not_proven"]
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 """Engines that run on any machine."""
@@ -87,6 +88,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """The name it was opened by; it is printed in every output."""
 
+    @property
+    def parity(self) -> Mapping[str, StageDifference]:
+        """The largest differences from the network by stage, as far as they are known; empty for the network itself."""
+
     def encode_image(self, pixels: FloatArray) -> Patches:
         """Encode normalized films, pixels: [film, side, side]."""
 
@@ -111,25 +116,38 @@ class Engine(Protocol):
 
 
 def open_engine(
-    directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None, gpu: Gpu | None = None
+    directory: Path,
+    *,
+    engine: str,
+    threads: int = 0,
+    engines: Path | None = None,
+    precision: Precision = "float32",
+    gpu: Gpu | None = None,
 ) -> Engine:
     """Open a model directory with an engine.
 
     threads: 0 means all cores, but one for a network below 50 million parameters, which is faster with one
     engines: the folder of TensorRT's built engines; TensorRT requires it
+    precision: that of the sentence generator on a GPU; on a CPU it is float32
     gpu: the first GPU of the machine if None
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
     subclass EngineUnavailable if only this machine is the reason.
     """
-    if engine in ("onnx", "onnx-cuda"):
+    if engine == "onnx":
         check_proof(directory, read_manifest(directory))
     elif engine == "tensorrt":
         _check_float16(directory)
-    return open_unproven(directory, engine=engine, threads=threads, engines=engines, gpu=gpu)
+    return open_unproven(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
 
 
 def open_unproven(
-    directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None, gpu: Gpu | None = None
+    directory: Path,
+    *,
+    engine: str,
+    threads: int = 0,
+    engines: Path | None = None,
+    precision: Precision = "float32",
+    gpu: Gpu | None = None,
 ) -> Engine:
     """Open like `open_engine`, but without the proof of the graphs: for the code that makes the proof."""
     if threads < 0:
@@ -139,18 +157,32 @@ def open_unproven(
     from models.checkpoint.files import verify
 
     verify(directory, read_manifest(directory))
+    if engine == "onnx":
+        from models.engines.onnx_engine import open_onnx
+
+        return open_onnx(directory, threads=threads)
+    from models.engines.torch_engine import open_torch
+
     if engine == "torch":
-        from models.engines.torch_engine import TorchEngine
+        return open_torch(directory, threads=threads)
+    try:
+        return _open_on_gpu(directory, engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
+    except DeviceError as error:
+        raise EngineUnavailable("not_loaded", str(error)) from error
+    except RuntimeError as error:  # of CUDA, such as a GPU that PyTorch's build has no kernels for
+        line = str(error).partition("\n")[0]
+        raise EngineUnavailable("not_loaded", f"{engine} does not work on this GPU: {line}") from error
 
-        return TorchEngine(directory, threads=threads)
-    if engine == "tensorrt":
-        return _open_tensorrt(directory, engines, threads, gpu)
-    from models.engines.onnx_engine import open_onnx, open_onnx_cuda
 
-    return (open_onnx if engine == "onnx" else open_onnx_cuda)(directory, threads=threads)
+def _open_on_gpu(
+    directory: Path, engine: str, *, threads: int, engines: Path | None, precision: Precision, gpu: Gpu | None
+) -> Engine:
+    from models.engines.devices import CudaGpu
 
+    if engine == "torch-cuda":
+        from models.engines.torch_engine import open_torch_cuda
 
-def _open_tensorrt(directory: Path, engines: Path | None, threads: int, gpu: Gpu | None) -> Engine:
+        return open_torch_cuda(directory, gpu=gpu or CudaGpu(), threads=threads, precision=precision)
     if engines is None:
         raise ModelError("TensorRT needs a folder for its engines; name one, such as storage.directory/engines")
     try:
@@ -159,7 +191,7 @@ def _open_tensorrt(directory: Path, engines: Path | None, threads: int, gpu: Gpu
         raise EngineUnavailable(
             "not_installed", f"TensorRT cannot be imported ({error}); {INSTALL_TENSORRT}"
         ) from error
-    return open_tensorrt(directory, engines=engines, threads=threads, gpu=gpu)
+    return open_tensorrt(directory, engines=engines, gpu=gpu or CudaGpu(), threads=threads, precision=precision)
 
 
 def _check_float16(directory: Path) -> None:

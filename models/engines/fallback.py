@@ -1,4 +1,4 @@
-"""Opens the first engine that this machine can run: TensorRT, then ONNX Runtime on the GPU, then on the CPU.
+"""Opens the first engine that this machine can run: TensorRT, then PyTorch on the GPU, then ONNX Runtime on the CPU.
 
 Another engine is used only if this machine lacks something. A model directory that is damaged or not proven is refused
 by the first engine that needs the faulty file.
@@ -13,11 +13,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from models.engines import Engine, EngineUnavailable, Unavailable, open_engine
+from models.engines.proof import Precision
 
 if TYPE_CHECKING:
-    from models.engines.cuda import Gpu
+    from models.engines.devices import Gpu
 
-ORDER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"tensorrt": ("tensorrt", "onnx-cuda", "onnx")})
+ORDER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"tensorrt": ("tensorrt", "torch-cuda", "onnx"), "torch-cuda": ("torch-cuda", "onnx")}
+)
 """The engines to try in place of a configured one; any other engine has no fallback."""
 
 
@@ -39,14 +42,20 @@ class Opened:
 
 
 def open_first(
-    directory: Path, *, engine: str, threads: int = 0, engines: Path | None = None, gpu: Gpu | None = None
+    directory: Path,
+    *,
+    engine: str,
+    threads: int = 0,
+    engines: Path | None = None,
+    precision: Precision = "float32",
+    gpu: Gpu | None = None,
 ) -> Opened:
     """Open the first engine that this machine can run; arguments and ModelError as in `engines.open_engine`."""
     fallbacks: list[EngineFallback] = []
     *preferred, last = ORDER.get(engine, (engine,))
     for name in preferred:
         try:
-            opened = open_engine(directory, engine=name, threads=threads, engines=engines, gpu=gpu)
+            opened = open_engine(directory, engine=name, threads=threads, engines=engines, precision=precision, gpu=gpu)
             return Opened(engine=opened, fallbacks=tuple(fallbacks))
         except EngineUnavailable as error:
             fallbacks.append(EngineFallback(engine=name, reason=error.reason, message=str(error)))

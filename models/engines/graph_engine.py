@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.engines import FloatArray, IntArray, Patches, Regions
+from models.engines.proof import StageDifference
 
 Inputs = Mapping[str, NDArray[np.generic]]
 RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
@@ -21,8 +23,16 @@ RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
 class GraphEngine:
     """A graph for each stage, and the generator in PyTorch. One call at a time: each uses the whole device."""
 
-    def __init__(self, name: str, *, run: RunGraph, write: Callable[[FloatArray], IntArray]) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        run: RunGraph,
+        write: Callable[[FloatArray], IntArray],
+        parity: Mapping[str, StageDifference] = MappingProxyType({}),
+    ) -> None:
         self._name = name
+        self._parity = parity
         self._run_graph = run
         self._write = write
         self._lock = Lock()
@@ -31,6 +41,11 @@ class GraphEngine:
     def name(self) -> str:
         """See `Engine`."""
         return self._name
+
+    @property
+    def parity(self) -> Mapping[str, StageDifference]:
+        """See `Engine`."""
+        return self._parity
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """See `Engine`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,6 +42,11 @@ class StageDifference:
     def passed(self) -> bool:
         """Whether the difference is within the tolerance; NaN never is."""
         return self.max_abs <= self.tolerance
+
+    @property
+    def share(self) -> float:
+        """The difference as a share of the tolerance; NaN counts as more than all."""
+        return math.inf if math.isnan(self.max_abs) else self.max_abs / self.tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

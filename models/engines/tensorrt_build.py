@@ -9,7 +9,7 @@ from __future__ import annotations
 import tensorrt as trt
 
 from models.engines import EngineUnavailable
-from models.engines.cuda import Gpu
+from models.engines.devices import Gpu
 from models.engines.profiles import RANGES, Range
 
 _KEPT_LINES = 30

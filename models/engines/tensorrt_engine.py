@@ -1,13 +1,11 @@
 """Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU; both use PyTorch's memory and one stream.
 
 Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. PyTorch encodes prompts on the
-CPU, in float32, once for a prompt set, and runs the view head there, which is small. The whole generator is float16, so
-its ids may differ from those of the float32 generator (`static_decoding`).
+CPU, in float32, once for a prompt set, and runs the view head there, which is small.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -17,44 +15,54 @@ import tensorrt as trt
 import torch
 from torch import Tensor
 
-from models.checkpoint.weights import load_generator
-from models.engines import FloatArray, IntArray
-from models.engines.cuda import CudaGpu, Gpu
-from models.engines.engine_files import EngineFiles
+from models.engines import FloatArray
+from models.engines.comparison import FLOAT16, agree
+from models.engines.devices import Gpu
+from models.engines.engine_files import DriverProof, EngineFiles
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.profiles import in_parts
-from models.engines.proof import FLOAT16_STAGES, graph_path, require_graphs
+from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_graphs
+from models.engines.proving import WatchedEngine, prove, require
 from models.engines.tensorrt_build import TensorRtCompiler
-from models.engines.torch_engine import TorchEngine
-from models.errors import ModelError
-from models.network.sentence_generator import SentenceGenerator
-from models.network.static_decoding import write_static
+from models.engines.torch_engine import open_gpu_writer, open_torch
+from models.errors import DeviceError, ModelError
+from models.manifest import read_manifest
 
 _TYPES: Final = MappingProxyType({trt.DataType.FLOAT: torch.float32})
 """The type of everything that the graphs take and give."""
 
 
-def open_tensorrt(directory: Path, *, engines: Path, threads: int = 0, gpu: Gpu | None = None) -> GraphEngine:
-    """Open a model directory without checks, building missing engines, which takes minutes.
+def open_tensorrt(
+    directory: Path, *, engines: Path, gpu: Gpu, threads: int = 0, precision: Precision = "float32"
+) -> WatchedEngine:
+    """Open a model directory without checks. Missing engines are built, which takes minutes, and then proven.
 
     engines: the folder of built engines
-    gpu: the first GPU of the machine if None
-    Raises EngineUnavailable if there is no GPU, or if TensorRT cannot build or load an engine.
+    precision: that of the sentence generator
+    Raises EngineUnavailable if TensorRT cannot build or load an engine, or if one differs from the network here.
     """
-    gpu = gpu or CudaGpu()
     require_graphs(directory, "float16")
     compiler, files, memory = TensorRtCompiler(gpu), EngineFiles(engines), SharedMemory(gpu)
-    graphs = {
-        stage: Graph(files.open(graph_path(directory, stage, "float16"), compiler), gpu, memory)
-        for stage in FLOAT16_STAGES
-    }
-    generator = load_generator(directory).generator.half().to(gpu.device)
-    on_cpu, run = TorchEngine(directory, threads=threads), in_parts(lambda stage, inputs: graphs[stage].run(inputs))
-    return GraphEngine(
+    paths = {stage: graph_path(directory, stage, "float16") for stage in FLOAT16_STAGES}
+    graphs = {stage: Graph(files.open(path, compiler), gpu, memory) for stage, path in paths.items()}
+    reference, run = open_torch(directory, threads=threads), in_parts(lambda stage, given: graphs[stage].run(given))
+    engine = GraphEngine(
         "tensorrt",
-        run=lambda stage, inputs: run(stage, inputs) if stage in graphs else on_cpu.run_stage(stage, inputs),
-        write=partial(_write, generator, gpu),
+        run=lambda stage, inputs: run(stage, inputs) if stage in graphs else reference.run_stage(stage, inputs),
+        write=open_gpu_writer(directory, gpu=gpu, precision=precision),
     )
+    proofs = {stage: files.proof(path, compiler, driver=gpu.driver) for stage, path in paths.items()}
+    stages = {name: stage for proof in proofs.values() if proof for name, stage in proof.items()}
+    if not (all(proofs.values()) and agree(stages)):
+        # All anew: each stage goes on with the numbers of the one before it.
+        found = prove(engine, reference, read_manifest(directory).sizes, allowed=FLOAT16)
+        stages = {}
+        for stage, path in paths.items():
+            own = {name: difference for name, difference in found.items() if name.partition(".")[0] == stage}
+            files.keep_proof(path, compiler, DriverProof(driver=gpu.driver, stages=own))
+            stages |= own
+    require(stages, where=f"TensorRT {compiler.version} on {gpu.name} with driver {gpu.driver}")
+    return WatchedEngine(engine, reference, allowed=FLOAT16, stages=stages)
 
 
 class SharedMemory:
@@ -102,7 +110,7 @@ class Graph:
             memory = self._memory.at_least(self._context.update_device_memory_size_for_shapes())
             self._context.set_device_memory(memory.data_ptr(), memory.nbytes)
             if not self._context.execute_async_v3(self._gpu.stream):
-                raise ModelError("TensorRT could not run an engine; see the driver's log (nvidia-smi, dmesg)")
+                raise DeviceError("TensorRT could not run an engine; see the driver's log (nvidia-smi, dmesg)")
             # On the same stream, so the copy waits for the engine.
             return [tensor.cpu().numpy() for tensor in made.values()]
 
@@ -128,10 +136,3 @@ def _type(engine: trt.ICudaEngine, name: str) -> torch.dtype:
 
 def _listed(types: dict[str, torch.dtype]) -> str:
     return ", ".join(f"{name} ({str(dtype).removeprefix('torch.')})" for name, dtype in types.items())
-
-
-def _write(generator: SentenceGenerator, gpu: Gpu, features: FloatArray) -> IntArray:
-    with gpu.working():
-        given = gpu.put(features).half()
-        ids: IntArray = write_static(generator, given, max_length=generator.sizes.max_length).cpu().numpy()
-    return ids

@@ -1,9 +1,13 @@
-"""The network in PyTorch on the CPU: the reference that every other engine is compared with."""
+"""The network in PyTorch, float32: on the CPU, the reference that every other engine is compared with, or on a GPU.
+
+On a GPU it answers when TensorRT cannot. Only the sentence generator may be float16 there (`model.precision`).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -11,26 +15,70 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint.weights import load_network
+from models.checkpoint.weights import load_generator, load_network
 from models.engines import FloatArray, IntArray, Patches, Regions
+from models.engines.comparison import GPU_FLOAT32
+from models.engines.devices import Cpu, Device, Gpu
+from models.engines.proof import Precision, StageDifference
+from models.engines.proving import WatchedEngine, prove, require
+from models.network.chex import Chex
+from models.network.sentence_generator import SentenceGenerator
+from models.network.static_decoding import StaticWriter
+
+Write = Callable[[FloatArray], IntArray]
 
 _SMALL = 50_000_000
 """Networks with fewer parameters than this are faster with one thread."""
 
 
-class TorchEngine:
-    """All functions in PyTorch, float32. One call at a time, because each uses all threads."""
+def open_torch(directory: Path, *, threads: int = 0) -> TorchEngine:
+    """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes first."""
+    network = load_network(directory)
+    use_threads(threads, network)
+    return TorchEngine("torch", network, device=Cpu(), write=partial(write_sentences, network.write))
 
-    def __init__(self, directory: Path, *, threads: int = 0) -> None:
-        """Load a model directory without checks; `engines.open_engine` verifies the hashes first."""
-        self._network = load_network(directory)
-        use_threads(threads, self._network)
+
+def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
+    """Open a model directory on a GPU without checks, and prove that the GPU computes what the CPU does.
+
+    precision: that of the sentence generator
+    Raises EngineUnavailable if it does not.
+    """
+    with gpu.working():
+        network = load_network(directory).to(gpu.device)
+        write = _writer(network.generator, gpu, precision)
+    engine = TorchEngine("torch-cuda", network, device=gpu, write=write)
+    reference = open_torch(directory, threads=threads)
+    stages = prove(engine, reference, network.sizes, allowed=GPU_FLOAT32)
+    require(stages, where=f"PyTorch on {gpu.name} with driver {gpu.driver}")
+    return WatchedEngine(engine, reference, allowed=GPU_FLOAT32, stages=stages)
+
+
+def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:
+    """Open only the sentence generator on a GPU. Returns what generates sentences, see `Engine.write`."""
+    with gpu.working():
+        return _writer(load_generator(directory).generator.to(gpu.device), gpu, precision)
+
+
+class TorchEngine:
+    """All functions in PyTorch. One call at a time, because each uses the whole device."""
+
+    def __init__(self, name: str, network: Chex, *, device: Device, write: Write) -> None:
+        self._name = name
+        self._network = network
+        self._device = device
+        self._write = write
         self._lock = Lock()
 
     @property
     def name(self) -> str:
         """See `Engine`."""
-        return "torch"
+        return self._name
+
+    @property
+    def parity(self) -> Mapping[str, StageDifference]:
+        """See `Engine`."""
+        return {}
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """See `Engine`."""
@@ -59,16 +107,16 @@ class TorchEngine:
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
         with self._lock:
-            return write_sentences(self._network.write, features)
+            return self._write(features)
 
     def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
         """Run a stage as its exported graph does: inputs by name, in the order of the stage's parameters."""
         return self._run(getattr(self._network, stage), *inputs.values())
 
     def _run(self, function: Callable[..., Tensor | tuple[Tensor, ...]], *arrays: np.ndarray) -> tuple[FloatArray, ...]:
-        with self._lock, torch.inference_mode():
-            outputs = function(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
-        return tuple(output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        with self._lock, self._device.working(), torch.inference_mode():
+            outputs = function(*(self._device.put(array) for array in arrays))
+            return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
 
 
 def use_threads(threads: int, network: nn.Module) -> int:
@@ -90,3 +138,15 @@ def write_sentences(write: Callable[[Tensor], Tensor], features: FloatArray) -> 
     with torch.inference_mode():
         ids: IntArray = write(torch.from_numpy(np.ascontiguousarray(features))).numpy()
     return ids
+
+
+def _writer(generator: SentenceGenerator, gpu: Gpu, precision: Precision) -> Write:
+    dtype = torch.float16 if precision == "float16" else torch.float32
+    writer = StaticWriter(generator.to(dtype), max_length=generator.sizes.max_length, repeatable=gpu.repeatable)
+
+    def write(features: FloatArray) -> IntArray:
+        with gpu.working():
+            ids: IntArray = writer.write(gpu.put(features).to(dtype)).cpu().numpy()
+        return ids
+
+    return write

@@ -6,7 +6,7 @@ generated for. Removing a sentence as a duplicate never removes its prompt's res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from models.engines import Engine
 from models.engines.fallback import EngineFallback, open_first
 from models.engines.profiles import RANGES
+from models.engines.proof import Precision, StageDifference
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from models.reading.answers import (
@@ -45,13 +46,14 @@ def open_reader(
     engine: str,
     threads: int = 0,
     engines: Path | None = None,
+    precision: Precision = "float32",
     trusted: Trusted = "real",
     checked: bool = False,
     on_written: OnWritten = lambda _tokens, _seconds: None,
 ) -> ChexReader:
-    """Open a model directory; engine, threads, engines and ModelError as in `fallback.open_first`."""
+    """Open a model directory; engine, threads, engines, precision and ModelError as in `fallback.open_first`."""
     vocabularies = directory / "vocab"
-    opened = open_first(directory, engine=engine, threads=threads, engines=engines)
+    opened = open_first(directory, engine=engine, threads=threads, engines=engines, precision=precision)
     return ChexReader(
         read_manifest(directory),
         opened.engine,
@@ -99,6 +101,11 @@ class ChexReader:
     def engine_name(self) -> str:
         """The name of the engine."""
         return self._engine.name
+
+    @property
+    def parity(self) -> Mapping[str, StageDifference]:
+        """How far the engine is from the network, see `Engine.parity`."""
+        return self._engine.parity
 
     @property
     def weights_sha256(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from pydicom.dataset import Dataset
 from node.config import DEFAULT_OUTPUTS
 from node.dicom.film_header import parse_header
 from node.dicom.identity import VERSION
-from node.domain import AgeRange, Box, Film, JsonObject, Reason, Report, is_uid
+from node.domain import Box, Film, JsonObject, Reason, Report, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.outputs import wording
 from node.outputs.folder import hash_of, made_before, write_folder
@@ -141,7 +141,7 @@ def read(
             ) from error
 
 
-def check_film(path: Path, ages: AgeRange | None = None) -> None:
+def check_film(path: Path, ages: Container[int] | None = None) -> None:
     """Check that questions about a file may be asked; ages: as of `routing.rules_for`. Raises InputError if not."""
     if not path.is_file():
         raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
 from node import log
-from node.errors import where
+from node.errors import NodeError, where
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -76,6 +76,6 @@ class Gate:
 
     def _stay(self, error: Exception) -> NoReturn:
         """Break the gate down and wait for the end of the process."""
-        self.break_down(where(error))
+        self.break_down(str(error) if isinstance(error, NodeError) else where(error))
         while True:
             threading.Event().wait()

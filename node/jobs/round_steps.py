@@ -1,7 +1,7 @@
 """The steps of a round. Each takes and returns plain JSON, is timed and counted, and records its result in the ledger.
 
-A step that fails permanently parks its study and says so in its result. A full disk or a lost database is raised and
-ends the process (`gate`). Every step may run again: a step that was interrupted is repeated.
+A step that fails permanently parks its study and says so in its result. A full disk, a lost database or a lost GPU is
+raised and ends the process (`gate`). Every step may run again: a step that was interrupted is repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from node import log
 from node.config import DestinationSettings
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
-from node.errors import NodeError, is_of_disk, where
+from node.errors import GpuLost, NodeError, is_of_disk, where
 from node.metrics import Guarded, Metrics
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
@@ -235,12 +235,12 @@ class Steps:
     def _guarded(self, stage: Guarded, study_uid: str, work: Callable[[], _T], *, otherwise: _T) -> _T:
         """Run the work of a step; an exception parks the study with its class and place, never its text.
 
-        Errors of the disk or database concern every study: they are raised, and end the process.
+        Errors of disk, database or GPU concern every study: they are raised, and end the process.
         """
         try:
             return work()
         except Exception as error:  # a boundary: an unforeseen error in one study must not stop the others
-            if is_of_disk(error) or is_away(error):
+            if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
                 raise
             is_foreseen = isinstance(error, NodeError)
             reason, failure = (str(error), "foreseen") if is_foreseen else (where(error), "unforeseen")

@@ -7,14 +7,15 @@ Here `Framing` maps boxes from the network's unit square to pixels of the stored
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from node.domain import AgeRange, Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
-from node.errors import InputError
+from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
+from node.errors import GpuLost, InputError
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
@@ -22,11 +23,9 @@ from node.read.framing import Framing
 from node.read.views import PictureView
 
 if TYPE_CHECKING:
-    from models.manifest import Manifest
     from models.reading.answers import Answer, FilmReading, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
-    from models.views import ViewReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,7 @@ class Fallback:
     """A runtime that was wanted and does not run here.
 
     engine: name of the runtime, a value of the setting `model.engine`
-    reason: not_installed, no_gpu, no_graphs, not_built or not_loaded
+    reason: not_installed, no_gpu, no_graphs, not_built, not_loaded or not_proven
     message: what to do
     """
 
@@ -105,12 +104,20 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How far the runtime in use is from the network at most, and the tolerance."""
+
+    found: float
+    allowed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
     """What a model needs of a film: as of `Reader`."""
 
     gray: str
     square: Callable[[int, int], tuple[float, float, float, float]]
-    ages: AgeRange | None = None
+    ages: Container[int] | None = None
 
 
 class Reader(Protocol):
@@ -125,18 +132,22 @@ class Reader(Protocol):
         """The runtimes that were tried before the runtime in use, in order."""
 
     @property
+    def parity(self) -> Mapping[str, Difference]:
+        """How far the runtime in use is from the network, by stage; empty if it is the network itself."""
+
+    @property
     def gray(self) -> str:
         """`voi` or `mimic_jpg` (design §4)."""
 
     @property
-    def ages(self) -> AgeRange | None:
-        """The ages that the model is for; None for any."""
+    def ages(self) -> Container[int] | None:
+        """The ages, in completed years, that the model is for; None for any."""
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        """Read one film."""
+        """Read one film. Raises GpuLost if the GPU computes nothing any more."""
 
     def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions about one film, each on its own."""
@@ -166,7 +177,7 @@ def read_film_rule(directory: Path) -> FilmRule:
     return FilmRule(
         gray=str(manifest.gray),
         square=lambda columns, rows: square(columns, rows, manifest.input),
-        ages=_ages(manifest),
+        ages=manifest.ages,
     )
 
 
@@ -177,6 +188,7 @@ def open_reader(
     engine: str,
     threads: int = 0,
     engines: Path | None = None,
+    precision: str = "float32",
     trusted: Trusted = "real",
     checked: bool = True,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
@@ -185,6 +197,7 @@ def open_reader(
 
     engine: the setting `model.engine`
     engines: folder for the TensorRT engines built for a GPU
+    precision: the setting `model.precision`
     trusted: which thresholds may call a finding present
     checked: whether only sentences that say what was decided leave
     on_written: called with the number of generated tokens and the seconds they took
@@ -201,6 +214,7 @@ def open_reader(
             engine=engine,
             threads=threads,
             engines=engines,
+            precision="float16" if precision == "float16" else "float32",
             trusted=trusted,
             checked=checked,
             on_written=on_written,
@@ -212,18 +226,6 @@ def open_reader(
         raise InputError(str(error)) from error
 
 
-def read_parity(directory: Path) -> Mapping[str, Mapping[str, float]]:
-    """Read how far the exported graphs differ from the network: `max_abs` and `tolerance` by stage (design §4).
-
-    Empty if the directory has no parity proof, as without exported graphs. `open_reader` checks the proof.
-    """
-    path = directory / "parity.json"
-    if not path.exists():
-        return {}
-    stages: Mapping[str, Mapping[str, float]] = json.loads(path.read_bytes())["stages"]
-    return stages
-
-
 class _NetworkReader:
     """A `Reader` on top of `models.reading.reader`."""
 
@@ -231,7 +233,7 @@ class _NetworkReader:
         self._network = network
         manifest = network.manifest
         self.gray = str(manifest.gray)
-        self.ages = _ages(manifest)
+        self.ages: Container[int] | None = manifest.ages
         self.fallbacks = tuple(
             Fallback(engine=fallback.engine, reason=fallback.reason, message=fallback.message)
             for fallback in network.fallbacks
@@ -246,12 +248,22 @@ class _NetworkReader:
             sentences="checked" if network.checked else "raw",
         )
 
+    @property
+    def parity(self) -> Mapping[str, Difference]:
+        # Not NaN, which no alert would find too large.
+        return {
+            name: Difference(found=math.inf if math.isnan(stage.max_abs) else stage.max_abs, allowed=stage.tolerance)
+            for name, stage in self._network.parity.items()
+        }
+
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        look, side_of = self._network.look(image.gray), _side_of if image.sides_known else None
-        said, view = self._network.report(look, _to_network(prompts), side_of=side_of), self._network.view(look)
+        side_of = _side_of if image.sides_known else None
+        with _device_told():
+            look = self._network.look(image.gray)
+            said, view = self._network.report(look, _to_network(prompts), side_of=side_of), self._network.view(look)
         return Reading(
             sentences=tuple(
                 GroundedSentence(
@@ -286,7 +298,7 @@ class _NetworkReader:
                 for key, (x, y, width, height) in said.regions.items()
             },
             ratio=self._ratio(said, image.framing),
-            view=None if view is None else _seen(view),
+            view=None if view is None else PictureView(**asdict(view)),
         )
 
     def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:
@@ -327,26 +339,25 @@ class _NetworkReader:
             )
             for question in questions
         ]
-        answers = self._network.ask(
-            self._network.look(image.gray),
-            asked,
-            reference=_to_network(prompts),
-            side_of=_side_of if image.sides_known else None,
-        )
+        with _device_told():
+            answers = self._network.ask(
+                self._network.look(image.gray),
+                asked,
+                reference=_to_network(prompts),
+                side_of=_side_of if image.sides_known else None,
+            )
         return [_to_film(question, answer, image.framing) for question, answer in zip(questions, answers, strict=True)]
 
 
-def _ages(manifest: Manifest) -> AgeRange | None:
-    return None if manifest.ages is None else AgeRange(least=manifest.ages.least, most=manifest.ages.most)
+@contextmanager
+def _device_told() -> Iterator[None]:
+    """Raise the loss of the GPU as the node's own error."""
+    from models import errors
 
-
-def _seen(view: ViewReading) -> PictureView:
-    return PictureView(
-        probabilities={name: view.probability(name) for name in view.names},
-        certain=view.certain,
-        mirrored=view.mirrored,
-        rotated=view.rotated,
-    )
+    try:
+        yield
+    except errors.DeviceLost as error:
+        raise GpuLost(str(error)) from error
 
 
 def _side_of(x: float, width: float) -> Literal["left", "right"] | None:

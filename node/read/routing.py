@@ -20,7 +20,7 @@ view_unknown, because fluid and air lie in other places than in the training fil
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -41,7 +41,7 @@ from pydicom.uid import (
 )
 
 from node.dicom.film_header import ConceptCode, FilmHeader
-from node.domain import AgeRange, Note, Reason
+from node.domain import Note, Reason
 from node.read import pixel_format
 from node.read.pixel_format import Objection
 
@@ -151,8 +151,8 @@ def choose(header: FilmHeader, rules: Sequence[Rule]) -> Decision:
     return Decision(action=Action.READ, notes=tuple(note for note, applies in notes.items() if applies))
 
 
-def rules_for(ages: AgeRange | None) -> tuple[Rule, ...]:
-    """Return the rules for a model; ages: that it is for, None for any and for films whose model is not known."""
+def rules_for(ages: Container[int] | None) -> tuple[Rule, ...]:
+    """Return the rules for a model; ages: in completed years, that it is for; None for any, or for an unknown model."""
     if ages is None:
         return RULES
     return (
@@ -321,7 +321,7 @@ def _descriptions(header: FilmHeader) -> dict[str, str]:
     return dict(zip(_DESCRIPTIONS, texts, strict=True))
 
 
-def _other_age(ages: AgeRange, header: FilmHeader) -> Objection | None:
+def _other_age(ages: Container[int], header: FilmHeader) -> Objection | None:
     age = header.age_years
     if age is None or age in ages:
         return None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from node import log
@@ -26,7 +27,7 @@ from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.orders.store import OrderStore
 from node.prompt_set import PromptKind
 from node.read import prompts
-from node.read.model import Reader, check_files, open_reader, read_parity
+from node.read.model import Reader, check_files, open_reader
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.shared import Shared
@@ -244,6 +245,7 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
             engine=settings.model.engine,
             threads=settings.model.threads,
             engines=settings.storage.directory / "engines",
+            precision=settings.model.precision,
             trusted=settings.model.trusted,
             checked=settings.report.sentences == "checked",
             on_written=metrics.on_written,
@@ -253,9 +255,10 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
     model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
     metrics.build_info.labels(VERSION, model, names).set(1)
     metrics.engine_info.labels(identity.engine, next((fallback.reason for fallback in opened.fallbacks), "none")).set(1)
-    for stage, proof in read_parity(settings.model.directory).items():
-        metrics.parity_difference.labels(stage).set(proof["max_abs"])
-        metrics.parity_tolerance.labels(stage).set(proof["tolerance"])
+    for stage in opened.parity:
+        # Asked at each scrape: a runtime on a GPU goes on comparing films.
+        metrics.parity_difference.labels(stage).set_function(partial(_found, opened, stage))
+        metrics.parity_tolerance.labels(stage).set_function(partial(_allowed, opened, stage))
     pathologies = [prompt.key for prompt in prompt_set.prompts if prompt.kind is PromptKind.PATHOLOGY]
     metrics.expect(destinations=(), prompts=pathologies)
     for fallback in opened.fallbacks:
@@ -264,6 +267,14 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
         "model.opened", model=model, engine=identity.engine, prompts=names, weights_sha256=identity.weights_sha256
     )
     return OpenModel(reader=opened, prompts=prompt_set)
+
+
+def _found(reader: Reader, stage: str) -> float:
+    return reader.parity[stage].found
+
+
+def _allowed(reader: Reader, stage: str) -> float:
+    return reader.parity[stage].allowed
 
 
 def _open_spool(settings: Settings) -> Spool:

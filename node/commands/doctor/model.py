@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from node.commands.doctor.checks import Check, note, ok
-from node.config import Settings
+from node.config import GPU_ENGINES, Settings
 from node.read import prompts
-from node.read.model import Fallback, check_files, open_reader, read_parity
+from node.read.gpu import read_engine_files, read_gpu
+from node.read.model import Fallback, Reader, check_files, open_reader
 
 _NAME: Final = "model"
 _NOT_BUILT: Final = "not_built"
@@ -29,6 +30,7 @@ def check_model(settings: Settings) -> Iterator[Check]:
         engine=model.engine,
         threads=model.threads,
         engines=NOWHERE,
+        precision=model.precision,
         trusted=model.trusted,
     )
     identity = reader.identity
@@ -39,7 +41,9 @@ def check_model(settings: Settings) -> Iterator[Check]:
     )
     for fallback in reader.fallbacks:
         yield note(f"{_NAME} engine", f"{identity.engine} runs instead of {fallback.engine}: {_reason(fallback)}")
-    yield from _graphs(model.directory, identity.engine)
+    yield from _parity(reader)
+    if model.engine in GPU_ENGINES:
+        yield from _gpu(settings.storage.directory / "engines")
 
 
 def _reason(fallback: Fallback) -> str:
@@ -50,9 +54,25 @@ def _reason(fallback: Fallback) -> str:
     return fallback.message
 
 
-def _graphs(directory: Path, engine: str) -> Iterator[Check]:
-    """Report that the graphs compute what the weights do, which opening the model has verified."""
-    stages = {} if engine == "torch" else read_parity(directory)
-    if stages:
-        share = max(proof["max_abs"] / proof["tolerance"] for proof in stages.values())
-        yield ok(f"{_NAME} graphs", f"are proven by parity.json; they use at most {share:.0%} of the tolerance")
+def _parity(reader: Reader) -> Iterator[Check]:
+    """Report that the runtime computes what the weights do, which opening the model has verified."""
+    if reader.parity:
+        share = max(difference.found / difference.allowed for difference in reader.parity.values())
+        yield ok(f"{_NAME} graphs", f"are proven; they use at most {share:.0%} of the tolerance")
+
+
+def _gpu(folder: Path) -> Iterator[Check]:
+    """Report GPU and driver, and every engine file with its proofs."""
+    found = read_gpu()
+    if found is None:
+        yield note(f"{_NAME} GPU", "PyTorch finds none")
+    else:
+        yield ok(f"{_NAME} GPU", f"{found[0]}, driver {found[1]}")
+    for file in read_engine_files(folder):
+        proofs = "; ".join(
+            f"driver {driver}: {'proven' if share <= 1 else 'NOT PROVEN'}, {share:.0%} of the tolerance"
+            for driver, share in sorted(file.proofs.items())
+        )
+        line = f"{file.name} for {file.gpu}, TensorRT {file.version}: {proofs or 'not proven on any driver yet'}"
+        is_good = bool(file.proofs) and all(share <= 1 for share in file.proofs.values())
+        yield (ok if is_good else note)(f"{_NAME} engine file", line)

@@ -1,0 +1,137 @@
+"""Compares an engine with a reference, stage by stage, on pictures that are always drawn from the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from models.engines import Engine, FloatArray, Patches, Regions, samples
+from models.engines.proof import StageDifference
+from models.manifest import NetworkSizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """The allowed differences. Boxes and scores lie in 0..1; features do not.
+
+    features: a share of the largest of them, if that is above 1
+    """
+
+    boxes: float
+    scores: float
+    features: float
+
+
+FLOAT32 = Tolerance(boxes=1e-4, scores=1e-4, features=2e-5)
+GPU_FLOAT32 = Tolerance(boxes=5e-4, scores=5e-4, features=1e-4)
+"""Five times that of the CPU: a GPU sums in another order, and none was at hand to measure how far that leads."""
+FLOAT16 = Tolerance(boxes=2e-3, scores=5e-3, features=5e-3)
+FILMS = 64
+_FILMS = (1, 2, 3)
+_PHRASES = (1, 14, 29, 60)
+_QUERIES = ((1, 29), (2, 14), (3, 1), (1, 60))
+_PROMPTS_OF_A_READING = 14
+_SEED = 20240701
+
+Outputs = tuple[str, FloatArray, FloatArray]
+
+
+def agree(stages: dict[str, StageDifference]) -> bool:
+    """Say whether every stage passed."""
+    return all(stage.passed for stage in stages.values())
+
+
+def compare(first: Engine, second: Engine, sizes: NetworkSizes) -> dict[str, StageDifference]:
+    """Run both engines on the same inputs, stage by stage; the first is the reference."""
+    return worst(_runs(first, second, sizes), FLOAT32)
+
+
+def compare_readings(
+    first: Engine, second: Engine, sizes: NetworkSizes, *, films: int = FILMS, allowed: Tolerance = FLOAT16
+) -> dict[str, StageDifference]:
+    """Read the same films with both engines, each with its own outputs throughout; the first is the reference."""
+    return worst(_readings(first, second, sizes, films), allowed)
+
+
+def worst(
+    outputs: Iterable[Outputs], allowed: Tolerance, *, before: Mapping[str, StageDifference] = MappingProxyType({})
+) -> dict[str, StageDifference]:
+    """Keep for every stage the run that came nearest to the tolerance; before: of earlier runs."""
+    stages = dict(before)
+    for name, reference, other in outputs:
+        kinds = {"find.boxes": allowed.boxes, "find.scores": allowed.scores}
+        tolerance = kinds.get(name) or allowed.features * max(1.0, float(np.abs(reference).max()))
+        stage = StageDifference(max_abs=float(np.abs(reference - other).max()), tolerance=tolerance)
+        stages[name] = max(stage, stages.get(name, stage), key=lambda found: found.share)
+    return stages
+
+
+def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[Outputs]:
+    """Yield for every output of every run its name, and the results of both engines."""
+    random = np.random.default_rng(_SEED)
+    side = sizes.image_encoder.image_size
+    for count in _FILMS:
+        pixels = samples.films(random, count, side=side)
+        patches = first.encode_image(pixels)
+        yield from encoded(patches, second.encode_image(pixels))
+        if sizes.views is not None:
+            yield "view", first.view(patches), second.view(patches)
+    for count in _PHRASES:
+        tokens = samples.phrases(random, count, sizes)
+        yield "encode_prompts", first.encode_prompts(tokens), second.encode_prompts(tokens)
+    for films, count in _QUERIES:
+        patches = first.encode_image(samples.films(random, films, side=side))
+        prompts = first.encode_prompts(samples.phrases(random, films * count, sizes)).reshape(films, count, -1)
+        yield from _queried(random, (first, second), (patches, patches), (prompts, prompts))
+
+
+def _readings(first: Engine, second: Engine, sizes: NetworkSizes, films: int) -> Iterator[Outputs]:
+    """Yield the same film by film, for engines that continue with their own outputs."""
+    random = np.random.default_rng(_SEED)
+    tokens = samples.phrases(random, _PROMPTS_OF_A_READING, sizes)
+    prompts = first.encode_prompts(tokens), second.encode_prompts(tokens)
+    yield "encode_prompts", *prompts
+    for _ in range(films):
+        pixels = samples.films(random, 1, side=sizes.image_encoder.image_size)
+        patches = first.encode_image(pixels), second.encode_image(pixels)
+        yield from encoded(*patches)
+        if sizes.views is not None:
+            yield "view", first.view(patches[0]), second.view(patches[1])
+        yield from _queried(random, (first, second), patches, (prompts[0][np.newaxis], prompts[1][np.newaxis]))
+
+
+def encoded(reference: Patches, other: Patches) -> Iterator[Outputs]:
+    """Name the outputs of both engines for encoded films."""
+    for part in ("features", "positions", "cls"):
+        yield "encode_image", getattr(reference, part), getattr(other, part)
+
+
+def located(reference: Regions, other: Regions) -> Iterator[Outputs]:
+    """Name the outputs of both engines for located prompts."""
+    yield "find.boxes", reference.boxes, other.boxes
+    yield "find.scores", reference.scores, other.scores
+    yield "find.scores", reference.aggregated_scores, other.aggregated_scores
+    yield "find.features", reference.features, other.features
+
+
+def _queried(
+    random: np.random.Generator,
+    engines: tuple[Engine, Engine],
+    patches: tuple[Patches, Patches],
+    prompts: tuple[FloatArray, FloatArray],
+) -> Iterator[Outputs]:
+    """Ask both engines for prompts, and for boxes with a prompt, without one, and with one at random."""
+    asked = list(zip(engines, patches, prompts, strict=True))
+    found, other = (engine.find(film, phrases) for engine, film, phrases in asked)
+    yield from located(found, other)
+    films, count, _ = prompts[0].shape
+    boxes = samples.boxes(random, films, each=count)
+    for prompted in (np.zeros((films, count)), np.ones((films, count)), random.integers(0, 2, (films, count))):
+        flags = prompted.astype(np.float32)
+        described, otherwise = (
+            engine.describe(film, boxes=boxes, prompts=phrases, prompted=flags) for engine, film, phrases in asked
+        )
+        yield "describe", described, otherwise

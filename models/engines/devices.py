@@ -1,0 +1,167 @@
+"""Where PyTorch computes: the CPU, or a GPU with its name and driver, its memory, and one stream for all work.
+
+PyTorch allocates the GPU's memory, also that of TensorRT, so the two do not compete for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.engines import EngineUnavailable
+from models.errors import DeviceError, DeviceLost, ModelError
+
+_DRIVER: Final = Path("/sys/module/nvidia/version")
+_WARM_UP: Final = 3
+
+Step = Callable[[], None]
+
+
+class Device(Protocol):
+    """A device of PyTorch's tensors."""
+
+    @property
+    def device(self) -> torch.device:
+        """PyTorch's name of it."""
+
+    def working(self) -> AbstractContextManager[None]:
+        """Run the work of this context in order. Its errors are raised as DeviceError, DeviceLost or ModelError."""
+
+    def put(self, array: NDArray[np.generic]) -> Tensor:
+        """Bring an array to the device; keeps its type."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Allocate memory without a value."""
+
+    def repeatable(self, step: Step) -> Step:
+        """Return a function that does what the step does, faster if possible.
+
+        The step works on tensors at fixed addresses only, and never waits for the device. It may run several times
+        before this returns.
+        """
+
+
+class Gpu(Device, Protocol):
+    """A GPU with one stream."""
+
+    @property
+    def name(self) -> str:
+        """The model of the GPU, as the driver reports it."""
+
+    @property
+    def driver(self) -> str:
+        """The version of the driver."""
+
+    @property
+    def stream(self) -> int:
+        """The address of the stream, for runtimes other than PyTorch."""
+
+
+class Cpu:
+    """The processor."""
+
+    device: Final = torch.device("cpu")
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """See `Device`."""
+        yield
+
+    def put(self, array: NDArray[np.generic]) -> Tensor:
+        """See `Device`."""
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `Device`."""
+        return torch.empty(shape, dtype=dtype)
+
+    def repeatable(self, step: Step) -> Step:
+        """See `Device`."""
+        return step
+
+
+class CudaGpu:
+    """The first NVIDIA GPU."""
+
+    def __init__(self) -> None:
+        """Raise EngineUnavailable if PyTorch finds no GPU."""
+        if not torch.cuda.is_available():
+            raise EngineUnavailable(
+                "no_gpu", "PyTorch finds no GPU; install its CUDA build and the driver, or use onnx"
+            )
+        # TF32 has the ten bits of float16; float32 must be float32.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        self.name = str(torch.cuda.get_device_name(0))
+        self.driver = driver_version()
+        self.device = torch.device("cuda", 0)
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch has no type for it
+
+    @property
+    def stream(self) -> int:
+        """See `Gpu`."""
+        return int(self._stream.cuda_stream)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """See `Gpu`."""
+        with device_errors(self.name, is_lost=_is_lost), torch.cuda.stream(self._stream):
+            yield
+
+    def put(self, array: NDArray[np.generic]) -> Tensor:
+        """See `Gpu`."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See `Gpu`."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def repeatable(self, step: Step) -> Step:
+        """Capture the step as a CUDA graph, which the GPU repeats without the host; see `Device`."""
+        for _ in range(_WARM_UP):
+            step()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may allocate memory meanwhile; only this thread's calls belong to the graph.
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            step()
+        return graph.replay
+
+
+@contextmanager
+def device_errors(name: str, *, is_lost: Callable[[], bool]) -> Iterator[None]:
+    """Raise an error of the GPU as DeviceError or DeviceLost.
+
+    is_lost: whether the GPU refuses all work; asked after an error, because only some errors of CUDA are permanent
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(f"the memory of {name} is full; let no other process use it, or take a larger GPU") from error
+    except (RuntimeError, ModelError) as error:
+        if is_lost():
+            message = f"{name} stopped computing ({type(error).__name__}); see the driver's log (dmesg, nvidia-smi -q)"
+            raise DeviceLost(message) from error
+        raise
+
+
+def _is_lost() -> bool:
+    """Wait for the GPU. After a fault of memory or of a kernel every call fails, this one too."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def driver_version(path: Path = _DRIVER) -> str:
+    """Return the version of NVIDIA's driver; "unknown" where the system does not tell it."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return "unknown"

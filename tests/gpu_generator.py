@@ -1,0 +1,78 @@
+"""Runnable: times the sentence generator on a GPU, with and without captured steps. Prints a JSON document a line.
+
+    python -m tests.gpu_generator DIR
+
+DIR is a model directory. Each line has a precision and a number of sentences: the milliseconds of decoding step by step
+and with the step captured as a CUDA graph, whether the ids of both are the same, whether they are those of the plain
+loop on the CPU in float32, and the greatest GPU memory until then.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from models.checkpoint.weights import load_generator
+from models.engines import EngineUnavailable
+from models.engines.devices import CudaGpu, Device
+from models.network.sentence_generator import SentenceGenerator
+from models.network.static_decoding import ROWS, StaticWriter
+
+Line = dict[str, object]
+
+
+def main(directory: Path) -> int:
+    """Print the lines. Returns the exit status."""
+    try:
+        device = CudaGpu()
+    except EngineUnavailable as error:
+        print(error, file=sys.stderr)
+        return 2
+    for line in lines(load_generator(directory).generator, device):
+        print(json.dumps(line), flush=True)
+    return 0
+
+
+def lines(plain: SentenceGenerator, device: Device) -> Iterator[Line]:
+    """Time a generator that is on the CPU in float32, on a device."""
+    torch.manual_seed(0)
+    given = {rows: torch.randn(rows, plain.prefix.expand.in_features) for rows in ROWS}
+    length = plain.sizes.max_length
+    expected = {rows: plain.write(features, max_length=length) for rows, features in given.items()}
+    for precision in (torch.float32, torch.float16):
+        with device.working():
+            generator = copy.deepcopy(plain).to(device.device, precision)
+            stepwise = StaticWriter(generator, max_length=length)
+            captured = StaticWriter(generator, max_length=length, repeatable=device.repeatable)
+            for rows, features in given.items():
+                ids, stepwise_ms = _timed(stepwise, features.to(device.device, precision))
+                same, captured_ms = _timed(captured, features.to(device.device, precision))
+                yield {
+                    "precision": str(precision).removeprefix("torch."),
+                    "sentences": rows,
+                    "tokens": ids.shape[1],
+                    "stepwise_ms": stepwise_ms,
+                    "captured_ms": captured_ms,
+                    "same_ids": torch.equal(ids, same),
+                    "ids_of_the_cpu": torch.equal(ids, expected[rows]),
+                    "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2),
+                }
+
+
+def _timed(writer: StaticWriter, features: Tensor) -> tuple[Tensor, float]:
+    """Generate twice. Returns the ids, and the milliseconds of the second time."""
+    writer.write(features)
+    began = time.monotonic()
+    ids = writer.write(features).cpu()
+    return ids, round(1e3 * (time.monotonic() - began), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

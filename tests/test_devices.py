@@ -1,0 +1,72 @@
+"""What an error of a GPU means: full memory, a GPU that is lost to this process, or neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.engines import EngineUnavailable
+from models.engines.devices import Cpu, CudaGpu, device_errors, driver_version
+from models.errors import DeviceError, DeviceLost, ModelError
+
+
+def met(error: Exception, *, lost: bool) -> Exception:
+    with pytest.raises(type(error) if not lost else ModelError) as caught, device_errors("GPU", is_lost=lambda: lost):
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error", [torch.AcceleratorError("illegal memory access"), ModelError("no"), RuntimeError("no")]
+)
+def test_an_error_means_a_lost_gpu_only_if_all_work_is_refused(error: Exception) -> None:
+    assert met(error, lost=False) is error
+
+    lost = met(error, lost=True)
+    assert isinstance(lost, DeviceLost) and lost.__cause__ is error
+    assert str(lost).startswith("GPU stopped computing")
+
+
+def test_full_memory_is_no_lost_gpu() -> None:
+    with pytest.raises(DeviceError, match="the memory of GPU is full") as full, device_errors("GPU", is_lost=_never):
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    assert not isinstance(full.value, DeviceLost)
+
+
+def _never() -> bool:
+    raise AssertionError("waiting for the GPU tells nothing about its memory")
+
+
+def test_an_error_of_the_program_stays_what_it_is() -> None:
+    with pytest.raises(KeyError), device_errors("GPU", is_lost=_never):
+        raise KeyError("find")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_has_none() -> None:
+    with pytest.raises(EngineUnavailable, match="PyTorch finds no GPU") as none:
+        CudaGpu()
+    assert none.value.reason == "no_gpu"
+
+
+def test_the_driver_is_told_by_the_system(tmp_path: Path) -> None:
+    path = tmp_path / "version"
+    assert driver_version(path) == "unknown"
+
+    path.write_text("580.95.05\n")
+
+    assert driver_version(path) == "580.95.05"
+
+
+def test_the_cpu_keeps_arrays_as_they_are() -> None:
+    array = np.arange(6).reshape(2, 3).T
+
+    with Cpu().working():
+        tensor = Cpu().put(array)
+
+    assert tensor.dtype == torch.int64 and np.array_equal(tensor.numpy(), array)
+    assert Cpu().empty((2, 3), torch.float16).shape == (2, 3)
