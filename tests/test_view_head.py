@@ -20,6 +20,7 @@ from models.checkpoint.importer import open_rest
 from models.checkpoint.weights import load_stored
 from models.engines import open_engine
 from models.engines.proof import VIEW, graph_path, hash_graphs
+from models.engines.torch_engine import open_torch
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Ages, ViewSizes, read_manifest, write_manifest
 from models.network.view_head import ViewHead
@@ -128,6 +129,15 @@ def test_the_graph_of_the_head_computes_what_the_weights_compute(
     by_weights, by_graph = (readings(seeing_model, films, engine=name) for name in ("torch", "onnx"))
     for wanted, found in zip(by_weights, by_graph, strict=True):
         assert found.probabilities == pytest.approx(wanted.probabilities, abs=1e-4)
+
+
+def test_pytorch_runs_a_stage_as_its_graph_is_run(seeing_model: Path) -> None:
+    engine = open_torch(seeing_model, threads=1)
+    patches = engine.encode_image(np.zeros((1, 224, 224), dtype=np.float32))
+
+    (outputs,) = engine.run_stage(VIEW, {"patches": patches.features})
+
+    assert np.array_equal(outputs, engine.view(patches))
 
 
 def test_a_model_with_a_head_needs_its_graph(seeing_model: Path, tmp_path: Path) -> None:
