@@ -232,6 +232,24 @@ def test_the_research_label_stands_in_the_darkest_corner(corner: tuple[int, int]
     assert right.max() <= samples.COLUMNS
 
 
+def test_texts_are_black_where_all_ground_is_bright() -> None:
+    bright = written(several(), picture=np.full((samples.ROWS, samples.COLUMNS), 230, np.uint8))
+    unknown = written(several())
+
+    grays = {
+        item.GraphicLayer: item.GraphicLayerRecommendedDisplayGrayscaleValue for item in bright.GraphicLayerSequence
+    }
+    assert grays == {gsps.SQUARE: 0xB000, gsps.BOXES: 0xFFFF, gsps.DARK: 0}
+    assert "TextObjectSequence" not in layer(bright, gsps.BOXES)
+    assert sorted(text.UnformattedTextValue for text in layer(bright, gsps.DARK).TextObjectSequence) == sorted(
+        text.UnformattedTextValue
+        for name in (gsps.LABEL, gsps.BOXES)
+        for text in layer(unknown, name).TextObjectSequence
+    )
+    assert validators.dciodvfy(bright) == []
+    assert validators.dcmpschk(bright) == []
+
+
 def test_research_label_and_analyzed_square_have_own_layers() -> None:
     dataset = written(several())
 

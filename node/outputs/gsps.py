@@ -4,7 +4,8 @@ The state replaces the image's own grayscale pipeline (PS3.3 C.11). So it copies
 inverts MONOCHROME1 films, which would otherwise be shown as negatives. Boxes, research label and analyzed square each
 have a layer, so that a viewer can hide the boxes, and the square is dimmer than the rest.
 
-Labels stand beside their boxes on the darkest free ground, because dcmtk, and so DICOMscope, draws plain white text.
+Labels stand beside their boxes on the darkest free ground, because dcmtk, and so DICOMscope, draws plain text. It is
+white; where the ground is bright nevertheless, it is black, in a layer of its own.
 
 A state depends on its film alone: other films of the study and their order change neither its UID nor its bytes.
 """
@@ -12,7 +13,8 @@ A state depends on its film alone: other films of the study and their order chan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -28,8 +30,16 @@ from node.outputs.source import Picture, Source
 
 SERIES_NUMBER = 9002
 SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
-BOXES, LABEL, SQUARE = "AI BOXES", "AI LABEL", "AI SQUARE"
-_WHITE, _GRAY = 0xFFFF, 0xB000
+BOXES, LABEL, SQUARE, DARK = "AI BOXES", "AI LABEL", "AI SQUARE", "AI DARK"
+LAYERS: Final[Mapping[str, tuple[int, str]]] = {
+    SQUARE: (0xB000, "Analyzed square"),
+    LABEL: (0xFFFF, "Research label"),
+    BOXES: (0xFFFF, "Boxes of reported findings"),
+    DARK: (0, "Texts on bright ground"),
+}
+"""Gray value, of 65535, and description of each layer, from back to front."""
+_BRIGHT: Final = 0.25
+"""Brightness of the ground above which a text is black: that of gray 180 of 255, on which white has a contrast of 2."""
 _SQUARE_LINE = "Square: analyzed part"
 _LETTER = 0.5
 """Mean width of a letter divided by the height of a line. DICOMscope 3.6 draws letters of 0.37 lines."""
@@ -65,14 +75,9 @@ def _state(report: Report, film: Film, received: Source, zone: ZoneInfo) -> Data
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
     gsps_grayscale.describe(source, dataset)
-    dataset.GraphicLayerSequence = [
-        _layer(SQUARE, order=1, gray=_GRAY, description="Analyzed square"),
-        _layer(LABEL, order=2, gray=_WHITE, description="Research label"),
-    ]
-    if wording.reported(film):
-        boxes = _layer(BOXES, order=3, gray=_WHITE, description="Boxes of reported findings")
-        dataset.GraphicLayerSequence.append(boxes)
-    dataset.GraphicAnnotationSequence = list(_annotations(film, received.picture()))
+    drawn = _drawn(film, received.picture())
+    dataset.GraphicLayerSequence = [_layer(name, order=order) for order, name in enumerate(drawn, 1)]
+    dataset.GraphicAnnotationSequence = [layer.annotation(name) for name, layer in drawn.items()]
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset
 
@@ -103,27 +108,33 @@ def _displayed_area(film: Film, source: Dataset) -> Dataset:
     return area
 
 
-def _layer(name: str, *, order: int, gray: int, description: str) -> Dataset:
+def _layer(name: str, *, order: int) -> Dataset:
+    """Describe a layer (PS3.3 C.10.7)."""
     layer = Dataset()
     layer.GraphicLayer = name
     layer.GraphicLayerOrder = order
-    layer.GraphicLayerRecommendedDisplayGrayscaleValue = gray
-    layer.GraphicLayerDescription = description
+    layer.GraphicLayerRecommendedDisplayGrayscaleValue, layer.GraphicLayerDescription = LAYERS[name]
     return layer
 
 
-def _annotations(film: Film, picture: Picture | None) -> Iterator[Dataset]:
-    """Yield the annotations of square and label, and of the boxes if there are any (PS3.3 C.10.5)."""
+def _drawn(film: Film, picture: Picture | None) -> dict[str, DrawnLayer]:
+    """Draw square and research label, and boxes with their labels if there are any; by layer, from back to front."""
     line = max(wording.size(film)[1] / 40, 1.0)
-    pen = Pen(line=line)
-    yield DrawnLayer(graphics=[pen.rectangle(wording.analyzed(film))]).annotation(SQUARE)
-    heading = _heading(film, line, picture)
-    yield DrawnLayer(texts=[pen.text(value, where) for value, where in heading]).annotation(LABEL)
+    pen, ground = Pen(line=line), None if picture is None else Ground(picture)
+    heading = _heading(film, line, ground)
+    layers = {SQUARE: DrawnLayer(graphics=[pen.rectangle(wording.analyzed(film))])}
+    texts = [(LABEL, heading)]
     if wording.reported(film):
-        yield _boxes(film, pen, line, picture, heading=[where for _, where in heading]).annotation(BOXES)
+        layers[BOXES], labels = _boxes(film, pen, line, picture, heading=[where for _, where in heading])
+        texts.append((BOXES, labels))
+    for layer, lines in texts:
+        for value, where in lines:
+            is_dark = ground is not None and ground.brightness(np.array([where.edges]))[0] > _BRIGHT
+            layers.setdefault(DARK if is_dark else layer, DrawnLayer()).texts.append(pen.text(value, where))
+    return {name: layers[name] for name in LAYERS if name in layers}
 
 
-def _heading(film: Film, line: float, picture: Picture | None) -> list[tuple[str, Box]]:
+def _heading(film: Film, line: float, ground: Ground | None) -> list[tuple[str, Box]]:
     """Return the lines of the research label with their places, one line from the edges of the film.
 
     line: height of a line in pixels
@@ -137,17 +148,19 @@ def _heading(film: Film, line: float, picture: Picture | None) -> list[tuple[str
     bottom = max(rows - (len(lines) + 1) * line, 0.0)
     top = min(line, bottom)
     corners = [(x, y) for y in (bottom, top) for x in (inset, columns - inset - width)]
-    if picture is not None:
+    if ground is not None:
         blocks = np.array([(x, y, x + width, y + len(lines) * line) for x, y in corners])
-        corners = [corners[int(np.argmin(Ground(picture).brightness(blocks)))]]
+        corners = [corners[int(np.argmin(ground.brightness(blocks)))]]
     left, first = corners[0]
     tops = [min(first + number * line, rows - line) for number in range(len(lines))]
     places = [Box(left=left, top=y, right=left + width, bottom=y + line) for y in tops]
     return list(zip(lines, places, strict=True))
 
 
-def _boxes(film: Film, pen: Pen, line: float, picture: Picture | None, *, heading: Sequence[Box]) -> DrawnLayer:
-    """Draw the boxes of a film and their labels, the labels above or below the lines of the research label."""
+def _boxes(
+    film: Film, pen: Pen, line: float, picture: Picture | None, *, heading: Sequence[Box]
+) -> tuple[DrawnLayer, list[tuple[str, Box]]]:
+    """Draw the boxes of a film; return their labels with places above or below the lines of the research label."""
     findings = impression.by_urgency(wording.reported(film))
     drawn = [(finding, name, box) for finding in findings for name, box in wording.named_boxes(finding)]
     drawing = DrawnLayer()
@@ -161,8 +174,7 @@ def _boxes(film: Film, pen: Pen, line: float, picture: Picture | None, *, headin
             drawing.graphics.append(pen.rectangle(box.box, tracking))
     texts = [wording.label(finding, box) for finding, _, box in drawn]
     places = _places(film, [box.box for _, _, box in drawn], texts, line, picture, heading=heading)
-    drawing.texts.extend(pen.text(text, where) for text, where in zip(texts, places, strict=True))
-    return drawing
+    return drawing, list(zip(texts, places, strict=True))
 
 
 def _places(
