@@ -22,7 +22,7 @@ from onnx.reference.op_run import OpRun
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
-from models.engines.proof import graphs_of, require_graphs
+from models.engines.proof import graphs_of, require_graphs, stages_of
 from models.engines.torch_engine import write_sentences
 
 _EXACT: Final = 4
@@ -51,11 +51,13 @@ def open_rounded(directory: Path, *, half_sums: bool = False) -> GraphEngine:
 
     half_sums: keep the sums of an attention in float16
     """
-    require_graphs(directory, "float16")
+    network = load_generator(directory)
+    stages = stages_of(network.sizes)
+    require_graphs(directory, "float16", stages=stages)
     operators: list[type[OpRun]] = [MatMul] if half_sums else []
     graphs = {
         stage: ReferenceEvaluator(str(path), new_ops=operators)
-        for stage, path in graphs_of(directory, "float16").items()
+        for stage, path in graphs_of(directory, "float16", stages=stages).items()
     }
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
@@ -63,7 +65,7 @@ def open_rounded(directory: Path, *, half_sums: bool = False) -> GraphEngine:
         with np.errstate(over="ignore"):
             return list(graphs[stage].run(None, dict(inputs)))
 
-    generator = load_generator(directory).generator
+    generator = network.generator
     return GraphEngine(
         "rounded-float16",
         run=run,

@@ -40,7 +40,7 @@ class _Stage(nn.Module):
 
 
 def export_graphs(network: Chex, directory: Path) -> Iterator[str]:
-    """Write the four graphs into a model directory, and yield the name of each when it is there."""
+    """Write the graph of every stage into a model directory, and yield the name of each when it is there."""
     network.eval()
     graph_path(directory, "").parent.mkdir(exist_ok=True)
     for stage, outputs, inputs in _stages(network):
@@ -64,6 +64,7 @@ def _stages(network: Chex) -> list[tuple[str, tuple[str, ...], dict[str, tuple[T
         "prompted": (torch.ones(_FILMS, _BOXES), {0: _FILM, 1: _BOX}),
     }
     prompts = {"prompts": (torch.randn(_FILMS, _PROMPTS, dim), {0: _FILM, 1: _PROMPT})}
+    views = [] if network.view_head is None else [("view", ("outputs",), {"patches": film["patches"]})]
     return [
         (
             "encode_image",
@@ -73,6 +74,7 @@ def _stages(network: Chex) -> list[tuple[str, tuple[str, ...], dict[str, tuple[T
         ("encode_prompts", ("vectors",), {"tokens": (tokens, {0: _PHRASE})}),
         ("find", ("boxes", "scores", "aggregated_scores", "features"), film | prompts),
         ("describe", ("features",), film | asked),
+        *views,
     ]
 
 

@@ -21,6 +21,7 @@ from models.decisions import Decisions, RatioError
 from models.errors import ModelError
 from models.files import replacing
 from models.tables import read_table
+from models.views import ViewRule
 
 MANIFEST = "manifest.toml"
 WEIGHTS = "weights.safetensors"
@@ -138,19 +139,36 @@ class GeneratorSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSizes:
+    """The view head (`network.view_head`): `cells` along one side of its grid, and the `width` of its inner layer."""
+
+    cells: int
+    width: int
+
+    def __post_init__(self) -> None:
+        require_size(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSizes:
-    """Every size of the network. The outputs of image and prompt encoder have the detector's dim."""
+    """Every size of the network. The outputs of image and prompt encoder have the detector's dim.
+
+    views: None without a view head, as published
+    """
 
     image_encoder: ImageEncoderSizes
     prompt_encoder: PromptEncoderSizes
     detector: DetectorSizes
     post_decoder: PostDecoderSizes
     generator: GeneratorSizes
+    views: ViewSizes | None = None
 
     def __post_init__(self) -> None:
         outputs = (self.image_encoder.output, self.prompt_encoder.output)
         if outputs != (self.detector.dim, self.detector.dim):
             raise ValueError(f"image_encoder.output, prompt_encoder.output {outputs} must equal {self.detector.dim}")
+        if self.views is not None:
+            require_divisible("image_encoder grid", self.image_encoder.grid, "views.cells", self.views.cells)
 
     @property
     def dim(self) -> int:
@@ -245,10 +263,28 @@ class ReportRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """The ages of patients that a model is for, in completed years; most: None for no limit."""
+
+    least: int = 0
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= (200 if self.most is None else self.most):
+            raise ValueError(f"least ({self.least}) must be 0 or more, and not above most ({self.most})")
+
+    def __contains__(self, age: object) -> bool:
+        """Return whether the model is for an age."""
+        return isinstance(age, int) and age >= self.least and (self.most is None or age <= self.most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What a model directory says about itself.
 
     gray: how the film's gray values are made: "voi" as displayed, "mimic_jpg" as in MIMIC-CXR-JPG (spec §15)
+    views: how the outputs of the view head are read; None without that head
+    ages: of the patients whose films it is for; None for any
     cardiothoracic: the measured error of the cardiothoracic ratio; None if nobody measured it
     origins: where the weights of each part came from, by the beginning of their names, if not all from one place
     vocabulary: the words, in lower case, that the prompt encoder learned; empty if it knows any word, as the published
@@ -267,6 +303,8 @@ class Manifest:
     decisions: Decisions
     report: ReportRule = field(default_factory=ReportRule)
     detection: DetectionRule = field(default_factory=DetectionRule)
+    views: ViewRule | None = None
+    ages: Ages | None = None
     cardiothoracic: RatioError | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     vocabulary: tuple[str, ...] = ()
@@ -276,6 +314,8 @@ class Manifest:
         for key in ("name", "version"):
             if not getattr(self, key).strip():
                 raise ValueError(f"{key} must not be blank")
+        if (self.views is None) != (self.sizes.views is None):
+            raise ValueError("views and sizes.views belong together; give both or neither")
         if self.input.size != self.sizes.image_encoder.image_size:
             raise ValueError(
                 f"input.size ({self.input.size}) must equal sizes.image_encoder.image_size "
@@ -312,11 +352,13 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         del table["decisions"]["measurements"]
     if manifest.decisions.merge_overlap == 1:
         del table["decisions"]["merge_overlap"]
-    if manifest.decisions.most_boxes is None:
-        del table["decisions"]["most_boxes"]
-    if manifest.cardiothoracic is None:
-        del table["cardiothoracic"]
     if manifest.detection == DetectionRule():
         del table["detection"]
     with replacing(directory / MANIFEST) as file:
-        file.write(tomli_w.dumps(table).encode())
+        file.write(tomli_w.dumps(_stated(table)).encode())
+
+
+def _stated(table: Mapping[str, object]) -> dict[str, object]:
+    """Leave out what is None, which TOML cannot say."""
+    stated = {key: value for key, value in table.items() if value is not None}
+    return {key: _stated(value) if isinstance(value, Mapping) else value for key, value in stated.items()}

@@ -2,8 +2,10 @@
 
     python -m models.train RUN.toml
 
-If it is run again after a stop or a kill, it makes the missing films and continues from the last checkpoint. Exit 0:
-done; 1: a file could not be written; 2: wrong input, with a line for every mistake; 130: stopped, also by SIGTERM.
+A run file whose `model` names a model directory trains a view head for that model instead, and writes it into the
+directory (`models.training.views`). That takes minutes, and begins anew after a stop. Any other training, if run again
+after a stop or a kill, makes the missing films and continues from the last checkpoint. Exit 0: done; 1: a file could
+not be written; 2: wrong input, with a line for every mistake; 130: stopped, also by SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,9 +32,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(path: Path, stop: Event) -> int:
-    from models.training.command import train_by
+    from models.training.command import train_by, train_views_by
     from models.training.runfile import read_run
+    from models.training.view_run import is_view_run, read_view_run
 
+    if is_view_run(path):
+        model = train_views_by(read_view_run(path), stop)
+        if model is None:
+            print(f"stopped; nothing was written, run {command_for('models.train')} {path} again", file=sys.stderr)
+            return INTERRUPTED
+        print(f"{model}: has a view head; its graphs have to be exported again ({command_for('export.build')})")
+        return 0
     run = read_run(path)
     directory = train_by(run, stop)
     if directory is None:

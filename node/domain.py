@@ -54,12 +54,17 @@ class Reason(StrEnum):
     OWN_OBJECT = "own_object"
     DAMAGED = "damaged"
     INTERRUPTED = "interrupted"
+    AGE = "age"
 
 
 class Note(StrEnum):
     """What a reader of the result should know about a film that was read."""
 
     VIEW_UNKNOWN = "view_unknown"
+    AGE_UNKNOWN = "age_unknown"
+    VIEW_DISAGREES = "view_disagrees"
+    MIRRORED = "mirrored"
+    ROTATED = "rotated"
 
 
 class Side(StrEnum):
@@ -219,11 +224,26 @@ class ModelIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilmView:
+    """The view of a film: the one that its header names (`tag`) and the one that its picture shows (`seen`).
+
+    tag: AP, PA, frontal or lateral; None if the header names none
+    seen: AP, PA, lateral or not_chest; None if the model cannot tell, or did not look
+    certainty: the probability of what is seen, 0..1
+    """
+
+    tag: str | None = None
+    seen: str | None = None
+    certainty: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Film:
     """The answer to one received image: read, or not read with a reason.
 
     source: its SOP Instance UID
     analyzed: the square that the network saw, on the stored film; None when the film was not read
+    view: None if no header was read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
     """
 
@@ -237,6 +257,7 @@ class Film:
     findings: tuple[Finding, ...] = ()
     withheld: tuple[WithheldSentence, ...] = ()
     ratio: CardiothoracicRatio | None = None
+    view: FilmView | None = None
 
     def __post_init__(self) -> None:
         if self.is_read and (self.analyzed is None or self.columns is None or self.rows is None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ class ScriptedReader:
     """
 
     gray = "voi"
+    ages: Container[int] | None = None
     fallbacks: tuple[Fallback, ...] = ()
     parity: Mapping[str, Difference] = MappingProxyType({"find.boxes": Difference(found=1e-6, allowed=1e-4)})
 

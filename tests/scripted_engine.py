@@ -43,6 +43,7 @@ class ScriptedEngine:
     heard: the features that were put into words
     in_boxes: probabilities of prompts in given boxes, in the order of the questions; those after the last are 0.8
     described: the boxes that were asked about
+    view_outputs: of the view head, for every film
     """
 
     probabilities: Sequence[float]
@@ -55,6 +56,7 @@ class ScriptedEngine:
     parity: Mapping[str, StageDifference] = field(default_factory=dict)
     in_boxes: Sequence[float] = ()
     described: list[FloatArray] = field(default_factory=list)
+    view_outputs: Sequence[float] = (0, 0, 0, 0, 0, 0)
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         films = np.zeros((len(pixels), 4, DIM), dtype=np.float32)
@@ -85,6 +87,9 @@ class ScriptedEngine:
         self.described.extend(boxes[:, 0])
         answers = [*self.in_boxes, *[0.8] * len(boxes)][: len(boxes)]
         return np.stack([feature_of(probability) for probability in answers])[:, np.newaxis]
+
+    def view(self, patches: Patches) -> FloatArray:
+        return np.array([self.view_outputs] * len(patches.cls), dtype=np.float32)
 
     def write(self, features: FloatArray) -> IntArray:
         self.heard.extend(features)

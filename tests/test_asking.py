@@ -140,6 +140,9 @@ class CountingEngine:
         self.calls["describe"] += 1
         return self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
 
+    def view(self, patches: Patches) -> FloatArray:
+        return self._engine.view(patches)
+
     def write(self, features: FloatArray) -> IntArray:
         return self._engine.write(features)
 

@@ -14,7 +14,6 @@ from pydicom.dataset import Dataset
 from models.reading.answers import FloatArray
 from models.reading.cardiothoracic import EDGE, HEART, LEFT_LUNG, RIGHT_LUNG, ChestWidths, measure_chest
 from node.dicom.film_header import FilmHeader, parse_header
-from node.dicom.measuring_header import MeasuringHeader
 from node.measurement import Incomparable, MeasuredLine, View
 from node.read import cardiothoracic, prompts
 from node.read.framing import Framing, Turn
@@ -22,7 +21,6 @@ from tests import films, samples
 from tests.samples import SQUARE
 
 Edges = tuple[float, float, float, float]
-ADULT = MeasuringHeader(age_years=45, spacing=None)
 
 
 def code(value: str, scheme: str) -> Dataset:
@@ -179,7 +177,7 @@ def test_the_view_is_the_one_that_the_header_names(changes: dict[str, object], v
 def test_only_an_adult_in_pa_view_can_be_compared(view: str, age: int | None, objection: Incomparable | None) -> None:
     measured = samples.ratio(view=None, objection=Incomparable.VIEW_UNKNOWN)
 
-    described = cardiothoracic.describe(measured, _header(view), MeasuringHeader(age_years=age, spacing=None))
+    described = cardiothoracic.describe(measured, replace(_header(view), age_years=age), None)
 
     assert described is not None
     assert described.objection == objection
@@ -191,7 +189,7 @@ def test_only_an_adult_in_pa_view_can_be_compared(view: str, age: int | None, ob
 def test_a_model_without_a_measured_error_has_no_band(view: str, objection: Incomparable) -> None:
     unmeasured = samples.ratio(objection=Incomparable.UNMEASURED)
 
-    described = cardiothoracic.describe(unmeasured, _header(view), ADULT)
+    described = cardiothoracic.describe(unmeasured, _header(view), None)
 
     assert described is not None
     assert described.objection == objection
@@ -200,20 +198,20 @@ def test_a_model_without_a_measured_error_has_no_band(view: str, objection: Inco
 def test_millimeters_follow_the_axis_of_the_lines() -> None:
     across = samples.ratio()
     upright = replace(across, heart=_turned(across.heart), thorax=_turned(across.thorax))
-    unequal = replace(ADULT, spacing=(0.2, 0.1))
 
-    described = [cardiothoracic.describe(ratio, _header("PA"), unequal) for ratio in (across, upright)]
+    described = [cardiothoracic.describe(ratio, _header("PA"), (0.2, 0.1)) for ratio in (across, upright)]
 
     assert [ratio.mm_per_pixel for ratio in described if ratio] == [0.1, 0.2]  # between columns, between rows
     assert len({ratio.value for ratio in described if ratio}) == 1
 
 
 def test_without_boxes_there_is_nothing_to_describe() -> None:
-    assert cardiothoracic.describe(None, _header("PA"), ADULT) is None
+    assert cardiothoracic.describe(None, _header("PA"), None) is None
 
 
 def _header(view: str) -> FilmHeader:
-    return parse_header(films.changed(samples.cr(), {"ViewPosition": view}))
+    """Return the header of an adult's film."""
+    return replace(parse_header(films.changed(samples.cr(), {"ViewPosition": view})), age_years=45)
 
 
 def _turned(line: MeasuredLine) -> MeasuredLine:

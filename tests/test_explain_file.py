@@ -23,7 +23,8 @@ from tests.service import REPOSITORY, run_command
 from tests.test_no_patient_data import quoting
 from tests.traces import found_in, marked
 
-LOOKED_AT = {keyword for rule in routing.RULES for keyword in rule.looks_at}
+ADULTS = range(18, 200)
+LOOKED_AT = {keyword for rule in routing.rules_for(ADULTS) for keyword in rule.looks_at}
 MODEL = REPOSITORY / "models" / "weights" / "phantom"
 
 
@@ -43,7 +44,7 @@ def deciding(explanation: FilmExplanation) -> tuple[int, str | None] | None:
 def test_a_film_that_is_read_passes_every_rule(tmp_path: Path) -> None:
     explanation = explained(tmp_path, films.rg1())
 
-    assert [outcome.applies for outcome in explanation.rules] == [False] * len(routing.RULES)
+    assert [outcome.applies for outcome in explanation.rules] == [False] * len(routing.rules_for(ADULTS))
     assert (explanation.action, explanation.reason, explanation.notes) == (Action.READ, None, ())
     assert (explanation.columns, explanation.rows, explanation.bits_stored) == (1841, 1955, 15)
     assert explanation.photometric_interpretation == "MONOCHROME1"
@@ -78,6 +79,7 @@ def test_a_film_that_is_read_passes_every_rule(tmp_path: Path) -> None:
         ),
         (films.two_frames, (7, "NumberOfFrames"), Reason.MODALITY),
         (films.color, (7, "SamplesPerPixel"), Reason.COLOR),
+        (lambda: films.thumbnail({"PatientAge": "004M"}), (8, "PatientAge"), Reason.AGE),
         (films.one_pixel, (7, "Columns"), Reason.TOO_SMALL),
     ],
 )
@@ -88,7 +90,7 @@ def test_the_rule_that_decides_is_named_with_its_attribute(
 
     assert deciding(explanation) == expected
     assert explanation.reason is reason
-    assert [outcome.applies for outcome in explanation.rules[expected[0] :]] == [None] * (7 - expected[0])
+    assert [outcome.applies for outcome in explanation.rules[expected[0] :]] == [None] * (8 - expected[0])
     (line,) = [line for line in render(explanation).splitlines() if "YES" in line]
     assert line.startswith(f"  {expected[0]} ") and f"{expected[1]} is " in line
 
@@ -119,6 +121,13 @@ def test_a_film_whose_view_is_not_named_is_read_with_the_note(tmp_path: Path) ->
     assert "with the note view_unknown" in render(explanation)
 
 
+def test_a_film_whose_age_is_not_known_is_read_with_the_note(tmp_path: Path) -> None:
+    explanation = explained(tmp_path, films.thumbnail({"PatientBirthDate": ""}))
+
+    assert (explanation.action, explanation.notes) == (Action.READ, (Note.AGE_UNKNOWN,))
+    assert "fills in PatientAge or PatientBirthDate" in render(explanation)
+
+
 def test_without_a_model_the_film_is_decoded_without_a_square(tmp_path: Path) -> None:
     explanation = explained(tmp_path, films.thumbnail(), model=tmp_path / "nowhere")
 
@@ -140,9 +149,9 @@ def test_the_last_rule_applied_is_the_decision(texts: dict[str, str]) -> None:
     film.PixelData = b""
     header = parse_header(films.changed(film, texts))
 
-    *_, (rule, objection) = routing.apply_rules(header)
+    *_, (rule, objection) = routing.apply_rules(header, routing.rules_for(ADULTS))
 
-    decision = routing.choose(header)
+    decision = routing.choose(header, routing.rules_for(ADULTS))
     if objection is None:
         assert decision.action is Action.READ
     else:
@@ -175,7 +184,7 @@ def test_the_command_answers_with_one_document(tmp_path: Path) -> None:
     content = json.loads(done.stdout)
     assert (content["action"], content["reason"]) == ("answer", "lateral")
     assert content["rules"][5]["attributes"]["ViewPosition"] == "LL"
-    assert [rule["applies"] for rule in content["rules"]] == [False] * 5 + [True, None]
+    assert [rule["applies"] for rule in content["rules"]] == [False] * 5 + [True, None, None]
 
 
 @pytest.mark.parametrize("name", ["README.md", "nothing.dcm"])

@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Box, Film, FindingState, Report
+from node.domain import Box, Film, FindingState, Note, Report
 from node.outputs import gsps, wording
 from node.outputs.document import save_bytes
 from node.outputs.source import Picture
@@ -304,6 +304,12 @@ def test_a_film_without_findings_says_why_it_has_no_box() -> None:
     assert {item.GraphicLayer for item in dataset.GraphicLayerSequence} == {gsps.LABEL, gsps.SQUARE}
     assert "box" not in dataset.ContentDescription.lower()
     assert "boxes" in written(several()).ContentDescription
+
+
+def test_a_caution_about_the_view_stands_on_the_film() -> None:
+    dataset = written(replace(several(), notes=(Note.VIEW_UNKNOWN, Note.MIRRORED)))
+
+    assert label(dataset)[2:] == ["The picture looks mirrored: check the sides."]
 
 
 def test_several_hundred_boxes_are_drawn() -> None:

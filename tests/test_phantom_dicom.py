@@ -61,7 +61,7 @@ def test_the_node_reads_a_film_as_the_frontal_that_it_is(
     made = film(SEED, stored(modality, photometric, bits=bits))
 
     path = kept(made, tmp_path)
-    decision = routing.choose(parse_header(decoding.read_header(path)))
+    decision = routing.choose(parse_header(decoding.read_header(path)), routing.RULES)
     read = decoding.load(decoding.read_file(path), gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
 
     assert decision.action is Action.READ
@@ -81,7 +81,7 @@ def test_the_node_leaves_other_films_alone(
 ) -> None:
     path = kept(other(SEED, kind, stored(modality)), tmp_path)
 
-    assert routing.choose(parse_header(decoding.read_header(path))).reason is reason
+    assert routing.choose(parse_header(decoding.read_header(path)), routing.RULES).reason is reason
 
 
 def test_a_seed_throws_every_way_to_store_a_film() -> None:

@@ -15,6 +15,7 @@ from node.domain import (
     Code,
     Evidence,
     Film,
+    FilmView,
     Finding,
     FindingBox,
     FindingState,
@@ -99,6 +100,7 @@ _films = st.builds(
     sentences=_tuples(_sentences),
     findings=_tuples(_findings),
     ratio=st.none() | _ratios(),
+    view=st.none() | st.builds(FilmView, tag=st.none() | _words, seen=st.none() | _words, certainty=st.none() | _score),
 )
 
 
@@ -161,7 +163,7 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
     assert (left["source"], left["reason"]) == (samples.film_uid(2), "own_object")
     for film_ in (read, left):
         assert film_.keys() == {
-            *("source", "status", "reason", "notes", "columns", "rows", "analyzed"),
+            *("source", "status", "reason", "notes", "columns", "rows", "analyzed", "view"),
             *("sentences", "findings", "withheld", "impression", "measurements"),
         }
     assert read["impression"][0] == "Right pleural effusion, lower zone, 83 %"

@@ -27,11 +27,12 @@ from node.read.routing import Action, Decision
 from tests import films
 
 READ = Decision(action=Action.READ)
+READ_AGE_UNKNOWN = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))
 READ_VIEW_UNKNOWN = Decision(action=Action.READ, notes=(Note.VIEW_UNKNOWN,))
 
 
 def choose(dataset: Dataset) -> Decision:
-    return routing.choose(parse_header(dataset))
+    return routing.choose(parse_header(dataset), routing.RULES)
 
 
 def answer(reason: Reason) -> Decision:
@@ -249,3 +250,32 @@ def test_any_header_gets_a_decision_with_a_reason(texts: dict[str, str]) -> None
     decision = choose(film)
 
     assert (decision.action is Action.READ) == (decision.reason is None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"PatientAge": "018Y"}, READ),
+        ({"PatientAge": "216M"}, READ),
+        ({"PatientAge": "065Y"}, READ),
+        ({"PatientAge": "017Y"}, answer(Reason.AGE)),
+        ({"PatientAge": "215M"}, answer(Reason.AGE)),
+        ({"PatientAge": "066Y"}, answer(Reason.AGE)),
+        ({"PatientAge": None, "PatientBirthDate": "19860826"}, READ),
+        ({"PatientAge": None, "PatientBirthDate": "19860827"}, answer(Reason.AGE)),
+        ({"PatientAge": "040Y", "PatientBirthDate": "20040101"}, answer(Reason.AGE)),
+        ({"PatientAge": "40", "PatientBirthDate": "soon"}, READ_AGE_UNKNOWN),
+        ({"PatientAge": None, "PatientBirthDate": "20990101"}, READ_AGE_UNKNOWN),
+    ],
+)
+def test_a_film_is_read_if_the_model_is_for_its_age(changes: dict[str, object], expected: Decision) -> None:
+    rules = routing.rules_for(range(18, 66))
+    film = header({"PatientBirthDate": None, "StudyDate": "20040826"} | changes)
+
+    assert routing.choose(parse_header(film), rules) == expected
+
+
+def test_no_age_is_asked_for_by_a_model_for_all_ages() -> None:
+    child, unknown = header({"PatientAge": "003D"}), header({"PatientAge": None, "PatientBirthDate": None})
+
+    assert (choose(child), choose(unknown)) == (READ, READ)

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from models.checkpoint.assembly import FloatArray, Network, Rest, assemble
@@ -28,6 +28,7 @@ from models.files import sync
 from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.progress import ProgressReport
 from models.reading.tokenizers import VOCABULARIES
+from models.views import HEAD
 
 _NAME_LENGTH = 64
 """As long as a name may be in the objects that carry it (DICOM PS3.5 6.2, LO), where no control or backslash may be."""
@@ -130,10 +131,14 @@ def _naming(place: str) -> Iterator[None]:
 
 
 def open_rest(directory: Path) -> Rest:
-    """Open a model directory to take weights from. Raises ModelError if a file does not match its hash."""
+    """Open a model directory to take weights from. Raises ModelError if a file does not match its hash.
+
+    A view head is left out: it was trained for the image encoder as it was, and the result may have another one.
+    """
     manifest = read_manifest(directory)
     verify(directory, manifest)
-    return Rest(manifest=manifest, state=load_weights(directory / WEIGHTS))
+    state = {name: weight for name, weight in load_weights(directory / WEIGHTS).items() if not name.startswith(HEAD)}
+    return Rest(manifest=replace(manifest, views=None, sizes=replace(manifest.sizes, views=None)), state=state)
 
 
 def _provenance(found: Found, contents: Contents, wishes: Wishes) -> Provenance:

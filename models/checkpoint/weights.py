@@ -36,7 +36,7 @@ def save_weights(path: Path, state: Mapping[str, Tensor], *, half: Collection[st
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """Read weights as float32. Raises ModelError if the file is missing or damaged."""
-    return {key: tensor.float() for key, tensor in _stored(path).items()}
+    return {key: tensor.float() for key, tensor in load_stored(path).items()}
 
 
 def load_network(directory: Path) -> Chex:
@@ -61,15 +61,15 @@ def _load(directory: Path, *, part: str) -> Chex:
     with without_numbers():
         network = Chex(sizes)
     path = directory / WEIGHTS
-    stored = _stored(path)
+    stored = load_stored(path)
     _check_fit(path, network.state_dict(), stored)
     state = {key: tensor.float() for key, tensor in stored.items() if key.startswith(part)}
     network.load_state_dict(state, assign=True, strict=not part)
     return network.requires_grad_(False).eval()
 
 
-def _stored(path: Path) -> dict[str, Tensor]:
-    """Map weights into memory: nothing is read before it is used."""
+def load_stored(path: Path) -> dict[str, Tensor]:
+    """Map weights into memory as they are stored: nothing is read before it is used. Raises ModelError as above."""
     try:
         return load_file(str(path))
     except (OSError, SafetensorError) as error:

@@ -108,6 +108,9 @@ class Engine(Protocol):
         Returns features [film, box, dim].
         """
 
+    def view(self, patches: Patches) -> FloatArray:
+        """Tell the views of films: outputs [film, 6] of `models.views`; only if the model has a view head."""
+
     def write(self, features: FloatArray) -> IntArray:
         """Generate a sentence per feature vector: [sentence, dim] to token ids [sentence, token]."""
 

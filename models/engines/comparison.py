@@ -75,7 +75,10 @@ def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[Output
     side = sizes.image_encoder.image_size
     for count in _FILMS:
         pixels = samples.films(random, count, side=side)
-        yield from encoded(first.encode_image(pixels), second.encode_image(pixels))
+        patches = first.encode_image(pixels)
+        yield from encoded(patches, second.encode_image(pixels))
+        if sizes.views is not None:
+            yield "view", first.view(patches), second.view(patches)
     for count in _PHRASES:
         tokens = samples.phrases(random, count, sizes)
         yield "encode_prompts", first.encode_prompts(tokens), second.encode_prompts(tokens)
@@ -95,6 +98,8 @@ def _readings(first: Engine, second: Engine, sizes: NetworkSizes, films: int) ->
         pixels = samples.films(random, 1, side=sizes.image_encoder.image_size)
         patches = first.encode_image(pixels), second.encode_image(pixels)
         yield from encoded(*patches)
+        if sizes.views is not None:
+            yield "view", first.view(patches[0]), second.view(patches[1])
         yield from _queried(random, (first, second), patches, (prompts[0][np.newaxis], prompts[1][np.newaxis]))
 
 

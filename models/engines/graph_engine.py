@@ -1,4 +1,4 @@
-"""An engine whose first four functions are exported graphs; what runs a graph, and the generator, are passed in.
+"""An engine whose stages are exported graphs; what runs a graph, and the generator of sentences, are passed in.
 
 ONNX Runtime and TensorRT therefore differ only in how a graph is run.
 """
@@ -21,7 +21,7 @@ RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
 
 
 class GraphEngine:
-    """An engine with four graphs and the generator in PyTorch. One call at a time: each uses the whole device."""
+    """A graph for each stage, and the generator in PyTorch. One call at a time: each uses the whole device."""
 
     def __init__(
         self,
@@ -75,6 +75,10 @@ class GraphEngine:
             prompts=prompts,
             prompted=prompted,
         )[0]
+
+    def view(self, patches: Patches) -> FloatArray:
+        """See `Engine`."""
+        return self._run("view", patches=patches.features)[0]
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""

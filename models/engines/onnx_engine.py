@@ -10,7 +10,7 @@ import onnxruntime
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
-from models.engines.proof import Precision, graphs_of, read_proof, require_graphs
+from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
 from models.engines.torch_engine import use_threads, write_sentences
 from models.errors import ModelError
 
@@ -19,10 +19,12 @@ _CPU = "CPUExecutionProvider"
 
 def open_onnx(directory: Path, *, threads: int = 0, precision: Precision = "float32") -> GraphEngine:
     """Open a model directory without any checks; `engines.open_engine` checks hashes and proof first."""
-    require_graphs(directory, precision)
     network = load_generator(directory)
+    stages = stages_of(network.sizes)
+    require_graphs(directory, precision, stages=stages)
     threads = use_threads(threads, network)
-    sessions = {stage: _session(path, threads=threads) for stage, path in graphs_of(directory, precision).items()}
+    paths = graphs_of(directory, precision, stages=stages)
+    sessions = {stage: _session(path, threads=threads) for stage, path in paths.items()}
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         outputs: list[FloatArray] = sessions[stage].run(None, inputs)

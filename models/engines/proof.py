@@ -9,18 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from models.errors import ModelError
 from models.files import replacing
-from models.manifest import WEIGHTS, Manifest
+from models.manifest import WEIGHTS, Manifest, NetworkSizes
 from node import command_for
 
 STAGES = ("encode_image", "encode_prompts", "find", "describe")
+"""The exported graphs that every model has."""
+VIEW = "view"
+"""The exported graph of the view head, where a model has one."""
 FLOAT16_STAGES = ("encode_image", "find", "describe")
-"""Prompts are encoded in float32 by every engine: once for a prompt set, and all films are asked with the result."""
+"""Prompts are encoded in float32 by every engine: once for a prompt set, and all films are asked with the result. So
+are views: their head is small, and float16 would save nothing."""
 PROOF = "parity.json"
 
 Precision = Literal["float32", "float16"]
@@ -69,15 +74,21 @@ def graph_path(directory: Path, stage: str, precision: Precision = "float32") ->
     return directory / "onnx" / (f"{stage}.onnx" if precision == "float32" else f"{stage}.{precision}.onnx")
 
 
-def graphs_of(directory: Path, precision: Precision) -> dict[str, Path]:
+def stages_of(sizes: NetworkSizes) -> tuple[str, ...]:
+    """Return the stages that a network of these sizes is exported in."""
+    return STAGES if sizes.views is None else (*STAGES, VIEW)
+
+
+def graphs_of(directory: Path, precision: Precision, *, stages: Sequence[str]) -> dict[str, Path]:
     """Return the graph of every stage for a runtime of this precision."""
-    made = _stages(precision)
-    return {stage: graph_path(directory, stage, precision if stage in made else "float32") for stage in STAGES}
+    return {
+        stage: graph_path(directory, stage, precision if stage in FLOAT16_STAGES else "float32") for stage in stages
+    }
 
 
 def hash_graphs(directory: Path, precision: Precision = "float32") -> dict[str, str]:
     """Hash the exported graphs that exist, by their path in the model directory."""
-    paths = [graph_path(directory, stage, precision) for stage in _stages(precision)]
+    paths = [graph_path(directory, stage, precision) for stage in _stages(precision, (*STAGES, VIEW))]
     return {f"onnx/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}
 
 
@@ -100,7 +111,8 @@ def check_proof(directory: Path, manifest: Manifest, precision: Precision = "flo
 
     The manifest's own hashes are trusted: verify the files first.
     """
-    require_graphs(directory, precision)
+    stages = stages_of(manifest.sizes)
+    require_graphs(directory, precision, stages=stages)
     remedy = _remedy(directory, precision)
     whole = read_proof(directory)
     proof = whole.float16 if whole is not None and precision == "float16" else whole
@@ -111,13 +123,13 @@ def check_proof(directory: Path, manifest: Manifest, precision: Precision = "flo
     if proof.graphs != hash_graphs(directory, precision):
         raise ModelError(f"{directory}: {PROOF} was made with other graphs; {remedy}")
     compared = {name.partition(".")[0] for name in proof.stages}
-    if not (proof.passed and compared == set(STAGES) and all(stage.passed for stage in proof.stages.values())):
+    if not (proof.passed and compared == set(stages) and all(stage.passed for stage in proof.stages.values())):
         raise ModelError(f"{directory}: {PROOF} says that the graphs differ from the weights; {remedy}")
 
 
-def require_graphs(directory: Path, precision: Precision = "float32") -> None:
-    """Raise ModelError if an exported graph is missing."""
-    if missing := _missing_graphs(directory, precision):
+def require_graphs(directory: Path, precision: Precision = "float32", *, stages: Sequence[str] = STAGES) -> None:
+    """Raise ModelError if an exported graph is missing; stages: as of `stages_of`."""
+    if missing := _missing_graphs(directory, precision, stages):
         raise ModelError(
             f"{directory}: no exported {precision} graph of {', '.join(missing)}; {_remedy(directory, precision)}"
         )
@@ -131,12 +143,12 @@ def require_files(directory: Path, *precisions: Precision) -> None:
         raise ModelError(_no_proof(directory, _remedy(directory, precisions[-1])))
 
 
-def _missing_graphs(directory: Path, precision: Precision) -> list[str]:
-    return [stage for stage in _stages(precision) if not graph_path(directory, stage, precision).is_file()]
+def _missing_graphs(directory: Path, precision: Precision, stages: Sequence[str] = STAGES) -> list[str]:
+    return [stage for stage in _stages(precision, stages) if not graph_path(directory, stage, precision).is_file()]
 
 
-def _stages(precision: Precision) -> tuple[str, ...]:
-    return FLOAT16_STAGES if precision == "float16" else STAGES
+def _stages(precision: Precision, stages: Sequence[str]) -> Sequence[str]:
+    return FLOAT16_STAGES if precision == "float16" else stages
 
 
 def _no_proof(directory: Path, remedy: str) -> str:

@@ -93,6 +93,10 @@ class WatchedEngine:
         """See `Engine`."""
         return self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
 
+    def view(self, patches: Patches) -> FloatArray:
+        """See `Engine`."""
+        return self._engine.view(patches)
+
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
         return self._engine.write(features)

@@ -1,7 +1,7 @@
 """Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU; both use PyTorch's memory and one stream.
 
-Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. Prompts are encoded by PyTorch
-on the CPU, in float32: once for a prompt set.
+Inputs and outputs are float32 arrays; the graphs determine what is float16 in between. PyTorch encodes prompts on the
+CPU, in float32, once for a prompt set, and runs the view head there, which is small.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def open_tensorrt(
     reference, run = open_torch(directory, threads=threads), in_parts(lambda stage, given: graphs[stage].run(given))
     engine = GraphEngine(
         "tensorrt",
-        run=lambda stage, inputs: (
-            run(stage, inputs) if stage in graphs else [reference.encode_prompts(inputs["tokens"].astype(np.int64))]
-        ),
+        run=lambda stage, inputs: run(stage, inputs) if stage in graphs else reference.run_stage(stage, inputs),
         write=open_gpu_writer(directory, gpu=gpu, precision=precision),
     )
     proofs = {stage: files.proof(path, compiler, driver=gpu.driver) for stage, path in paths.items()}

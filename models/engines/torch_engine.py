@@ -61,7 +61,7 @@ def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write
 
 
 class TorchEngine:
-    """All five functions in PyTorch. One call at a time, because each uses the whole device."""
+    """All functions in PyTorch. One call at a time, because each uses the whole device."""
 
     def __init__(self, name: str, network: Chex, *, device: Device, write: Write) -> None:
         self._name = name
@@ -100,10 +100,18 @@ class TorchEngine:
         film = (patches.features, patches.positions, patches.cls)
         return self._run(self._network.describe, *film, boxes, prompts, prompted)[0]
 
+    def view(self, patches: Patches) -> FloatArray:
+        """See `Engine`."""
+        return self._run(self._network.view, patches.features)[0]
+
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
         with self._lock:
             return self._write(features)
+
+    def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
+        """Run a stage as its exported graph does: inputs by name, in the order of the stage's parameters."""
+        return self._run(getattr(self._network, stage), *inputs.values())
 
     def _run(self, function: Callable[..., Tensor | tuple[Tensor, ...]], *arrays: np.ndarray) -> tuple[FloatArray, ...]:
         with self._lock, self._device.working(), torch.inference_mode():

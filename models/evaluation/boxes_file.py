@@ -35,6 +35,7 @@ from models.tasks.labels import UnknownLabel, check_classes, check_regions, clas
 from models.training.films import patient_of
 from models.training.readings import READINGS
 from models.training.split import HeldOut
+from models.views import FRONTAL
 
 _NO_FINDING = "No Finding"
 _LEAST_SIDE = 1e-3
@@ -193,6 +194,8 @@ def _tasks_of(line: FilmLine) -> list[Task]:
         kinds.append("films")
     if line.get("hints"):
         kinds.append("hints")
+    if line.get("view") in FRONTAL:
+        kinds.append("views")
     return kinds
 
 
@@ -227,6 +230,7 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
         judged=frozenset(FINDINGS) if whole else frozenset(),
         cardiothoracic_ratio=line.get("cardiothoracic_ratio"),
         report=_report_of(line),
+        view=line.get("view", "") if line.get("view") in FRONTAL else "",
         patient=patient_of(line),
         read_as=line.get("rsna", ""),
         groups=frozenset(_groups(line)),

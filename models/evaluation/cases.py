@@ -6,7 +6,7 @@ missing from its labels and does not count in any figure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from language.labels import DEVICES, NO_FINDING
 from models.chexpert import NEVER_SHOWN
 from models.evaluation.request import TASKS, Task
+from models.evaluation.views import Kind
 from models.manifest import Manifest
-from models.phantoms import FINDINGS, Phantom, PhantomSet, hints_of, phantom
+from models.phantoms import FINDINGS, OTHER_KINDS, Phantom, PhantomSet, hints_of, other_film, phantom
 from models.reading.answers import FloatArray
 
 
@@ -40,6 +41,7 @@ class Truth:
     labels: of the film, by CheXpert's classes; regions: [4] by Chest ImaGenome's names
     region_findings: the findings in each region, among the findings in `judged`
     cardiothoracic_ratio: if it is known more exactly than from the boxes of its regions
+    view: AP or PA, "" if unknown or if it is no frontal chest film
     patient: their name in the file; read_as: a radiologist's reading; groups: sex, decades of age and view; "" or none
     if unknown
     """
@@ -53,6 +55,7 @@ class Truth:
     cardiothoracic_ratio: float | None = None
     report: str = ""
     hints: tuple[SideQuestion, ...] = ()
+    view: str = ""
     patient: str = ""
     read_as: str = ""
     groups: frozenset[str] = frozenset()
@@ -60,11 +63,15 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EvaluationCase:
-    """One film, upright, gray [row, column] in 0..1 as the model expects it."""
+    """One film, upright, gray [row, column] in 0..1 as the model expects it.
+
+    others: makes films beside it that are no frontal chest films, by what they are
+    """
 
     name: str
     gray: FloatArray
     truth: Truth
+    others: Callable[[], Mapping[Kind, FloatArray]] = dict
 
 
 class CaseSource(Protocol):
@@ -97,8 +104,19 @@ class Phantoms:
         """Make one film."""
         film = phantom(self._seeds[index], side=self._manifest.input.size)
         return EvaluationCase(
-            name=f"phantom-{film.seed}", gray=shown(film.pixels, self._manifest.gray), truth=truth_of_phantom(film)
+            name=f"phantom-{film.seed}",
+            gray=shown(film.pixels, self._manifest.gray),
+            truth=truth_of_phantom(film),
+            others=lambda: self._others(film.seed),
         )
+
+    def _others(self, seed: int) -> dict[Kind, FloatArray]:
+        parts = [kind for kind in OTHER_KINDS if kind != "lateral"]
+        side, gray = self._manifest.input.size, self._manifest.gray
+        return {
+            "lateral": shown(other_film(seed, "lateral", side).pixels, gray),
+            "other": shown(other_film(seed, parts[seed % len(parts)], side).pixels, gray),
+        }
 
 
 def truth_of_phantom(film: Phantom) -> Truth:
@@ -112,6 +130,7 @@ def truth_of_phantom(film: Phantom) -> Truth:
         judged=frozenset(FINDINGS),
         cardiothoracic_ratio=film.cardiothoracic_ratio,
         report=film.report,
+        view=film.view,
         hints=tuple(
             SideQuestion(text=hint.text, boxes=hint.boxes, others=hint.others, taught=not untaught)
             for untaught in (False, True)

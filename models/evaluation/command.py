@@ -43,7 +43,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
             raise ModelError("--tune and --ablate exclude each other; leave one of them out")
         check_tunable(data, held_out=request.held_out)
     films = _films(data, request, read_manifest(request.model))
-    tasks = _tasks(films, request)
+    tasks = _tasks(films, request, read_manifest(request.model))
     questions = read_questions(request.prompts)
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)
@@ -109,12 +109,14 @@ def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> Cas
     return Phantoms(data, manifest)
 
 
-def _tasks(films: CaseSource, request: Request) -> list[Task]:
+def _tasks(films: CaseSource, request: Request, manifest: Manifest) -> list[Task]:
     """Choose the tasks: those that were asked for, otherwise all that are possible."""
-    known = films.tasks
+    known = films.tasks - (set() if manifest.views is not None else {"views"})
     possible = [task for task in TASKS if task in known]
     if request.tasks is None:
         return possible
+    if "views" in request.tasks and manifest.views is None:
+        raise ModelError(f"{request.model} has no view head; train one, or leave out the task views")
     if missing := [task for task in request.tasks if task not in possible]:
         raise ModelError(
             f"{request.data} has no labels for the task {missing[0]}; its labels suffice for {', '.join(possible)}"

@@ -6,7 +6,7 @@ classification, which the node does not do, come from `models.tasks` in PyTorch,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from models.evaluation.cases import EvaluationCase
 from models.evaluation.detection import Detections
 from models.evaluation.prompt_set import Questions
 from models.evaluation.request import Ablation, Task
+from models.evaluation.views import Kind, SeenView
 from models.manifest import DetectionRule, Manifest, read_manifest
 from models.network.chex import Chex
 from models.network.detector import Detection
@@ -38,6 +39,7 @@ from models.tasks import detection, regions
 from models.tasks.batch import Picture
 from models.tasks.detection import DetectionSettings
 from models.tasks.prompts import ClassVectors, embed, region_prompts
+from models.training.split import part_of
 
 _ACROSS: Final = 0.05
 """How far a box may reach across the middle, as a share of the square."""
@@ -53,6 +55,7 @@ class Observation:
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
     by_default: as the node makes it if it is not told to accept any
     differences: as of `Weighed`; hints: [hint, 4], the best box of each question
+    views: what the view head says of the film, as it is and otherwise
     """
 
     found: Detections | None = None
@@ -64,6 +67,7 @@ class Observation:
     by_default: FilmReading | None = None
     differences: dict[str, float] = field(default_factory=dict)
     hints: FloatArray
+    views: tuple[SeenView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,7 +133,21 @@ class EvaluatedModel:
             by_default=read(self._by_default, needed="sentences" in tasks),
             differences=self._features(look)[1] if "films" in tasks else {},
             hints=boxes[len(names) :],
+            views=tuple(self._views(case)) if "views" in tasks and case.truth.view else (),
         )
+
+    def _views(self, case: EvaluationCase) -> Iterator[SeenView]:
+        """Show the view head the film, what it makes of the film turned, and the films beside it."""
+        turned: dict[Kind, FloatArray] = {
+            "frontal": case.gray,
+            "mirrored": case.gray[:, ::-1],
+            "rotated": np.rot90(case.gray, 1 + part_of(case.name, parts=3)),
+            **case.others(),
+        }
+        for kind, gray in turned.items():
+            reading = self.reader.view(self.reader.look(np.ascontiguousarray(gray)))
+            if reading is not None:
+                yield SeenView(kind=kind, view=case.truth.view, reading=reading)
 
     def weigh(self, case: EvaluationCase) -> Weighed:
         """Compute the numbers that decisions are made from; no sentence is generated."""

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from models.evaluation.prompt_set import DEFAULT
 
-Task = Literal["detection", "anatomy", "region_classification", "report", "sentences", "films", "hints"]
+Task = Literal["detection", "anatomy", "region_classification", "report", "sentences", "films", "hints", "views"]
 TASKS: Final[tuple[Task, ...]] = get_args(Task)
 
 Ablation = Literal["no_region_filter"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from language.labels import Labeler
 from models.decisions import Decisions
-from models.evaluation import anatomy, detection, films, hints, ratio, references, regions, reports, sentences
+from models.evaluation import anatomy, detection, films, hints, ratio, references, regions, reports, sentences, views
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import CaseSource, Truth
@@ -74,6 +74,7 @@ def figures(
         "hints": lambda: hints.measure(
             observed.truths, [observation.hints for observation in observed.said], bootstrap
         ),
+        "views": lambda: views.measure([observation.views for observation in observed.said], bootstrap),
     }
     return {task: make() for task, make in makers.items() if task in tasks}
 

@@ -1,6 +1,6 @@
-"""The ChEX network: its parts joined into the five functions that an engine offers.
+"""The ChEX network: its parts joined into the six functions that an engine offers.
 
-The first four are exported as they are: no control flow depends on data, and the numbers of films F, prompts Q and
+All but `write` are exported as they are: no control flow depends on data, and the numbers of films F, prompts Q and
 boxes B are free. Patch features are passed between them, so a film is encoded once however often it is queried. P
 patches, R boxes per prompt; boxes are center x, center y, width, height in 0..1 of the square that the network saw.
 """
@@ -16,6 +16,7 @@ from models.network.image_encoder import ImageEncoder
 from models.network.post_decoder import PostDecoder
 from models.network.prompt_encoder import PromptEncoder
 from models.network.sentence_generator import SentenceGenerator
+from models.network.view_head import ViewHead
 
 
 class Chex(nn.Module):
@@ -29,6 +30,9 @@ class Chex(nn.Module):
         self.detector = Detector(sizes.detector, grid=sizes.image_encoder.grid)
         self.post_decoder = PostDecoder(sizes.post_decoder, detector=sizes.detector)
         self.generator = SentenceGenerator(sizes.generator, dim=sizes.dim)
+        self.view_head = (
+            None if sizes.views is None else ViewHead(sizes.views, dim=sizes.dim, grid=sizes.image_encoder.grid)
+        )
 
     def encode_image(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode films [F, side, side], float32, normalized.
@@ -72,6 +76,16 @@ class Chex(nn.Module):
         memory = whole_picture(patches, positions, cls)
         features: Tensor = self.post_decoder(self.detector.gather(pooled), memory, group=1)
         return features
+
+    def view(self, patches: Tensor) -> Tensor:
+        """Tell views from patches [F, P, dim]: outputs [F, 6] of `models.views`.
+
+        Raises ValueError if this network has no view head.
+        """
+        if self.view_head is None:
+            raise ValueError("this network has no view head")
+        outputs: Tensor = self.view_head(patches)
+        return outputs
 
     @torch.no_grad()
     def write(self, features: Tensor, max_length: int | None = None) -> Tensor:

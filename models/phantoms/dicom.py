@@ -39,6 +39,10 @@ _REGIONS: Mapping[str, tuple[str, str, str]] = {
     "HAND": ("85562004", "SCT", "Hand"),
     "SKULL": ("89546003", "SCT", "Skull"),
     "ABDOMEN": ("818981001", "SCT", "Abdomen"),
+    "FOOT": ("56459004", "SCT", "Foot"),
+    "KNEE": ("72696002", "SCT", "Knee"),
+    "SHOULDER": ("16982005", "SCT", "Shoulder"),
+    "SPINE": ("421060004", "SCT", "Spine"),
 }
 _VIEWS: Mapping[str, tuple[str, str, str]] = {
     "AP": ("399348003", "SCT", "antero-posterior"),
@@ -99,7 +103,7 @@ def other(seed: int, kind: OtherKind, stored: Format | None = None) -> DicomFilm
     columns, rows = _drawn_size(form)
     gray = other_gray(seed, kind, columns=columns, rows=rows)
     truth = other_film(seed, kind, min(columns, rows))
-    part = {"lateral": "CHEST", "blank": "CHEST"}.get(kind, kind.upper())
+    part = {"lateral": "CHEST", "blank": "CHEST", "noise": "CHEST"}.get(kind, kind.upper())
     return DicomFilm(phantom=truth, dataset=_dataset(truth, gray, form, part), columns=form.columns, rows=form.rows)
 
 

@@ -92,6 +92,11 @@ def rounded(mask: ByteArray, radius: float) -> FloatArray:
     return thickness
 
 
+def solid(frame: Frame, outlines: list[Points], *, thick: float, radius: float) -> FloatArray:
+    """Return the thickness of a round-edged body, `thick` cm within; radius: of its edge, in cm."""
+    return rounded(fill(frame, outlines), radius * frame.scale) * np.float32(thick)
+
+
 def soften(layer: ByteArray, sigma: float) -> ByteArray:
     """Blur a layer; sigma in pixels."""
     if sigma < 0.2:

@@ -37,6 +37,7 @@ from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer, words_of
+from models.views import ViewReading, read_view
 
 
 def open_reader(
@@ -119,6 +120,11 @@ class ChexReader:
         """Encode an upright film for any number of questions; gray: [row, column], 0..1."""
         pixels = prepare(gray, self.manifest.input)
         return Look(patches=self._engine.encode_image(pixels[np.newaxis]))
+
+    def view(self, look: Look) -> ViewReading | None:
+        """Tell the view that a film shows, and how its pixels lie; None if the model has no view head."""
+        rule = self.manifest.views
+        return None if rule is None else read_view(self._engine.view(look.patches)[0], rule)
 
     def check(self, prompts: Iterable[ReaderPrompt]) -> None:
         """Raise ModelError if the manifest or the network does not fit the prompts: a report would not reveal it.

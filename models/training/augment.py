@@ -36,9 +36,20 @@ def augment(
     """Augment one film [side, side]. Returns gray values [size, size] in 0..1 and the labels of the augmented film."""
     flipped = bool(rng.random() < rule.flip)
     place = draw_map(rule, rng, flipped=flipped)
-    shown = expose(overlay(_cut(pixels, place, size=size), rule, rng), rule, rng)
+    shown = _shown(pixels, place, rule, rng, size=size)
     moved = move(mirror(labels, catalog) if flipped else labels, place, visibility=rule.visibility)
     return shown, moved
+
+
+def vary(pixels: NDArray[np.uint8], rule: Augmentation, rng: np.random.Generator, *, size: int) -> FloatArray:
+    """Augment a film [side, side] without labels. Returns gray values [size, size] in 0..1."""
+    return _shown(pixels, draw_map(rule, rng, flipped=False), rule, rng, size=size)
+
+
+def _shown(
+    pixels: NDArray[np.uint8], place: Map, rule: Augmentation, rng: np.random.Generator, *, size: int
+) -> FloatArray:
+    return expose(overlay(_cut(pixels, place, size=size), rule, rng), rule, rng)
 
 
 def draw_map(rule: Augmentation, rng: np.random.Generator, *, flipped: bool) -> Map:

@@ -13,6 +13,8 @@ from models.training.loop import train
 from models.training.process_group import ProcessGroup, open_group
 from models.training.runfile import Run
 from models.training.store import stock
+from models.training.view_run import ViewRun
+from models.training.views import train_views
 
 
 def train_by(run: Run, stop: Event) -> Path | None:
@@ -31,6 +33,12 @@ def train_by(run: Run, stop: Event) -> Path | None:
         with open_group(run, _follow) as group:
             model = train(run, group, stopped=stop.is_set, report=report)
     return write_model(run, model) if model is not None else None
+
+
+def train_views_by(run: ViewRun, stop: Event) -> Path | None:
+    """Train a view head and write it into its model's directory; see `views.train_views`."""
+    with progress.on(sys.stderr) as report:
+        return train_views(run, report, stop)
 
 
 def _follow(run: Run, group: ProcessGroup) -> None:

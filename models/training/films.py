@@ -44,6 +44,7 @@ class _Box(TypedDict):
 class _Film(TypedDict):
     file: str
     patient: NotRequired[str]
+    view: NotRequired[str]
     boxes: NotRequired[list[_Box]]
     nih_labels: NotRequired[list[str]]
     rsna: NotRequired[str]
@@ -51,10 +52,12 @@ class _Film(TypedDict):
 
 
 class TrainingFilm(NamedTuple):
-    """A film: its central square, bytes [side, side], and its labels."""
+    """A film: its central square, bytes [side, side], its labels, its patient, and its view, "" if unknown."""
 
     pixels: NDArray[np.uint8]
     line: Line
+    patient: str = ""
+    view: str = ""
 
 
 def patient_of(film: Mapping[str, object]) -> str:
@@ -150,7 +153,8 @@ def _cut(film: _Film, gray: NDArray[np.uint8], *, side: int) -> TrainingFilm:
     square = gray[top : top + short, left : left + short]
     pixels = _stored(np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8))
     offset = np.array([left, top, left, top], dtype=np.float32)
-    return TrainingFilm(pixels=pixels, line=film.get("truth") or _line(film, offset, short))
+    line = film.get("truth") or _line(film, offset, short)
+    return TrainingFilm(pixels=pixels, line=line, patient=patient_of(film), view=film.get("view", ""))
 
 
 def _stored(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -55,6 +55,7 @@ def _manifest(run: Run, model: TrainedModel) -> Manifest:
             box_threshold=0.5,
             region_threshold=0.5,
         ),
+        ages=run.model.ages,
         origins=_origins(run, model),
         vocabulary=model.vocabulary.learned,
     )

@@ -15,7 +15,7 @@ from typing import Literal
 
 from models.bounds import require
 from models.errors import ModelError
-from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, NetworkSizes
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Ages, NetworkSizes
 from models.tables import read_table
 from models.training.stages import Stage
 
@@ -36,6 +36,7 @@ class Model:
     resize: Literal["direct", "via_256"] = "direct"
     mean: float = PUBLISHED_MEAN
     std: float = PUBLISHED_STD
+    ages: Ages | None = None
 
     def __post_init__(self) -> None:
         require(self, above_zero="std")
@@ -142,6 +143,8 @@ class Run:
             raise ValueError(f"stages: batch of {wrong[0]} must be a multiple of machine.processes")
         if not self.stages or len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("stages must not be empty, and each must have its own name")
+        if self.network.views is not None:
+            raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
         if self.start and self.data.words != "full":
             raise ValueError('start needs data.words = "full"')
 

@@ -68,10 +68,11 @@ def _trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
     branches strong (spec §0, 6).
     """
     network = load_network(directory)
-    if network.sizes != sizes:
+    if replace(network.sizes, views=None) != sizes:
         raise ModelError(
             f"{directory} holds a network whose sizes differ from the run file's; correct start or network"
         )
+    network.view_head = None  # it fits the encoder as it was
     origins = read_manifest(directory).origins
     return {
         name: weight for name, weight in network.state_dict().items() if UNTRAINED not in origins.get(part_of(name), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,27 +141,27 @@ def read(
             ) from error
 
 
-def check_film(path: Path) -> None:
-    """Check without a model that questions about a file may be asked. Raises InputError if not."""
+def check_film(path: Path, ages: Container[int] | None = None) -> None:
+    """Check that questions about a file may be asked; ages: as of `routing.rules_for`. Raises InputError if not."""
     if not path.is_file():
         raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
     if path.suffix.lower() in _PICTURE_SUFFIXES:
         _read_picture(path)
         return
     try:
-        decision = routing.choose(parse_header(decoding.read_header(path)))
+        decision = routing.choose(parse_header(decoding.read_header(path)), routing.rules_for(ages))
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
     if decision.action is not routing.Action.READ:
-        raise InputError(f"{path}: is not a frontal chest film ({decision.reason}); name another file")
+        raise InputError(f"{path}: is not a film that is read ({decision.reason}); name another file")
 
 
 def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
     """Ask about one film: a DICOM file, a PNG or a JPEG.
 
-    Raises InputError when the file is not a frontal chest film, or a box leaves the film or lies outside the square.
+    Raises InputError when the file is not a film that is read, or a box leaves the film or lies outside the square.
     """
-    check_film(path)
+    check_film(path, reader.ages)
     image = _load(path, reader)
     for question in questions:
         if question.box is not None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pydicom.dataset import Dataset, FileMetaDataset
 
 from node.dicom import attributes, identity
+from node.dicom.patient_age import patient_age
 
 
 class ConceptCode(NamedTuple):
@@ -52,6 +53,8 @@ class FilmHeader:
     is_own: whether this program wrote the object (`identity.is_own`)
     anatomic_region_codes, view_codes: the codes of the items of AnatomicRegionSequence and ViewCodeSequence
     patient_orientation: the direction of the rows, then of the columns, as written (PS3.3 C.7.6.1.1.1)
+    age_years: completed years at the time of the study; the lower one if age and date of birth disagree; None if
+        neither is known
     """
 
     present: frozenset[str]
@@ -69,6 +72,7 @@ class FilmHeader:
     view_position: str
     view_codes: tuple[ConceptCode, ...]
     patient_orientation: tuple[str, ...]
+    age_years: int | None
     study_description: str
     series_description: str
     protocol_name: str
@@ -89,6 +93,9 @@ _KEYWORDS = (
     "ViewPosition",
     "ViewCodeSequence",
     "PatientOrientation",
+    "PatientAge",
+    "PatientBirthDate",
+    "StudyDate",
     "StudyDescription",
     "SeriesDescription",
     "ProtocolName",
@@ -145,6 +152,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
         view_position=attributes.text(dataset, "ViewPosition"),
         view_codes=_codes(dataset, "ViewCodeSequence"),
         patient_orientation=tuple(str(value) for value in attributes.values(dataset, "PatientOrientation")),
+        age_years=patient_age(dataset),
         study_description=attributes.text_left_encoded(dataset, "StudyDescription"),  # the writers copy its bytes
         series_description=attributes.text(dataset, "SeriesDescription"),
         protocol_name=attributes.text(dataset, "ProtocolName"),

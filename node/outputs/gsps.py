@@ -141,7 +141,8 @@ def _heading(film: Film, line: float, ground: Ground | None) -> list[tuple[str, 
     They stand in the darkest corner, or in the lower left one if the picture is unknown.
     """
     columns, rows = wording.size(film)
-    lines = (identity.RESEARCH_LABEL, _SQUARE_LINE, *(() if wording.reported(film) else wording.NOTHING_NEAR_LINES))
+    nothing = () if wording.reported(film) else wording.NOTHING_NEAR_LINES
+    lines = (identity.RESEARCH_LABEL, _SQUARE_LINE, *wording.cautions(film), *nothing)
     inset = min(line, columns / 4)
     width = min(_LETTER * line * max(map(len, lines)), columns - 2 * inset)
     bottom = max(rows - (len(lines) + 1) * line, 0.0)

@@ -1,7 +1,8 @@
 """The impression: the first lines of every output, for a reader who gives a film five seconds.
 
 Present findings come first, by urgency; then the findings that a person has to look at; then one line about what was
-not reported and not looked for. Three lines on most films, at most six. No line concludes "normal".
+not reported and not looked for. Three lines on most films, at most six; notes about view and sides are added to them.
+No line concludes "normal".
 
 `URGENCIES` is a table of this project, not of a society. Its three classes are those of the ACR's work group on
 actionable reporting (Larson et al., JACR 2014): to be told within minutes, hours or days. Of the findings of our prompt
@@ -64,7 +65,7 @@ def of_film(film: Film) -> list[str]:
     """Return the impression of one film, one text a line."""
     if not film.is_read:
         return [wording.not_processed(film)]
-    return [*(_found(film) or [_NOTHING]), _rest(film)]
+    return [*(_found(film) or [_NOTHING]), *wording.cautions(film), _rest(film)]
 
 
 def of_report(report: Report) -> list[str]:

@@ -14,6 +14,7 @@ from node.domain import (
     Code,
     Evidence,
     Film,
+    FilmView,
     Finding,
     FindingBox,
     FindingState,
@@ -69,6 +70,7 @@ def film_from_json(document: Mapping[str, Json]) -> Film:
     return Film(
         source=_text(document["source"]),
         reason=None if reason is None else Reason(_text(reason)),
+        view=_view_from_json(document.get("view")),  # an earlier version stored none
         notes=tuple(Note(_text(note)) for note in _list(document["notes"])),
         columns=_optional_int(document["columns"]),
         rows=_optional_int(document["rows"]),
@@ -91,6 +93,7 @@ def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) 
         "status": "read" if film.is_read else "not_processed",
         "reason": film.reason,
         "notes": list(film.notes),
+        "view": _view_to_json(film.view),
         "columns": film.columns,
         "rows": film.rows,
         "analyzed": None if film.analyzed is None else list(film.analyzed.edges),
@@ -101,6 +104,24 @@ def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) 
         "findings": [finding_to_json(finding) for finding in film.findings],
         "measurements": measured.to_json(film),
     }
+
+
+def _view_to_json(view: FilmView | None) -> Json:
+    return None if view is None else {"tag": view.tag, "seen": view.seen, "certainty": view.certainty}
+
+
+def _view_from_json(value: Json) -> FilmView | None:
+    if value is None:
+        return None
+    document = cast(JsonObject, _of(dict, value))
+    if document.keys() != {"tag", "seen", "certainty"}:
+        raise ValueError(f"a view has other keys: {', '.join(document)}")
+    certainty = document["certainty"]
+    return FilmView(
+        tag=_optional_text(document["tag"]),
+        seen=_optional_text(document["seen"]),
+        certainty=None if certainty is None else _number(certainty),
+    )
 
 
 def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:

@@ -37,11 +37,27 @@ REASONS: Mapping[Reason, str] = {
     Reason.COLOR: "it is a color image; only grayscale images are read",
     Reason.OWN_OBJECT: "it was made by this program",
     Reason.DAMAGED: "its stored copy was damaged on the disk of this program; it has to be sent again",
+    Reason.AGE: "its patient's age lies outside the ages that the model is for",
     Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
 }
+BY_PICTURE: Mapping[Reason, str] = {
+    Reason.NOT_CHEST: "its picture does not look like one of the chest, and its header names no view",
+    Reason.LATERAL: "its picture looks like a lateral view, and its header names no view; only frontal views are read",
+}
+"""Reasons of films that the network looked at."""
 NOTES: Mapping[Note, str] = {
     Note.VIEW_UNKNOWN: "its header does not state view or body part; it was read as a frontal chest view",
+    Note.AGE_UNKNOWN: "its header does not state the patient's age; the model is not for every age",
+    Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",
+    Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; sides are as its header says",
+    Note.ROTATED: "its picture looks rotated; it was read as it is",
 }
+CAUTIONS: Mapping[Note, str] = {
+    Note.VIEW_DISAGREES: "The header names another view than the picture shows.",
+    Note.MIRRORED: "The picture looks mirrored: check the sides.",
+    Note.ROTATED: "The picture looks rotated.",
+}
+"""Notes that stand in every output, in few words: such a film may have been read wrongly."""
 HEADINGS: Mapping[FindingState, str] = {
     FindingState.PRESENT: "Present (at or above threshold)",
     FindingState.INDETERMINATE: "Indeterminate (near the threshold, or contradicted; to be reviewed)",
@@ -226,6 +242,11 @@ def looked_at(film: Film) -> str:
     return f"Analyzed was the square of {where}. {rest}{notes}"
 
 
+def cautions(film: Film) -> tuple[str, ...]:
+    """Return the notes of a film that stand in every output."""
+    return tuple(CAUTIONS[note] for note in film.notes if note in CAUTIONS)
+
+
 def is_whole(film: Film) -> bool:
     """Return whether the whole film was analyzed."""
     return tuple(round(edge) for edge in analyzed(film).edges) == (0, 0, *size(film))
@@ -245,4 +266,6 @@ def not_processed(film: Film) -> str:
     """Return the text that says why a film has no result. Raises ValueError for a film that was read."""
     if film.reason is None:
         raise ValueError("a film that was read has no such reason")
-    return f"Not processed: {REASONS[film.reason]}. There is no result for it, neither positive nor negative."
+    was_seen = film.view is not None and film.view.seen is not None and film.reason in BY_PICTURE
+    reason = (BY_PICTURE if was_seen else REASONS)[film.reason]
+    return f"Not processed: {reason}. There is no result for it, neither positive nor negative."

@@ -14,7 +14,6 @@ from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 
 from node.dicom.film_header import FilmHeader
-from node.dicom.measuring_header import MeasuringHeader
 from node.measurement import CardiothoracicRatio, Incomparable, View
 from node.read import routing
 
@@ -25,16 +24,16 @@ _CODES: Final = ((codes.SCT.PosteroAnterior, View.PA), (codes.SCT.AnteroPosterio
 
 
 def describe(
-    ratio: CardiothoracicRatio | None, header: FilmHeader, measuring: MeasuringHeader
+    ratio: CardiothoracicRatio | None, header: FilmHeader, spacing: tuple[float, float] | None
 ) -> CardiothoracicRatio | None:
-    """Add to a ratio its view, why it has no band, and the size of its pixels."""
+    """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: as `calibrated_spacing`."""
     if ratio is None:
         return None
-    view, spacing = view_of(header), measuring.spacing
+    view = view_of(header)
     return replace(
         ratio,
         view=view,
-        objection=_objection(view, measuring.age_years)
+        objection=_objection(view, header.age_years)
         or (ratio.objection if ratio.objection is Incomparable.UNMEASURED else None),
         mm_per_pixel=None if spacing is None else spacing[0 if ratio.heart.is_vertical else 1],
     )

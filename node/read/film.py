@@ -10,12 +10,12 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
-from node.dicom.measuring_header import parse_measuring
-from node.domain import Film, ModelIdentity, Note, Reason
+from node.dicom.spacing import calibrated_spacing
+from node.domain import Film, FilmView, ModelIdentity, Note, Reason
 from node.errors import Undecodable
 from node.measurement import CardiothoracicRatio
 from node.prompt_set import PromptSet
-from node.read import cardiothoracic, decoding, findings, routing
+from node.read import cardiothoracic, decoding, findings, routing, views
 from node.read.decoding import Radiograph
 from node.read.model import Reader, Reading
 
@@ -48,21 +48,27 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
     with timed("route"):
         dataset = decoding.read_header(path)
         header = parse_header(dataset)
-        decision = routing.choose(header)
+        decision = routing.choose(header, routing.rules_for(reader.ages))
     if decision.action is routing.Action.LEAVE:
         return Answered(dataset=dataset, film=None, reason=decision.reason)
     source = header.sop_instance_uid
     if decision.action is routing.Action.ANSWER:
-        film = Film(source=source, reason=decision.reason, notes=decision.notes)
+        film = Film(source=source, reason=decision.reason, notes=decision.notes, view=views.film_view(header))
         return Answered(dataset=dataset, film=film, reason=decision.reason)
     try:
         with timed("decode"):
             image = decoding.decode(decoding.read_file(path), header, gray=reader.gray, square=reader.square)
     except Undecodable as error:
         reason = Reason(error.reason)
-        return Answered(dataset=dataset, film=Film(source=source, reason=reason, notes=decision.notes), reason=reason)
+        film = Film(source=source, reason=reason, notes=decision.notes, view=views.film_view(header))
+        return Answered(dataset=dataset, film=film, reason=reason)
     with timed("read"):
         reading = reader.read(image, prompts)
+    view = views.film_view(header, reading.view)
+    decision = views.confirm(decision, view.tag, reading.view)
+    if decision.action is routing.Action.ANSWER:
+        film = Film(source=source, reason=decision.reason, notes=decision.notes, view=view)
+        return Answered(dataset=dataset, film=film, reason=decision.reason)
     film = film_of(
         reading,
         image,
@@ -70,7 +76,8 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         source=source,
         model=reader.identity,
         notes=decision.notes,
-        ratio=cardiothoracic.describe(reading.ratio, header, parse_measuring(dataset)),
+        ratio=cardiothoracic.describe(reading.ratio, header, calibrated_spacing(dataset)),
+        view=view,
     )
     return Answered(dataset=dataset, film=film, reason=None)
 
@@ -84,6 +91,7 @@ def film_of(
     model: ModelIdentity,
     notes: tuple[Note, ...] = (),
     ratio: CardiothoracicRatio | None = None,
+    view: FilmView | None = None,
 ) -> Film:
     """Code what was read on a decoded film; source: its SOP Instance UID; ratio: with what its header says about it."""
     return Film(
@@ -103,4 +111,5 @@ def film_of(
             sides_known=image.sides_known,
         ),
         ratio=ratio,
+        view=view,
     )

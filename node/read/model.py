@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -20,6 +20,7 @@ from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
+from node.read.views import PictureView
 
 if TYPE_CHECKING:
     from models.reading.answers import Answer, FilmReading, ReaderPrompt
@@ -44,6 +45,7 @@ class Reading:
     """What the network says about one film; regions: the best box of each region prompt, by its key.
 
     ratio: without what the film's header says about it; its objection is what the model says
+    view: None if the model has no view head
     """
 
     sentences: tuple[GroundedSentence, ...]
@@ -51,6 +53,7 @@ class Reading:
     withheld: tuple[WithheldSentence, ...] = ()
     regions: Mapping[str, Box] = field(default_factory=dict)
     ratio: CardiothoracicRatio | None = None
+    view: PictureView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +113,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film: `gray` names the gray values, `square` returns the analyzed part of the film."""
+    """What a model needs of a film: as of `Reader`."""
 
     gray: str
     square: Callable[[int, int], tuple[float, float, float, float]]
+    ages: Container[int] | None = None
 
 
 class Reader(Protocol):
@@ -134,6 +138,10 @@ class Reader(Protocol):
     @property
     def gray(self) -> str:
         """`voi` or `mimic_jpg` (design §4)."""
+
+    @property
+    def ages(self) -> Container[int] | None:
+        """The ages, in completed years, that the model is for; None for any."""
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
@@ -166,7 +174,11 @@ def read_film_rule(directory: Path) -> FilmRule:
         manifest = read_manifest(directory)
     except ModelError as error:
         raise InputError(str(error)) from error
-    return FilmRule(gray=str(manifest.gray), square=lambda columns, rows: square(columns, rows, manifest.input))
+    return FilmRule(
+        gray=str(manifest.gray),
+        square=lambda columns, rows: square(columns, rows, manifest.input),
+        ages=manifest.ages,
+    )
 
 
 def open_reader(
@@ -221,6 +233,7 @@ class _NetworkReader:
         self._network = network
         manifest = network.manifest
         self.gray = str(manifest.gray)
+        self.ages: Container[int] | None = manifest.ages
         self.fallbacks = tuple(
             Fallback(engine=fallback.engine, reason=fallback.reason, message=fallback.message)
             for fallback in network.fallbacks
@@ -247,10 +260,10 @@ class _NetworkReader:
         return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        side_of = _side_of if image.sides_known else None
         with _device_told():
-            said = self._network.report(
-                self._network.look(image.gray), _to_network(prompts), side_of=_side_of if image.sides_known else None
-            )
+            look = self._network.look(image.gray)
+            said, view = self._network.report(look, _to_network(prompts), side_of=side_of), self._network.view(look)
         return Reading(
             sentences=tuple(
                 GroundedSentence(
@@ -285,6 +298,7 @@ class _NetworkReader:
                 for key, (x, y, width, height) in said.regions.items()
             },
             ratio=self._ratio(said, image.framing),
+            view=None if view is None else PictureView(**asdict(view)),
         )
 
     def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:

@@ -1,11 +1,11 @@
 """Decide which received objects are read, which are answered with "not processed", and which are left alone.
 
-A pure function of one value: `choose(header)` takes a `FilmHeader` and returns a `Decision`.
+A pure function: `choose(header, rules)` takes a `FilmHeader` and the rules of a model, and returns a `Decision`.
 
 `RULES`, at the end of this file, is the table: the first rule that applies decides, and `node explain` shows what each
 rule found. A missing result must not be taken for a normal film, so every image that is not read gets an answer with a
 reason; objects that are not images get no answer. An object to which no rule applies is read, with the note
-view_unknown unless its header names the view and the body part.
+view_unknown unless its header names the view and the body part. A model may add a rule about age (`rules_for`).
 
 Body part. BodyPartExamined decides, else the anatomic region's code, else the descriptions if they name either the
 chest or other parts, but not both. Chest with abdomen (a babygram) and ribs are not chest films: the lungs fill only a
@@ -20,9 +20,10 @@ view_unknown, because fluid and air lie in other places than in the training fil
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple
 
 from pydicom.config import IGNORE
@@ -137,17 +138,37 @@ _SLANTED_CODES = (
 _FRONTAL_CODES = (codes.SCT.Frontal, codes.SCT.PosteroAnterior, codes.SCT.AnteroPosterior)
 
 
-def choose(header: FilmHeader) -> Decision:
-    """Decide by its header what happens to one received object."""
-    for rule, objection in apply_rules(header):
+def choose(header: FilmHeader, rules: Sequence[Rule]) -> Decision:
+    """Decide by its header what happens to one received object; rules: as of `rules_for`."""
+    for rule, objection in apply_rules(header, rules):
         if objection is not None:
             return Decision(action=rule.action, reason=objection.reason)
-    return Decision(action=Action.READ, notes=() if _is_named(header) else (Note.VIEW_UNKNOWN,))
+    asks_age = any("PatientAge" in rule.looks_at for rule in rules)
+    notes = {
+        Note.VIEW_UNKNOWN: not _is_named(header),
+        Note.AGE_UNKNOWN: asks_age and header.age_years is None,
+    }
+    return Decision(action=Action.READ, notes=tuple(note for note, applies in notes.items() if applies))
 
 
-def apply_rules(header: FilmHeader) -> Iterator[tuple[Rule, Objection | None]]:
+def rules_for(ages: Container[int] | None) -> tuple[Rule, ...]:
+    """Return the rules for a model; ages: in completed years, that it is for; None for any, or for an unknown model."""
+    if ages is None:
+        return RULES
+    return (
+        *RULES,
+        Rule(
+            about="of a patient of another age than the model is for",
+            action=Action.ANSWER,
+            looks_at=("PatientAge", "PatientBirthDate", "StudyDate"),
+            find=partial(_other_age, ages),
+        ),
+    )
+
+
+def apply_rules(header: FilmHeader, rules: Sequence[Rule]) -> Iterator[tuple[Rule, Objection | None]]:
     """Try the rules in order until a rule applies, and yield each with what it found."""
-    for rule in RULES:
+    for rule in rules:
         objection = rule.find(header)
         yield rule, objection
         if objection is not None:
@@ -232,11 +253,11 @@ def _part(header: FilmHeader) -> _Part:
 
 
 def _slanted(header: FilmHeader) -> Objection | None:
-    keyword = _says_slanted(header)
+    keyword = says_slanted(header)
     return None if keyword is None else Objection(Reason.LATERAL, keyword)
 
 
-def _says_slanted(header: FilmHeader) -> str | None:
+def says_slanted(header: FilmHeader) -> str | None:
     """Return the keyword of the attribute that says that a film is lateral or oblique; None if no attribute does."""
     views = _words(header.view_position)
     if _any(_SLANTED_TERMS, views) or _speaks_of_slant(views):
@@ -259,12 +280,16 @@ def _says_slanted(header: FilmHeader) -> str | None:
 
 
 def _is_named(header: FilmHeader) -> bool:
-    """Return whether the header names both a frontal view and the chest."""
+    """Return whether the header names both a frontal view, of a patient who does not lie on one side, and the chest."""
     part = _words(header.body_part_examined)
     has_part = _names_chest(part) or _any_code(header.anatomic_region_codes, _CHEST_CODES)
-    views = _words(header.view_position) | part
-    is_frontal = bool(views & _FRONTAL_WORDS) or _any_code(header.view_codes, _FRONTAL_CODES)
-    return has_part and is_frontal and not _any(_DECUBITUS, views)
+    return has_part and names_frontal(header) and not _any(_DECUBITUS, _words(header.view_position) | part)
+
+
+def names_frontal(header: FilmHeader) -> bool:
+    """Return whether the header names a frontal view; a decubitus view is one."""
+    views = _words(header.view_position) | _words(header.body_part_examined)
+    return bool(views & _FRONTAL_WORDS) or _any(_DECUBITUS, views) or _any_code(header.view_codes, _FRONTAL_CODES)
 
 
 def _speaks_of_slant(words: frozenset[str]) -> bool:
@@ -294,6 +319,13 @@ def _descriptions(header: FilmHeader) -> dict[str, str]:
     """Return the descriptions, which people type, by keyword, in the order in which they are used."""
     texts = (header.series_description, header.protocol_name, header.study_description)
     return dict(zip(_DESCRIPTIONS, texts, strict=True))
+
+
+def _other_age(ages: Container[int], header: FilmHeader) -> Objection | None:
+    age = header.age_years
+    if age is None or age in ages:
+        return None
+    return Objection(Reason.AGE, "PatientAge" if "PatientAge" in header.present else "PatientBirthDate")
 
 
 def _pixels(header: FilmHeader) -> Objection | None:

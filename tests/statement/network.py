@@ -53,7 +53,7 @@ def _actions() -> dict[UID, Action]:
     """Return what happens to a frontal chest film in each storage class of the standard that the listener accepts."""
     known = [UID(uid) for uid in UID_dictionary if contexts.is_storage(UID(uid))]
     film = films.thumbnail()
-    return {uid: routing.choose(parse_header(films.of_class(film, uid))).action for uid in known}
+    return {uid: routing.choose(parse_header(films.of_class(film, uid)), routing.RULES).action for uid in known}
 
 
 def classes_read() -> Rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
 from node.read import decoding, pixel_format, routing
 from node.read.model import FilmRule, read_film_rule
-from node.read.routing import Action, Decision
+from node.read.routing import Action, Decision, Rule
 
 _ADVICE: Final[Mapping[Reason, str]] = {
     Reason.OWN_OBJECT: "the node wrote this object; do not route the node's own objects back to it",
@@ -26,6 +26,11 @@ _ADVICE: Final[Mapping[Reason, str]] = {
     Reason.BLANK: "look at the film: the part that is analyzed shows one gray",
     Reason.TOO_SMALL: "send the film itself and not its thumbnail",
     Reason.COLOR: "send the film in gray (MONOCHROME1 or MONOCHROME2)",
+    Reason.AGE: "nothing, unless the age is wrong: then correct it at the modality; the model's card says its ages",
+}
+_FILLED_BY: Final[Mapping[Note, str]] = {
+    Note.VIEW_UNKNOWN: "ViewPosition and BodyPartExamined",
+    Note.AGE_UNKNOWN: "PatientAge or PatientBirthDate",
 }
 _WHAT_HAPPENS: Final[Mapping[Action, str]] = {
     Action.READ: "read",
@@ -103,9 +108,11 @@ def explain_file(path: Path, *, model: Path) -> FilmExplanation:
         raise InputError(f"{path}: {error}; name a DICOM file") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); name a DICOM file") from error
-    decision = routing.choose(header)
+    lack, rule = _film_rule(model)
+    rules = routing.rules_for(rule.ages)
+    decision = routing.choose(header, rules)
     is_film = decision.action is not Action.LEAVE and pixel_format.objection(header.pixels) is None
-    decoded = _decode(path, header, model) if is_film else None
+    decoded = _decode(path, header, rule, lack) if is_film else None
     if decision.action is Action.READ and decoded is not None and decoded.reason is not None:
         decision = Decision(action=Action.ANSWER, reason=decoded.reason, notes=decision.notes)
     study, film = header.study_instance_uid, header.sop_instance_uid
@@ -120,7 +127,7 @@ def explain_file(path: Path, *, model: Path) -> FilmExplanation:
         bits_stored=header.pixels.bits_stored,
         bits_allocated=header.pixels.bits_allocated,
         photometric_interpretation=shown(header, "PhotometricInterpretation"),
-        rules=tuple(_rules(header)),
+        rules=tuple(_outcomes(header, rules)),
         action=decision.action,
         reason=decision.reason,
         notes=decision.notes,
@@ -146,10 +153,10 @@ def render(explanation: FilmExplanation) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _rules(header: FilmHeader) -> Iterator[RuleOutcome]:
+def _outcomes(header: FilmHeader, rules: Sequence[Rule]) -> Iterator[RuleOutcome]:
     """Yield the result of every rule, including the rules after the rule that decided."""
-    found = dict(enumerate(routing.apply_rules(header)))
-    for number, rule in enumerate(routing.RULES):
+    found = dict(enumerate(routing.apply_rules(header, rules)))
+    for number, rule in enumerate(rules):
         objection = found[number][1] if number in found else None
         yield RuleOutcome(
             rule=number + 1,
@@ -160,13 +167,17 @@ def _rules(header: FilmHeader) -> Iterator[RuleOutcome]:
         )
 
 
-def _decode(path: Path, header: FilmHeader, model: Path) -> Decoding:
-    """Decode a film as the node does; without a model directory decode the whole film as displayed."""
+def _film_rule(model: Path) -> tuple[str, FilmRule]:
+    """Read what a model needs of a film, after what is not known without it; without it the whole film is decoded."""
     try:
-        rule, lack = read_film_rule(model), ""
+        return "", read_film_rule(model)
     except InputError:
-        rule = FilmRule(gray="voi", square=lambda columns, rows: (0.0, 0.0, float(columns), float(rows)))
         lack = f"; which square is analyzed is not known without the manifest of a model directory ({model})"
+        return lack, FilmRule(gray="voi", square=lambda columns, rows: (0.0, 0.0, float(columns), float(rows)))
+
+
+def _decode(path: Path, header: FilmHeader, rule: FilmRule, lack: str) -> Decoding:
+    """Decode a film as the node does; lack: what is not known for want of a model, with the semicolon before it."""
     try:
         image = decoding.decode(decoding.read_file(path), header, gray=rule.gray, square=rule.square)
     except Undecodable as error:
@@ -180,8 +191,9 @@ def _advice(decision: Decision, *, has_uids: bool) -> str:
         return "set a valid Study and SOP Instance UID at the sender; the node refuses to receive it without them"
     if decision.reason is not None:
         return _ADVICE[decision.reason]
-    if Note.VIEW_UNKNOWN in decision.notes:
-        return "nothing; the note goes when the modality fills in ViewPosition and BodyPartExamined"
+    if decision.notes:
+        wanted = [_FILLED_BY[note] for note in decision.notes]
+        return f"nothing; the note goes when the modality fills in {' and '.join(wanted)}"
     return "nothing; if no result came, run explain with the study's UID and node.toml"
 
 

@@ -219,7 +219,7 @@ def _outcome(
     if parked is not None:
         return parked
     try:
-        decision = routing.choose(parse_header(decoding.read_header(instance.path)))
+        decision = routing.choose(parse_header(decoding.read_header(instance.path)), routing.rules_for(None))
     except Undecodable:
         return Reason.UNDECODABLE
     return f"left alone ({decision.reason})" if decision.action is Action.LEAVE else "answered"

@@ -1,4 +1,4 @@
-"""Age and calibrated spacing of a film, from headers as devices write them."""
+"""The calibrated spacing of a film, from headers as devices write it."""
 
 from __future__ import annotations
 
@@ -10,37 +10,12 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
-from node.dicom.measuring_header import MeasuringHeader, parse_measuring
+from node.dicom.spacing import calibrated_spacing
 from tests import films
-
-BORN = {"PatientBirthDate": "20060315", "StudyDate": "20240315"}
 
 
 def header(**values: object) -> Dataset:
     return films.changed(Dataset(), values)
-
-
-@pytest.mark.parametrize(
-    ("values", "age"),
-    [
-        ({"PatientAge": "045Y"}, 45),
-        ({"PatientAge": "018Y"}, 18),
-        ({"PatientAge": "216M"}, 18),
-        ({"PatientAge": "215M"}, 17),
-        ({"PatientAge": "010D"}, 0),
-        ({"PatientAge": "45"}, None),
-        (BORN, 18),
-        (BORN | {"StudyDate": "20240314"}, 17),
-        (BORN | {"StudyDate": ""}, None),
-        (BORN | {"PatientBirthDate": "19500229"}, None),
-        (BORN | {"StudyDate": "20050101"}, None),
-        (BORN | {"PatientAge": "045Y"}, 18),
-        (BORN | {"PatientAge": "012Y"}, 12),
-        ({}, None),
-    ],
-)
-def test_the_age_is_in_completed_years_and_the_lower_of_two(values: Mapping[str, str], age: int | None) -> None:
-    assert parse_measuring(header(**values)).age_years == age
 
 
 @pytest.mark.parametrize(
@@ -69,14 +44,14 @@ def test_the_age_is_in_completed_years_and_the_lower_of_two(values: Mapping[str,
 def test_a_spacing_counts_only_within_the_patient(
     values: Mapping[str, object], spacing: tuple[float, float] | None
 ) -> None:
-    found = parse_measuring(header(**values)).spacing
+    found = calibrated_spacing(header(**values))
 
     assert found == (None if spacing is None else pytest.approx(spacing))
 
 
-@pytest.mark.parametrize("keyword", ["PatientAge", "PatientBirthDate", "PixelSpacing", "ImagerPixelSpacing"])
+@pytest.mark.parametrize("keyword", ["PixelSpacing", "ImagerPixelSpacing"])
 def test_a_broken_attribute_counts_as_absent(keyword: str) -> None:
     tag = BaseTag(tag_for_keyword(keyword) or 0)
     dataset = Dataset({tag: RawDataElement(tag, "US", 3, b"abc", 0, False, True)})
 
-    assert parse_measuring(dataset) == MeasuringHeader(age_years=None, spacing=None)
+    assert calibrated_spacing(dataset) is None

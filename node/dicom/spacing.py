@@ -1,0 +1,36 @@
+"""The size of a film's pixels in the patient, where it is calibrated. A broken attribute counts as absent."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+from node.dicom import attributes
+
+_CALIBRATED: Final = ("GEOMETRY", "FIDUCIAL")
+
+
+def calibrated_spacing(dataset: Dataset) -> tuple[float, float] | None:
+    """Return mm from row to row and from column to column, in the patient; None if uncalibrated (PS3.3 10.7.1).
+
+    Pixel Spacing counts if Pixel Spacing Calibration Type says how it was corrected. Imager Pixel Spacing is that of
+    the detector, on which the heart is magnified: it counts only with an estimated magnification.
+    """
+    spacing, calibration = _spacing(dataset, "PixelSpacing"), attributes.text(dataset, "PixelSpacingCalibrationType")
+    if spacing is not None and calibration.upper() in _CALIBRATED:
+        return spacing
+    imager = _spacing(dataset, "ImagerPixelSpacing")
+    magnification = attributes.number(dataset, "EstimatedRadiographicMagnificationFactor")
+    if imager is None or magnification is None or magnification < 1:
+        return None
+    return imager[0] / magnification, imager[1] / magnification
+
+
+def _spacing(dataset: Dataset, keyword: str) -> tuple[float, float] | None:
+    """Read row spacing and column spacing; None unless both are above 0 (PS3.3 10.7.1.3)."""
+    try:
+        row, column = (float(str(value)) for value in attributes.values(dataset, keyword))
+    except ValueError:
+        return None
+    return (row, column) if 0 < row < float("inf") and 0 < column < float("inf") else None

@@ -1,0 +1,81 @@
+"""Compare the view that a header names with the view that the picture shows; a pure function of values.
+
+Both agree on nearly all films. If they do not, the film is read as its header says, with a note. The picture stops a
+film only if the header names no view and the network is certain: a lateral film or another part of the body would get
+boxes that mean nothing. A film that looks mirrored is never flipped, because the heart may lie on the right, and a film
+that looks rotated is not turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from node.dicom.film_header import FilmHeader
+from node.domain import FilmView, Note, Reason
+from node.read import routing
+from node.read.cardiothoracic import view_of
+from node.read.routing import Action, Decision
+
+FRONTAL: Final = "frontal"
+"""The tag of a film whose header names a frontal view, but neither AP nor PA alone."""
+_PROJECTIONS: Final = ("AP", "PA")
+_STOPPED: Final[Mapping[str, Reason]] = {"lateral": Reason.LATERAL, "not_chest": Reason.NOT_CHEST}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureView:
+    """What the network sees of the view; probabilities: of AP, PA, lateral and not_chest, which sum up to 1.
+
+    certain: probability from which a view is certain
+    """
+
+    probabilities: Mapping[str, float]
+    certain: float
+    mirrored: bool
+    rotated: bool
+
+    @property
+    def seen(self) -> str:
+        """The most probable view."""
+        return max(self.probabilities, key=lambda view: self.probabilities[view])
+
+
+def tag_of(header: FilmHeader) -> str | None:
+    """Return the view that a header names: AP, PA, frontal or lateral; None if it names none."""
+    if routing.says_slanted(header) is not None:
+        return "lateral"
+    view = view_of(header)
+    return view.value if view is not None else FRONTAL if routing.names_frontal(header) else None
+
+
+def film_view(header: FilmHeader, picture: PictureView | None = None) -> FilmView:
+    """Return what is known about the view of a film; picture: None if the network did not look at it."""
+    tag = tag_of(header)
+    if picture is None:
+        return FilmView(tag=tag)
+    return FilmView(tag=tag, seen=picture.seen, certainty=picture.probabilities[picture.seen])
+
+
+def confirm(decision: Decision, tag: str | None, picture: PictureView | None) -> Decision:
+    """Return the decision about a film that its header lets through, after a look at its picture; see `film_view`."""
+    if picture is None:
+        return decision
+    if tag is None:
+        for view, reason in _STOPPED.items():
+            if picture.probabilities[view] >= picture.certain:
+                return Decision(action=Action.ANSWER, reason=reason, notes=decision.notes)
+    return replace(decision, notes=(*decision.notes, *_notes(tag, picture)))
+
+
+def _notes(tag: str | None, picture: PictureView) -> Iterator[Note]:
+    if tag is not None:
+        named = (tag,) if tag in _PROJECTIONS else _PROJECTIONS
+        others = sum(share for view, share in picture.probabilities.items() if view not in named)
+        if others >= picture.certain:
+            yield Note.VIEW_DISAGREES
+    if picture.mirrored:
+        yield Note.MIRRORED
+    if picture.rotated:
+        yield Note.ROTATED
