@@ -77,6 +77,11 @@ def test_a_sentence_must_say_what_was_decided(index: int, text: str, fault: str 
         ("pleural_effusion", "There is a right pleural effusion.", None),
         ("pleural_effusion", "There is a pleural effusion in the right upper zone.", "wrong_zone"),
         ("pleural_effusion", "There is a pleural effusion in the right mid zone.", None),  # which no region stands for
+        (
+            "pleural_effusion",
+            "There is an effusion at the right base. There is an effusion in the right upper zone.",
+            "wrong_zone",
+        ),
         ("support_devices", "A right catheter ends in the upper chest.", None),
     ],
 )

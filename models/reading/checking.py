@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Final, Literal
 
 import numpy as np
 
 from language.check import Claim, Fault, assertions, called_normal, contradictions, faults
+from language.clauses import clauses_of
 from language.labels import DEVICES, NO_FINDING, RuleLabeler
 from language.normal import names_in
 from language.sentences import by_rule
@@ -117,16 +119,18 @@ class Decided:
         """
         if not self.is_reported(index) or self.prompts[index].key == DEVICES:
             return False
-        sides = sides_in(text)
-        for zone in names_in(text, "zones"):
-            phrases = {
-                place: prompt.phrases[0].lower()
-                for place, prompt in enumerate(self.prompts)
-                if prompt.key.endswith("_zone") and zone in names_in(prompt.phrases[0].lower(), "zones")
-            }
-            asked = [place for place, phrase in phrases.items() if not sides or sides & sides_in(phrase)]
-            if asked and not any(self._fills(index, place) for place in asked):
-                return True
+        regions = [place for place, prompt in enumerate(self.prompts) if prompt.key.endswith("_zone")]
+        for clause in clauses_of(text):
+            sides = [{side} for side in sides_in(clause.text)] or [{"left", "right"}]
+            for zone, of in product(names_in(clause.text, "zones"), sides):
+                phrases = {place: self.prompts[place].phrases[0].lower() for place in regions}
+                asked = [
+                    place
+                    for place, phrase in phrases.items()
+                    if zone in names_in(phrase, "zones") and of & sides_in(phrase)
+                ]
+                if asked and not any(self._fills(index, place) for place in asked):
+                    return True
         return False
 
     def _fills(self, index: int, region: int) -> bool:
