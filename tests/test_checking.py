@@ -97,7 +97,7 @@ def test_a_sentence_names_no_zone_without_a_box(key: str, text: str, fault: str 
     assert film.fault(0, text) == fault
 
 
-def test_each_box_of_a_zone_must_hold_a_finding_that_is_said_to_lie_there() -> None:
+def test_each_box_of_a_zone_holds_a_finding_that_is_said_there() -> None:
     text = "There is a pleural effusion at the right base."
     two = np.concatenate([RIGHT_BASE, ELSEWHERE])
 
