@@ -119,14 +119,17 @@ class Decided:
         """
         if not self.is_reported(index) or self.prompts[index].key == DEVICES:
             return False
-        regions = [place for place, prompt in enumerate(self.prompts) if prompt.key.endswith("_zone")]
+        regions = {
+            place: prompt.phrases[0].lower()
+            for place, prompt in enumerate(self.prompts)
+            if prompt.key.endswith("_zone")
+        }
         for clause in clauses_of(text):
             sides = [{side} for side in sides_in(clause.text)] or [{"left", "right"}]
             for zone, of in product(names_in(clause.text, "zones"), sides):
-                phrases = {place: self.prompts[place].phrases[0].lower() for place in regions}
                 asked = [
                     place
-                    for place, phrase in phrases.items()
+                    for place, phrase in regions.items()
                     if zone in names_in(phrase, "zones") and of & sides_in(phrase)
                 ]
                 if asked and not any(self._fills(index, place) for place in asked):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydicom.dataset import Dataset
@@ -18,6 +18,7 @@ from node.prompt_set import PromptSet
 from node.read import cardiothoracic, decoding, findings, routing, views
 from node.read.decoding import Radiograph
 from node.read.model import Reader, Reading
+from node.read.routing import Decision
 
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -53,22 +54,19 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         return Answered(dataset=dataset, film=None, reason=decision.reason)
     source = header.sop_instance_uid
     if decision.action is routing.Action.ANSWER:
-        film = Film(source=source, reason=decision.reason, notes=decision.notes, view=views.film_view(header))
-        return Answered(dataset=dataset, film=film, reason=decision.reason)
+        return _unread(dataset, decision, views.film_view(header), source=source)
     try:
         with timed("decode"):
             image = decoding.decode(decoding.read_file(path), header, gray=reader.gray, square=reader.square)
     except Undecodable as error:
-        reason = Reason(error.reason)
-        film = Film(source=source, reason=reason, notes=decision.notes, view=views.film_view(header))
-        return Answered(dataset=dataset, film=film, reason=reason)
+        undecodable = replace(decision, reason=Reason(error.reason))
+        return _unread(dataset, undecodable, views.film_view(header), source=source)
     with timed("read"):
         reading = reader.read(image, prompts)
     view = views.film_view(header, reading.view)
     decision = views.confirm(decision, view.tag, reading.view)
     if decision.action is routing.Action.ANSWER:
-        film = Film(source=source, reason=decision.reason, notes=decision.notes, view=view)
-        return Answered(dataset=dataset, film=film, reason=decision.reason)
+        return _unread(dataset, decision, view, source=source)
     film = film_of(
         reading,
         image,
@@ -80,6 +78,12 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
         view=view,
     )
     return Answered(dataset=dataset, film=film, reason=None)
+
+
+def _unread(dataset: Dataset, decision: Decision, view: FilmView, *, source: str) -> Answered:
+    """Answer a film that is not read with the reason of a decision."""
+    film = Film(source=source, reason=decision.reason, notes=decision.notes, view=view)
+    return Answered(dataset=dataset, film=film, reason=decision.reason)
 
 
 def film_of(
