@@ -1,0 +1,105 @@
+"""A question about a film that was asked and answered, as JSON values and back, losslessly.
+
+The question and its answer are stored beside the film's readings, shown on its page, and sent as DICOM objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, cast
+
+from node.domain import Box, FindingState, Json, JsonObject, ScoredBox
+from node.read.model import FilmAnswer, FilmQuestion
+
+SOURCES: Final = ("page", "api", "command", "dicom")
+"""Where a question may come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedQuestion:
+    """One question about one film with its answer; nothing of it changes once it is stored.
+
+    id: 32 hexadecimal digits, drawn when it was asked
+    film: SOP Instance UID
+    asked_at: aware UTC
+    asked_by: the user's name on this node; "" if the node does not ask for one
+    source: one of SOURCES
+    model, weights_sha256: of the network that answered
+    """
+
+    id: str
+    study_uid: str
+    film: str
+    asked_at: datetime
+    asked_by: str
+    source: str
+    model: str
+    weights_sha256: str
+    answer: FilmAnswer
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise ValueError(f"a question comes from one of {', '.join(SOURCES)}, got {self.source!r}")
+
+
+def to_json(asked: AskedQuestion) -> JsonObject:
+    """Return a question as JSON values, with every key that `from_json` needs."""
+    answer = asked.answer
+    return {
+        "id": asked.id,
+        "study": asked.study_uid,
+        "film": asked.film,
+        "asked_at": asked.asked_at.isoformat(),
+        "asked_by": asked.asked_by,
+        "source": asked.source,
+        "model": asked.model,
+        "weights_sha256": asked.weights_sha256,
+        "prompt": answer.question.prompt,
+        "box": None if answer.question.box is None else list(answer.question.box.edges),
+        "sentence": answer.sentence,
+        "score": answer.score,
+        "state": answer.state,
+        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
+        "by": answer.by,
+        "contradiction": answer.contradiction,
+        "never_learned": list(answer.never_learned),
+    }
+
+
+def from_json(document: Mapping[str, Json]) -> AskedQuestion:
+    """Return the question that `to_json` wrote. Raises KeyError, TypeError or ValueError for any other document."""
+    box, score, state = document["box"], document["score"], document["state"]
+    prompt, contradiction = document["prompt"], document["contradiction"]
+    boxes = cast(list[JsonObject], document["boxes"])
+    return AskedQuestion(
+        id=str(document["id"]),
+        study_uid=str(document["study"]),
+        film=str(document["film"]),
+        asked_at=datetime.fromisoformat(str(document["asked_at"])),
+        asked_by=str(document["asked_by"]),
+        source=str(document["source"]),
+        model=str(document["model"]),
+        weights_sha256=str(document["weights_sha256"]),
+        answer=FilmAnswer(
+            question=FilmQuestion(prompt=None if prompt is None else str(prompt), box=_box(box)),
+            sentence=str(document["sentence"]),
+            score=None if score is None else float(cast(float, score)),
+            state=None if state is None else FindingState(str(state)),
+            boxes=tuple(
+                ScoredBox(box=cast(Box, _box(scored["box"])), score=float(cast(float, scored["score"])))
+                for scored in boxes
+            ),
+            by=str(document["by"]),
+            contradiction=None if contradiction is None else str(contradiction),
+            never_learned=tuple(str(word) for word in cast(list[str], document["never_learned"])),
+        ),
+    )
+
+
+def _box(value: Json) -> Box | None:
+    if value is None:
+        return None
+    left, top, right, bottom = (float(edge) for edge in cast(list[float], value))
+    return Box(left=left, top=top, right=right, bottom=bottom)
