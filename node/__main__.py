@@ -149,18 +149,18 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    from node.commands import operate
+    from node.jobs import parked
 
     if bool(options.study) + options.all + bool(options.destination) != 1:
         raise InputError("name studies, or --all, or --destination NAME; one of the three")
     settings = config.load(options.settings)
     if options.study:
-        pieces = operate.retry(settings, options.study)
+        pieces = parked.retry(settings, options.study)
     else:
         pieces = (
-            operate.retry_destination(settings, options.destination)
+            parked.retry_destination(settings, options.destination)
             if options.destination
-            else operate.retry_all(settings)
+            else parked.retry_all(settings)
         )
     if options.json:
         print(json.dumps({"queued": pieces}))

@@ -1,28 +1,25 @@
-"""The operator's commands for a node: show its state, retry parked work, abandon a destination."""
+"""The operator's commands for a node: show its state, abandon a destination. `jobs/parked` retries parked work."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import cast
 
 from node.config import Settings
-from node.domain import DELIVERY_STATES, STUDY_STATES, Delivery, DeliveryState, is_uid
+from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
 from node.errors import InputError
 from node.jobs import processes
-from node.jobs.executor import Client
+from node.jobs.parked import open_ledger
 from node.net import callers
 from node.orders.store import OrderStore
 from node.store import database
-from node.store.ledger import Ledger
 from node.store.spool import Spool
 
 
 def status(settings: Settings) -> dict[str, object]:
     """Return the state of a node (design §8)."""
-    with _open_ledger(settings) as ledger:
+    with open_ledger(settings) as ledger:
         running = processes.states(settings.storage, settings.http)
         studies, delayed, counts = ledger.study_counts(), ledger.delayed_destinations(), ledger.delivery_counts()
         parked = [asdict(work) for work in ledger.parked()]
@@ -49,42 +46,6 @@ def status(settings: Settings) -> dict[str, object]:
     }
 
 
-def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
-    """Queue the parked work of some studies again; returns how many pieces of work each study had.
-
-    Without a running service, the work waits for its start.
-    Raises InputError for a study that this node does not know.
-    """
-    spool = Spool(settings.storage.directory)
-    for study_uid in study_uids:
-        if not is_uid(study_uid) or not spool.study(study_uid).instances:
-            raise InputError(f"{study_uid}: this node has no such study; see `node status`")
-    with _parked_work(settings) as (ledger, client):
-        return {study_uid: _retry_study(study_uid, spool, ledger, client) for study_uid in study_uids}
-
-
-def retry_all(settings: Settings) -> dict[str, int]:
-    """Queue all parked work again, like `retry`; returns how many pieces of work each study had."""
-    spool = Spool(settings.storage.directory)
-    with _parked_work(settings) as (ledger, client):
-        parked = sorted({work.study for work in ledger.parked()})
-        return {study_uid: _retry_study(study_uid, spool, ledger, client) for study_uid in parked}
-
-
-def retry_destination(settings: Settings, name: str) -> dict[str, int]:
-    """Queue every parked delivery to a destination again; returns how many each study had.
-
-    Raises InputError for a destination that the settings do not have.
-    """
-    if all(destination.name != name for destination in settings.destinations):
-        raise InputError(f"{name}: the settings have no such destination; see [[destinations]], or `node abandon`")
-    with _parked_work(settings) as (ledger, client):
-        deliveries = ledger.parked_deliveries(destination=name)
-        _read_again_what_is_lost(deliveries, Spool(settings.storage.directory), client)
-        _retry_deliveries(deliveries, ledger, client)
-    return dict(Counter(delivery.study_uid for delivery in deliveries))
-
-
 def abandon(settings: Settings, destination: str, *, force: bool = False) -> int:
     """End all open deliveries to a destination, so that its studies can age out; returns their number.
 
@@ -96,7 +57,7 @@ def abandon(settings: Settings, destination: str, *, force: bool = False) -> int
             f"{destination}: is still in the settings; remove it there and restart the node first,"
             " or add --force to end what waits for it now"
         )
-    with _open_ledger(settings) as ledger:
+    with open_ledger(settings) as ledger:
         if not any(name == destination for name, _ in ledger.delivery_counts()):
             raise InputError(f"{destination}: there are no deliveries to it; `node status` shows what is parked")
         return ledger.abandon(destination)
@@ -149,47 +110,3 @@ def _refused(caller: dict[str, object]) -> Iterator[str]:
 
 def _table(value: object) -> list[tuple[str, object]]:
     return list(cast(dict[str, object], value).items())
-
-
-@contextmanager
-def _parked_work(settings: Settings) -> Iterator[tuple[Ledger, Client]]:
-    """Open what is needed to queue parked work again. Raises InputError before the node's first start."""
-    with _open_ledger(settings) as ledger, closing(Client(database.open_executor_database(settings.storage))) as client:
-        if not client.is_known:
-            raise InputError("this node has never run; start it with `node serve`")
-        yield ledger, client
-
-
-def _retry_study(study_uid: str, spool: Spool, ledger: Ledger, client: Client) -> int:
-    """Queue first, then mark: if the command is interrupted in between, the work still runs."""
-    is_parked = ledger.study_state(study_uid) == "parked"
-    if is_parked:
-        spool.forget_interrupted_readings(study_uid)
-        client.run_study(study_uid)
-        ledger.unpark_study(study_uid)
-    deliveries = ledger.parked_deliveries(study_uid=study_uid)
-    _read_again_what_is_lost(deliveries, spool, client)
-    return is_parked + _retry_deliveries(deliveries, ledger, client)
-
-
-def _read_again_what_is_lost(deliveries: Sequence[Delivery], spool: Spool, client: Client) -> None:
-    """Have a study read again if an output is lost and may not be written identically: a new output replaces it."""
-    for study_uid in {delivery.study_uid for delivery in deliveries if spool.output(delivery) is None}:
-        spool.uncover(study_uid)
-        client.run_study(study_uid)
-
-
-def _retry_deliveries(deliveries: Sequence[Delivery], ledger: Ledger, client: Client) -> int:
-    for delivery in deliveries:
-        client.run_delivery(delivery)
-        ledger.unpark_delivery(delivery)
-    return len(deliveries)
-
-
-@contextmanager
-def _open_ledger(settings: Settings) -> Iterator[Ledger]:
-    """Open the ledger. Raises InputError before the node's first start, NodeError when the ledger is damaged."""
-    if not settings.storage.directory.is_dir():
-        raise InputError(f"{settings.storage.directory}: does not exist; start the node once with `node serve`")
-    with database.naming_damage(settings.storage), closing(Ledger(database.open_ledger(settings.storage))) as ledger:
-        yield ledger
