@@ -20,12 +20,12 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 PRODUCT = ("node", "models", "export", "language")
 
-# From what starts everything down to what everything uses: files at the top of `node/`, and folders with all in them.
-# A file imports only what stands in a line below its own; the files of one folder may import each other.
+# Files and folders of `node/`: a file imports only what stands in a line below its own, and files of its own folder.
 LAYERS = (
     {"__main__"},
     {"commands"},
     {"service"},
+    {"web"},
     {"jobs"},
     {"pipeline"},
     {"receive"},
@@ -53,6 +53,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 HOMES = {
     "cryptography": ("node/net/tls.py",),
     "dbos": ("node/jobs/executor.py", "node/jobs/workflows.py"),
+    "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
     "highdicom": ("node/outputs/",),
     "hl7apy": ("node/outputs/oru.py",),
@@ -73,7 +74,7 @@ HOMES = {
         *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "tables")),
     ),
     "sqlite3": ("node/store/database.py",),
-    "starlette": ("node/service/http.py", "node/net/http_connections.py"),
+    "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
     "structlog": ("node/log.py",),
     "tensorrt": ("models/engines/tensorrt_build.py", "models/engines/tensorrt_engine.py"),
     "tomli_w": ("node/config.py", "models/manifest.py"),
@@ -81,7 +82,7 @@ HOMES = {
     "uvicorn": ("node/net/http_connections.py",),
 }
 
-# Files that a person runs, or that end what is run, and that therefore speak on the terminal.
+# Files that a person runs, or that end what is run, and so speak on the terminal.
 COMMANDS = (
     "node/__main__.py",
     "models/checkpoint/__main__.py",
@@ -122,7 +123,7 @@ BOUNDARIES = (
     "node/jobs/submitter.py",
 )
 
-# What is never called, by the name at the call, and where it may be after all.
+# What is never called, by the name at the call, and where it may be.
 FORBIDDEN_CALLS = {
     "print": COMMANDS,
     "input": (),

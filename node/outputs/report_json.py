@@ -51,12 +51,14 @@ def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterab
             "prompts": report.prompts_name,
             "prompts_sha256": report.prompts_sha256,
         },
-        "films": [
-            {**_film_to_json(film, _finding_to_json), "impression": [*impression.of_film(film)]}
-            for film in (*report.films, *left_alone)
-        ],
+        "films": [film_for_programs(film) for film in (*report.films, *left_alone)],
         "outputs": list(outputs),
     }
+
+
+def film_for_programs(film: Film) -> JsonObject:
+    """Return an entry of `films` in report.json (design §8)."""
+    return {**_film_to_json(film, _finding_to_json), "impression": [*impression.of_film(film)]}
 
 
 def film_to_json(film: Film) -> JsonObject:

@@ -141,9 +141,36 @@ def picture_of(dataset: Dataset) -> BytePicture:
 
     dataset: the whole object with its pixels, as `read_file` returns it
     """
+    return stored_picture(dataset).shown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredPicture:
+    """A decoded film in stored orientation, to be shown in any window.
+
+    window: in which it is displayed if nobody asks for another
+    """
+
+    indices: npt.NDArray[np.uint16]
+    header: GrayscaleHeader
+    levels: grayscale.Levels
+    window: grayscale.Window
+
+    def shown(self, window: grayscale.Window | None = None, *, is_inverted: bool = False) -> BytePicture:
+        """Return the film as displayed, or in a window, 0..255, [row, column]."""
+        if window is None and not is_inverted:
+            gray = grayscale.displayed(self.header, self.levels)
+        else:
+            gray = grayscale.windowed(self.header, self.levels, window or self.window, is_inverted=is_inverted)
+        return np.rint(gray * 255).astype(np.uint8)[self.indices]
+
+
+def stored_picture(dataset: Dataset) -> StoredPicture:
+    """Decode one film for display; dataset and errors as of `picture_of`."""
     with _decoders():
         indices, gray_header, levels = _gray_levels(dataset, parse_header(dataset))
-        return np.rint(grayscale.displayed(gray_header, levels) * 255).astype(np.uint8)[indices]
+        window = grayscale.window_of(gray_header, levels)
+    return StoredPicture(indices=indices, header=gray_header, levels=levels, window=window)
 
 
 def turned(picture: GrayPicture, turn: Turn) -> GrayPicture:

@@ -10,6 +10,7 @@ those refuse or propagate a NaN, and return the stored range instead of 0..1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +42,18 @@ class Levels:
     def exposed(self) -> npt.NDArray[np.bool_]:
         """Which values occur inside the exposed field."""
         return (self.counts > 0) & ~self.padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which modality values are shown from black to white: center and width."""
+
+    center: float
+    width: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.center) and math.isfinite(self.width) and self.width > 0):
+            raise ValueError(f"a window needs a finite center and a positive width, got {self.center}, {self.width}")
 
 
 def count_levels(header: GrayscaleHeader, indices: npt.NDArray[np.uint16], *, lowest: int, bits: int) -> Levels:
@@ -86,6 +99,33 @@ def equalized(header: GrayscaleHeader, levels: Levels) -> FloatTable:
     eight = np.where(levels.padding, 0, eight)
     histogram = np.bincount(eight, weights=levels.counts, minlength=256).astype(np.int64)
     return _equalize(histogram)[eight] / 255.0
+
+
+def window_of(header: GrayscaleHeader, levels: Levels) -> Window:
+    """Return the window with which `displayed` shows a film; for a VOI LUT, the range of values that it tells apart.
+
+    Raises ValueError for a LUT that cannot be used.
+    """
+    modality = _modality(header, levels.values)
+    if header.voi_lut is None and _window(header, modality) is not None:
+        center, width = header.window_center, header.window_width
+        if center is not None and width is not None:
+            return Window(center=center, width=width)
+    low, high = _range(modality, levels, tail=_TAIL)
+    return Window(center=(low + high) / 2, width=max(high - low, 1.0))
+
+
+def windowed(header: GrayscaleHeader, levels: Levels, window: Window, *, is_inverted: bool = False) -> FloatTable:
+    """Return the gray of every level in another window (LINEAR_EXACT, PS3.3 C.11.2.1.3.2); otherwise as `displayed`.
+
+    is_inverted: whether black and white are exchanged
+    Raises ValueError for a LUT that cannot be used.
+    """
+    modality = _modality(header, levels.values)
+    gray = _stretch(modality, window.center - window.width / 2, window.center + window.width / 2)
+    if header.is_inverted != is_inverted:
+        gray = 1.0 - gray
+    return np.where(levels.padding, 0.0, gray)
 
 
 TABLES: dict[str, Callable[[GrayscaleHeader, Levels], FloatTable]] = {"voi": displayed, "mimic_jpg": equalized}

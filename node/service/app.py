@@ -35,6 +35,8 @@ from node.service.worker import OpenModel, Working, open_working
 from node.store import database, files
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+from node.web.application import build
+from node.web.parts import WebParts
 
 _STOP_POLL_SECONDS: Final = 0.2
 
@@ -135,7 +137,7 @@ def run(
             opened.receiving = open_receiving(shared, parts=ports)
         metrics.registry.register(SnapshotCollector(lambda: _snapshot(opened)))
         running = Running(
-            http_port=_open_pages(settings, metrics, opened.readiness, parts),
+            http_port=_open_pages(opened, parts),
             dicom_port=None if opened.receiving is None else opened.receiving.listener.port,
             tls_port=None if opened.receiving is None else opened.receiving.listener.tls_port,
             orders_port=None
@@ -285,10 +287,18 @@ def _open_spool(settings: Settings) -> Spool:
     return spool
 
 
-def _open_pages(settings: Settings, metrics: Metrics, readiness: Callable[[], Readiness], parts: ExitStack) -> int:
-    """Serve `/metrics`, `/live` and `/ready` until the service stops; returns the real port."""
+def _open_pages(opened: _Opened, parts: ExitStack) -> int:
+    """Serve the pages until the service stops; returns the real port."""
+    shared, settings = opened.shared, opened.shared.settings
+    application = build(WebParts(settings=settings, spool=shared.spool, metrics=shared.metrics))
     with opening("http", settings.http.host, settings.http.port):
-        http = HttpServer(settings.http, metrics, readiness, limits=limits_for(settings.listener))
+        http = HttpServer(
+            settings.http,
+            shared.metrics,
+            opened.readiness,
+            limits=limits_for(settings.listener),
+            application=application,
+        )
     parts.callback(http.close)
     return http.port
 

@@ -1,7 +1,8 @@
-"""The three pages that machines read: `/metrics`, `/live`, `/ready`, served by Starlette in a thread of their own.
+"""Serves HTTP in a thread of its own: `/metrics`, `/live`, `/ready` for machines, and the web application beside them.
 
 `/live` needs this thread only. The other two ask the disk and the database, which may hang. Each has one more thread
-and a time limit, so that a page that hangs delays neither `/live` nor the end of the process.
+and a time limit, so that a page that hangs delays neither `/live` nor the end of the process. The web application has
+threads of its own, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from node.config import HttpSettings, ListenerSettings
 from node.errors import where
@@ -71,8 +73,9 @@ def limits_for(listener: ListenerSettings) -> Limits:
 
 
 class HttpServer:
-    """Serves the three pages on one address until closed.
+    """Serves the three pages for machines on one address until closed, and an application on all other paths.
 
+    application: None for a server of the three pages alone
     ready_seconds, metrics_seconds: after which `/ready` and `/metrics` answer 503
     Raises OSError when the address cannot be opened.
     """
@@ -84,6 +87,7 @@ class HttpServer:
         readiness: Callable[[], Readiness],
         *,
         limits: Limits,
+        application: ASGIApp | None = None,
         ready_seconds: float = _READY_SECONDS,
         metrics_seconds: float = _METRICS_SECONDS,
     ) -> None:
@@ -92,9 +96,9 @@ class HttpServer:
         self._port = int(listening.getsockname()[1])
         self._ready = _PageThread("/ready", self._refusals, limit_seconds=ready_seconds)
         self._metrics = _PageThread("/metrics", self._refusals, limit_seconds=metrics_seconds)
-        application = _application(self._pages(metrics, readiness))
+        routed = _routed(self._pages(metrics, readiness), application)
         table = ConnectionTable(limits, self._on_closed)
-        self._server = LimitedServer(application, listening, table, on_second=self._refusals.tell)
+        self._server = LimitedServer(routed, listening, table, on_second=self._refusals.tell)
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self._thread.start()
 
@@ -173,20 +177,23 @@ class _PageThread:
         return JSONResponse(content, status_code=status)
 
 
-def _application(pages: Mapping[str, Page]) -> Starlette:
-    """Route the paths. Answer 404 for any other path, and 405 for any method but GET and HEAD."""
+def _routed(pages: Mapping[str, Page], application: ASGIApp | None) -> Starlette:
+    """Route the paths; all others are the application's. Without one they get 404, and methods but GET and HEAD 405."""
 
     async def refuse(_request: Request, error: Exception) -> Response:
         http_error = cast(HTTPException, error)
         return JSONResponse({"paths": list(pages)}, status_code=http_error.status_code, headers=http_error.headers)
 
-    application = Starlette(
-        routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()],
-        middleware=[Middleware(GZipMiddleware, compresslevel=6)],
+    packed = [Middleware(GZipMiddleware, compresslevel=6)]  # not of pictures, which are compressed
+    routed = Starlette(
+        routes=[
+            *(Route(path, page, methods=["GET"], middleware=packed) for path, page in pages.items()),
+            *([] if application is None else [Mount("/", application)]),
+        ],
         exception_handlers={404: refuse, 405: refuse},
     )
-    application.router.redirect_slashes = False
-    return application
+    routed.router.redirect_slashes = False
+    return routed
 
 
 def _ready_page(ready: Readiness) -> Response:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from node.domain import is_uid
+from node.domain import JsonObject, is_uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +38,18 @@ class Study:
     def last_arrival(self) -> datetime:
         """When the newest object of the study was stored."""
         return max(instance.received_at for instance in self.instances)
+
+
+def newest_reading(
+    readings: Sequence[tuple[datetime, JsonObject]], instance: Instance
+) -> tuple[datetime, JsonObject] | None:
+    """Return the newest reading of this version of an object, with its time; None if nothing has read it.
+
+    readings: of its study, oldest first; an older version of the program stored only the object's UID
+    """
+    for at, content in reversed(readings):
+        if content.get("file") == instance.path.name:
+            return at, content
+        if "file" not in content and content.get("source") == instance.sop_instance_uid:
+            return at, content
+    return None

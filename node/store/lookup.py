@@ -1,8 +1,9 @@
-"""Looks up what the ledger holds of one study, from another process and without changing anything."""
+"""Looks up what the ledger holds of studies, from another process or a page, and without changing anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +42,19 @@ class DeliveryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorklistRows:
+    """Some studies of the ledger, the one that changed last first.
+
+    studies, deliveries: by study UID; deliveries: how many by destination and state
+    total: how many studies there are, these and all others that were asked for
+    """
+
+    studies: Mapping[str, StudyRow]
+    deliveries: Mapping[str, Mapping[str, Mapping[str, int]]]
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Everything that the tables hold of a study."""
 
@@ -63,6 +77,45 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
             sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
         )
         return Known(study=study, deliveries=tuple(_delivery_row(row) for row in rows))
+
+
+def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit: int, offset: int = 0) -> WorklistRows:
+    """Look up the studies in a state, and whose UID contains some digits; blank for all.
+
+    Raises NodeError when the database cannot be read.
+    """
+    with _reading(storage) as connection:
+        if connection is None:
+            return WorklistRows(studies={}, deliveries={}, total=0)
+        is_in_state = STUDIES.c.state == state if state else sa.true()
+        wanted = sa.and_(is_in_state, STUDIES.c.uid.contains(uid, autoescape=True))
+        total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(wanted)).scalar_one()
+        columns = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
+        newest = sa.select(*columns).where(wanted).order_by(STUDIES.c.changed_at.desc(), STUDIES.c.uid)
+        studies = {
+            found: StudyRow(state=now, stage=stage, reason=reason, changed_at=_moment(changed_at))
+            for found, now, stage, reason, changed_at in connection.execute(newest.limit(limit).offset(offset))
+        }
+        counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+        groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.state)
+        of_these = sa.select(*groups, sa.func.count()).where(DELIVERIES.c.study_uid.in_(studies)).group_by(*groups)
+        for study_uid, destination, delivered, count in connection.execute(of_these):
+            counts[study_uid][destination][delivered] = count
+        return WorklistRows(studies=studies, deliveries=counts, total=total)
+
+
+def fingerprint(storage: StorageSettings) -> str:
+    """Return a text that changes whenever a study or a delivery does. Raises NodeError when it cannot be read."""
+    with _reading(storage) as connection:
+        if connection is None:
+            return ""
+        studies = sa.select(STUDIES.c.state, sa.func.count(), sa.func.max(STUDIES.c.changed_at))
+        deliveries = sa.select(DELIVERIES.c.destination, DELIVERIES.c.state, sa.func.count())
+        rows = (
+            *connection.execute(studies.group_by(STUDIES.c.state)),
+            *connection.execute(deliveries.group_by(DELIVERIES.c.destination, DELIVERIES.c.state)),
+        )
+        return repr(sorted(map(tuple, rows)))
 
 
 def study_of(storage: StorageSettings, sop_instance_uid: str) -> str | None:

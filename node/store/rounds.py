@@ -44,6 +44,18 @@ def covered(marks: Iterable[RoundMark]) -> set[str]:
     return answered
 
 
+def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
+    """Return by file the number of the newest round that covers it, and why the file is parked; None if it is not.
+
+    marks: oldest first
+    """
+    found: dict[str, tuple[int, str | None]] = {}
+    for mark in marks:
+        found |= {file: (mark.number, None) for file in mark.files}
+        found |= {file: (mark.number, reason) for file, reason in mark.parked.items()}
+    return {file: known for file, known in found.items() if known[1] != AGAIN}
+
+
 def keep(folder: Path, mark: RoundMark) -> None:
     """Write a mark into an existing folder, synced.
 

@@ -14,6 +14,7 @@ from typing import Final, cast
 from models.progress import ProgressReport
 from node.commands import operate
 from node.config import DicomDestination, Settings
+from node.jobs.parked import retry
 from tests import peers
 from tests.chaos import archives
 from tests.chaos.archives import Flapping
@@ -117,7 +118,7 @@ def retry_interrupted(settings: Settings, *, patience_seconds: float) -> tuple[b
     parked = cast(list[dict[str, str]], operate.status(settings)["parked"])
     retried = {work["study"] for work in parked if work["reason"].startswith("interrupted")}
     if retried:  # an operator says that they may be read
-        operate.retry(settings, sorted(retried))
+        retry(settings, sorted(retried))
     return wait_until_idle(settings, patience_seconds=patience_seconds), len(retried)
 
 

@@ -17,10 +17,10 @@ from node.jobs import processes
 from node.read import decoding, routing
 from node.read.routing import Action
 from node.store import lookup, received
-from node.store.instances import Instance
+from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, Known, StudyRow
 from node.store.received import sop_instance_uid_of
-from node.store.rounds import AGAIN, RoundMark
+from node.store.rounds import AGAIN, RoundMark, coverage
 from node.store.spool import Spool
 
 
@@ -153,13 +153,13 @@ def _find(uid: str, spool: Spool, settings: Settings) -> str:
 def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Iterator[ReceivedObject]:
     """Yield every version of every object in order of arrival, then the conflicts."""
     readings, conflicts = spool.readings(study_uid), spool.conflicts(study_uid)
-    rounds = _coverage(marks)
+    rounds = coverage(marks)
     newest = {instance.path for instance in spool.study(study_uid).instances}
     for instance in (*spool.versions(study_uid), *conflicts):
         is_conflict = instance in conflicts
         is_intact = received.is_intact(instance.path)
         number, parked = (None, None) if is_conflict else rounds.get(instance.path.name, (None, None))
-        reading = None if is_conflict else _reading_of(instance, readings)
+        reading = None if is_conflict else newest_reading(readings, instance)
         yield ReceivedObject(
             film=instance.sop_instance_uid,
             file=str(instance.path),
@@ -173,27 +173,6 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
             outcome=_outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None),
             read_by=None if reading is None else _read_by(*reading),
         )
-
-
-def _coverage(marks: Sequence[RoundMark]) -> dict[str, tuple[int, str | None]]:
-    """Return by file the number of the newest round that covers it, and why the file is parked; None if it is not."""
-    found: dict[str, tuple[int, str | None]] = {}
-    for mark in marks:
-        found |= {file: (mark.number, None) for file in mark.files}
-        found |= {file: (mark.number, reason) for file, reason in mark.parked.items()}
-    return {file: known for file, known in found.items() if known[1] != AGAIN}
-
-
-def _reading_of(
-    instance: Instance, readings: Sequence[tuple[datetime, JsonObject]]
-) -> tuple[datetime, JsonObject] | None:
-    """Return the newest reading of a file; an older version of the program stored only the film's UID."""
-    for at, content in reversed(readings):
-        if content.get("file") == instance.path.name:
-            return at, content
-        if "file" not in content and content.get("source") == instance.sop_instance_uid:
-            return at, content
-    return None
 
 
 def _read_by(at: datetime, content: JsonObject) -> ReadBy:

@@ -1,0 +1,95 @@
+"""Parked work: queue it again for a person who has removed its cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from node.config import Settings
+from node.domain import Delivery, is_uid
+from node.errors import InputError
+from node.jobs.executor import Client
+from node.store import database
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+
+
+def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
+    """Queue the parked work of some studies again; returns how many pieces of work each study had.
+
+    Without a running service, the work waits for its start.
+    Raises InputError for a study that this node does not know.
+    """
+    spool = Spool(settings.storage.directory)
+    for study_uid in study_uids:
+        if not is_uid(study_uid) or not spool.study(study_uid).instances:
+            raise InputError(f"{study_uid}: this node has no such study; see `node status`")
+    with _parked_work(settings) as (ledger, client):
+        return {study_uid: _retry_study(study_uid, spool, ledger, client) for study_uid in study_uids}
+
+
+def retry_all(settings: Settings) -> dict[str, int]:
+    """Queue all parked work again, like `retry`; returns how many pieces of work each study had."""
+    spool = Spool(settings.storage.directory)
+    with _parked_work(settings) as (ledger, client):
+        parked = sorted({work.study for work in ledger.parked()})
+        return {study_uid: _retry_study(study_uid, spool, ledger, client) for study_uid in parked}
+
+
+def retry_destination(settings: Settings, name: str) -> dict[str, int]:
+    """Queue every parked delivery to a destination again; returns how many each study had.
+
+    Raises InputError for a destination that the settings do not have.
+    """
+    if all(destination.name != name for destination in settings.destinations):
+        raise InputError(f"{name}: the settings have no such destination; see [[destinations]], or `node abandon`")
+    with _parked_work(settings) as (ledger, client):
+        deliveries = ledger.parked_deliveries(destination=name)
+        _read_again_what_is_lost(deliveries, Spool(settings.storage.directory), client)
+        _retry_deliveries(deliveries, ledger, client)
+    return dict(Counter(delivery.study_uid for delivery in deliveries))
+
+
+@contextmanager
+def _parked_work(settings: Settings) -> Iterator[tuple[Ledger, Client]]:
+    """Open what is needed to queue parked work again. Raises InputError before the node's first start."""
+    with open_ledger(settings) as ledger, closing(Client(database.open_executor_database(settings.storage))) as client:
+        if not client.is_known:
+            raise InputError("this node has never run; start it with `node serve`")
+        yield ledger, client
+
+
+def _retry_study(study_uid: str, spool: Spool, ledger: Ledger, client: Client) -> int:
+    """Queue first, then mark: if the command is interrupted in between, the work still runs."""
+    is_parked = ledger.study_state(study_uid) == "parked"
+    if is_parked:
+        spool.forget_interrupted_readings(study_uid)
+        client.run_study(study_uid)
+        ledger.unpark_study(study_uid)
+    deliveries = ledger.parked_deliveries(study_uid=study_uid)
+    _read_again_what_is_lost(deliveries, spool, client)
+    return is_parked + _retry_deliveries(deliveries, ledger, client)
+
+
+def _read_again_what_is_lost(deliveries: Sequence[Delivery], spool: Spool, client: Client) -> None:
+    """Have a study read again if an output is lost and may not be written identically: a new output replaces it."""
+    for study_uid in {delivery.study_uid for delivery in deliveries if spool.output(delivery) is None}:
+        spool.uncover(study_uid)
+        client.run_study(study_uid)
+
+
+def _retry_deliveries(deliveries: Sequence[Delivery], ledger: Ledger, client: Client) -> int:
+    for delivery in deliveries:
+        client.run_delivery(delivery)
+        ledger.unpark_delivery(delivery)
+    return len(deliveries)
+
+
+@contextmanager
+def open_ledger(settings: Settings) -> Iterator[Ledger]:
+    """Open the ledger. Raises InputError before the node's first start, NodeError when the ledger is damaged."""
+    if not settings.storage.directory.is_dir():
+        raise InputError(f"{settings.storage.directory}: does not exist; start the node once with `node serve`")
+    with database.naming_damage(settings.storage), closing(Ledger(database.open_ledger(settings.storage))) as ledger:
+        yield ledger

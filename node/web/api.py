@@ -1,0 +1,170 @@
+"""The interface for programs, `/api/v1`: worklist, studies, pictures of films, outputs, retry, and what changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Final, Literal
+
+import anyio.to_thread
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from node.domain import MESSAGE_KIND
+from node.errors import InputError, NodeError, Undecodable
+from node.jobs import parked
+from node.read.grayscale import Window
+from node.store import lookup
+from node.store.instances import Instance
+from node.web import pictures, studies
+from node.web.parts import Parts, WebParts
+from node.web.problems import Problem, responses
+from node.web.studies import StudyDetail, Worklist
+
+UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
+
+StudyUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="Study Instance UID")]
+FilmUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID of a received film")]
+OutputUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID of an output")]
+State = Literal["", "receiving", "reading", "finished", "parked"]
+
+_MOST_LISTED: Final = 200
+_MOST_STREAMS: Final = 16
+_POLL_SECONDS: Final = 1.0
+_ALIVE_POLLS: Final = 15
+_PNG: Final[dict[int | str, dict[str, object]]] = {
+    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
+}
+_OBJECT: Final[dict[int | str, dict[str, object]]] = {
+    200: {
+        "content": {
+            kind: {"schema": {"type": "string", "format": "binary"}}
+            for kind in ("application/dicom", "x-application/hl7-v2+er7")
+        },
+        "description": "the bytes that were written",
+    }
+}
+_STREAM: Final[dict[int | str, dict[str, object]]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "server-sent events"}
+}
+
+
+class Queued(BaseModel):
+    """How many pieces of parked work were queued again."""
+
+    queued: int
+
+
+router = APIRouter(prefix="/api/v1", tags=["studies"])
+
+
+@router.get("/studies", responses=responses(422, 503))
+def list_studies(
+    parts: Parts,
+    state: State = "",
+    q: Annotated[str, Query(pattern=r"^[0-9.]*$", max_length=64, description="digits of the UID")] = "",
+    limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 50,
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> Worklist:
+    """List studies, the one that changed last first."""
+    return studies.worklist(parts.settings, parts.spool, state=state, uid=q, limit=limit, offset=offset)
+
+
+@router.get("/studies/{uid}", responses=responses(404, 422, 503))
+def show_study(parts: Parts, uid: StudyUid) -> StudyDetail:
+    """Return everything that is known of a study."""
+    found = studies.study(parts.settings, parts.spool, uid)
+    if found is None:
+        raise Problem(404, "this node knows no such study")
+    return found
+
+
+@router.post("/studies/{uid}/retry", status_code=202, responses=responses(404, 422, 503))
+def retry_study(parts: Parts, uid: StudyUid) -> Queued:
+    """Queue the parked work of a study again."""
+    try:
+        return Queued(queued=parked.retry(parts.settings, [uid])[uid])
+    except InputError as error:
+        raise Problem(404, "this node has no such study") from error
+
+
+@router.get("/films/{uid}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
+def show_film(
+    parts: Parts,
+    uid: FilmUid,
+    center: Annotated[float | None, Query(ge=-1e9, le=1e9, description="of the window, in modality values")] = None,
+    width: Annotated[float | None, Query(gt=0, le=1e9, description="of the window, in modality values")] = None,
+    invert: bool = False,
+    size: Annotated[int | None, Query(ge=pictures.SMALLEST, le=pictures.LARGEST, description="longer side")] = None,
+) -> Response:
+    """Draw a film in stored orientation. Without `size` it has the columns and rows of the stored film."""
+    if (center is None) != (width is None):
+        raise Problem(422, "center and width make a window together; give both or neither")
+    window = None if center is None or width is None else Window(center=center, width=width)
+    try:
+        shown = parts.pictures.draw(_film(parts, uid), window=window, is_inverted=invert, longest=size)
+    except Undecodable as error:
+        raise Problem(409, "this film cannot be decoded; its report says why") from error
+    return Response(shown.png, media_type="image/png", headers=_window_headers(shown))
+
+
+@router.get("/outputs/{uid}", response_class=Response, responses={**_OBJECT, **responses(404, 410, 422)})
+def show_output(parts: Parts, uid: OutputUid) -> Response:
+    """Return an output, byte for byte as it was written."""
+    found = studies.find_output(parts.spool, uid)
+    if found is None:
+        raise Problem(404, "this node knows no such output")
+    output, content = found
+    if content is None:
+        raise Problem(410, "this output is removed or damaged on disk; the archive may have it")
+    is_message = output.kind == MESSAGE_KIND
+    name = f"{uid}.{'hl7' if is_message else f'{output.kind}.dcm'}"
+    return Response(
+        content,
+        media_type="x-application/hl7-v2+er7" if is_message else "application/dicom",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+@router.get("/events", response_class=StreamingResponse, responses={**_STREAM, **responses(503)})
+async def watch(parts: Parts, request: Request) -> Response:
+    """Send the event `studies` whenever the worklist has changed."""
+    if parts.streams.count >= _MOST_STREAMS:
+        raise Problem(503, "too many pages watch the worklist; close one", headers={"Retry-After": "5"})
+    return StreamingResponse(_changes(parts, request), media_type="text/event-stream")
+
+
+async def _changes(parts: WebParts, request: Request) -> AsyncIterator[str]:
+    """Yield an event when the worklist has changed, and a comment now and then, so that a lost client is noticed."""
+    with parts.streams.counted():
+        known, polls = None, 0
+        while not await request.is_disconnected():
+            try:
+                found: str | None = await anyio.to_thread.run_sync(lookup.fingerprint, parts.settings.storage)
+            except NodeError:  # the page goes on when the database is back
+                found = known
+            if found != known:
+                known = found
+                yield "event: studies\ndata: changed\n\n"
+            elif polls % _ALIVE_POLLS == 0:
+                yield ": alive\n\n"
+            polls += 1
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _film(parts: WebParts, uid: str) -> Instance:
+    found = studies.find_film(parts.spool, uid)
+    if found is None:
+        raise Problem(404, "this node has no such film")
+    return found
+
+
+def _window_headers(shown: pictures.ShownPicture) -> dict[str, str]:
+    """Return the window and the range of values, which a page needs to move the window."""
+    low, high = shown.values
+    return {
+        "X-Window": f"{shown.window.center:.9g} {shown.window.width:.9g}",
+        "X-Values": f"{low:.9g} {high:.9g}",
+    }

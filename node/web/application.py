@@ -1,0 +1,42 @@
+"""Builds the application: the pages for people, and the interface for programs."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from node.dicom.identity import VERSION
+from node.web import api, problems
+from node.web.parts import WebParts, give
+from node.web.problems import ProblemDocument
+
+
+def build(parts: WebParts) -> FastAPI:
+    """Build the application of one process."""
+    application = FastAPI(
+        title="ChEX Node",
+        version=VERSION,
+        summary="Chest X-rays read by ChEX: worklist, films, answers.",
+        description="For research, not for diagnosis. Every error is a problem document (RFC 9457).",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # their scripts come from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(application)
+    give(application, parts)
+    application.include_router(api.router)
+    _describe_problems(application)
+    return application
+
+
+def _describe_problems(application: FastAPI) -> None:
+    """Describe problem documents, which no route names as its own answer, in the interface's description."""
+    made = application.openapi()
+    made.setdefault("components", {}).setdefault("schemas", {})[ProblemDocument.__name__] = (
+        ProblemDocument.model_json_schema()
+    )
+    for path in made["paths"].values():
+        for operation in path.values():
+            answer = operation["responses"].get("422", {})
+            if "HTTPValidationError" in str(answer):
+                operation["responses"]["422"] = problems.responses(422)[422]

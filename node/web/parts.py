@@ -1,0 +1,56 @@
+"""What the pages are made of: the settings, the spool, the model of this process if it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias, cast
+
+from fastapi import Depends, FastAPI
+from starlette.requests import Request
+
+from node.config import Settings
+from node.metrics import Metrics
+from node.store.spool import Spool
+from node.web.pictures import Pictures
+
+
+class Streams:
+    """How many clients watch for changes. Only the thread of the server calls it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a client while the context is open."""
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebParts:
+    """The parts of a process that its pages use."""
+
+    settings: Settings
+    spool: Spool
+    metrics: Metrics
+    pictures: Pictures = field(default_factory=Pictures)
+    streams: Streams = field(default_factory=Streams)
+
+
+def give(application: FastAPI, parts: WebParts) -> None:
+    """Give the parts to an application, for its routes."""
+    application.state.parts = parts
+
+
+def _of(request: Request) -> WebParts:
+    return cast(WebParts, request.app.state.parts)
+
+
+Parts: TypeAlias = Annotated[WebParts, Depends(_of)]
+"""The parameter of a route that gets the parts."""

@@ -1,0 +1,94 @@
+"""Errors of the interface for programs as problem documents (RFC 9457)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, cast
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from node import log
+from node.errors import NodeError, where
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+
+class Problem(Exception):
+    """A request that cannot be answered.
+
+    status: of HTTP; detail: one line that says what is wrong and what to do, without patient data
+    """
+
+    def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+        self.headers = dict(headers or {})
+
+
+class ProblemDocument(BaseModel):
+    """The body of every error (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str = Field(description="the meaning of the status")
+    status: int
+    detail: str = Field(description="what is wrong with this request, and what to do")
+
+
+def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a problem document as an answer."""
+    document = ProblemDocument(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    return JSONResponse(document.model_dump(), status_code=status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, object]]:
+    """Describe the problems of a route for OpenAPI."""
+    schema = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status in statuses
+    }
+
+
+def install(application: FastAPI) -> None:
+    """Answer every error of an application with a problem document."""
+
+    async def refuse(_request: Request, error: Exception) -> Response:
+        problem = cast(Problem, error)
+        return problem_response(problem.status, problem.detail, problem.headers)
+
+    async def refuse_input(_request: Request, error: Exception) -> Response:
+        return problem_response(422, "; ".join(map(_mistake, cast(RequestValidationError, error).errors())))
+
+    async def refuse_route(_request: Request, error: Exception) -> Response:
+        refused = cast(HTTPException, error)
+        return problem_response(refused.status_code, _DETAILS.get(refused.status_code, refused.detail), refused.headers)
+
+    async def fail(request: Request, error: Exception) -> Response:
+        log.get().error("page.failed", path=str(request.scope.get("route", "")), reason=where(error))
+        if isinstance(error, NodeError):
+            return problem_response(503, str(error))
+        return problem_response(500, "the program failed; its log says where")
+
+    application.add_exception_handler(Problem, refuse)
+    application.add_exception_handler(RequestValidationError, refuse_input)
+    application.add_exception_handler(HTTPException, refuse_route)
+    application.add_exception_handler(NodeError, fail)
+    application.add_exception_handler(Exception, fail)
+
+
+_DETAILS: Final = {
+    404: "there is no such page; /api/openapi.json lists those for programs",
+    405: "this page does not take this method; /api/openapi.json lists those that it takes",
+}
+
+
+def _mistake(mistake: Mapping[str, object]) -> str:
+    """Say what is wrong in one part of a request, without its content."""
+    place = ".".join(str(part) for part in cast("tuple[object, ...]", mistake["loc"]))
+    return f"{place}: {mistake['msg']}"

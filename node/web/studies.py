@@ -1,0 +1,285 @@
+"""The worklist, and everything that is known of one study, from spool and ledger.
+
+Nothing here holds a patient's name or another identity than UIDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from node.config import Settings
+from node.domain import Film, JsonObject, OutputObject, Reason
+from node.outputs import impression, report_json
+from node.store import lookup
+from node.store.instances import Instance, newest_reading
+from node.store.lookup import DeliveryRow, StudyRow
+from node.store.rounds import coverage
+from node.store.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyLine:
+    """One line of the worklist.
+
+    state: receiving, reading, finished or parked; stage, reason: where and why it is parked
+    received_at: when its first film came; None if its films are removed
+    is_stat: whether a sender made it STAT
+    read, not_processed: how many of its films were read, and how many got another answer
+    impression: the first lines of every output on its film; of several films, the first line of each
+    deliveries: how many by destination and state
+    questions: how many were asked
+    """
+
+    uid: str
+    state: str
+    stage: str | None
+    reason: str | None
+    changed_at: datetime
+    received_at: datetime | None
+    is_stat: bool
+    read: int
+    not_processed: int
+    impression: tuple[str, ...]
+    deliveries: Mapping[str, Mapping[str, int]]
+    questions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worklist:
+    """Some studies, the one that changed last first; total: how many there are with the ones not listed."""
+
+    studies: tuple[StudyLine, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFilm:
+    """One received object of a study.
+
+    uid: SOP Instance UID
+    status: read, not_processed, left_alone (an object that gets no answer) or waiting
+    round: number of the newest round that covers it; None if no round does
+    film: an entry of `films` in report.json; None if it has no answer
+    model, engine, prompts: that read it; blank if it was not read
+    """
+
+    uid: str
+    received_at: datetime
+    status: str
+    round: int | None
+    film: Mapping[str, object] | None
+    model: str
+    engine: str
+    prompts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOutput:
+    """An output that a round wrote.
+
+    kind: sr, sr3d, text, gsps, sc or oru
+    film: SOP Instance UID of the film that it is about, if it is about one
+    is_there: whether the node still has it
+    """
+
+    kind: str
+    uid: str
+    film: str
+    round: int
+    written_at: datetime
+    is_there: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """One delivery; since: when it was sent, first failed, or last found its destination down."""
+
+    destination: str
+    kind: str
+    uid: str
+    state: str
+    attempts: int
+    reason: str | None
+    created_at: datetime
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDetail:
+    """Everything that is known of one study."""
+
+    line: StudyLine
+    films: tuple[StudyFilm, ...]
+    outputs: tuple[StudyOutput, ...]
+    deliveries: tuple[Sent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A received object and what became of it; reading: as stored, empty if it was not read."""
+
+    instance: Instance
+    round: int | None
+    film: Film | None
+    reading: JsonObject
+
+    @property
+    def status(self) -> str:
+        if self.film is None:
+            return "waiting" if self.round is None else "left_alone"
+        return "read" if self.film.is_read else "not_processed"
+
+    @property
+    def described(self) -> StudyFilm:
+        return StudyFilm(
+            uid=self.instance.sop_instance_uid,
+            received_at=self.instance.received_at,
+            status=self.status,
+            round=self.round,
+            film=None if self.film is None else report_json.film_for_programs(self.film),
+            model=str(self.reading.get("model", "")),
+            engine=str(self.reading.get("engine", "")),
+            prompts=str(self.reading.get("prompts", "")),
+        )
+
+
+def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = "", limit: int, offset: int) -> Worklist:
+    """Return the studies in a state, and whose UID contains some digits; blank for all.
+
+    Raises NodeError when the database cannot be read.
+    """
+    found = lookup.worklist(settings.storage, state=state, uid=uid, limit=limit, offset=offset)
+    return Worklist(
+        studies=tuple(
+            _line(study_uid, row, _seen(study_uid, spool), found.deliveries.get(study_uid, {}), spool)
+            for study_uid, row in found.studies.items()
+        ),
+        total=found.total,
+    )
+
+
+def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | None:
+    """Return one study; None if this node does not know it. Raises NodeError when the database cannot be read."""
+    known, seen = lookup.look_up(settings.storage, study_uid), _seen(study_uid, spool)
+    row = known.study
+    if row is None:
+        if not seen:
+            return None
+        # The ledger hears of a study a moment after its first film is stored.
+        changed_at = max(found.instance.received_at for found in seen)
+        row = StudyRow(state="receiving", stage=None, reason=None, changed_at=changed_at)
+    counts: dict[str, dict[str, int]] = {}
+    for delivery in known.deliveries:
+        of_destination = counts.setdefault(delivery.delivery.destination, {})
+        of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1
+    return StudyDetail(
+        line=_line(study_uid, row, seen, counts, spool),
+        films=tuple(found.described for found in seen),
+        outputs=tuple(_written(study_uid, spool)),
+        deliveries=tuple(map(_sent, known.deliveries)),
+    )
+
+
+def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
+    """Return an output of any study and its bytes, None if they are removed or damaged; None if it is unknown."""
+    study_uid = spool.find_study(uid)
+    if study_uid is None:
+        return None
+    outputs = (output for mark in spool.rounds(study_uid) for output in mark.outputs)
+    found = next((output for output in outputs if output.sop_instance_uid == uid), None)
+    return None if found is None else (found, spool.output(found))
+
+
+def find_film(spool: Spool, uid: str) -> Instance | None:
+    """Return the newest version of a received object by its SOP Instance UID; None if it is unknown or removed."""
+    study_uid = spool.find_study(uid)
+    if study_uid is None:
+        return None
+    instances = spool.study(study_uid).instances
+    return next((instance for instance in instances if instance.sop_instance_uid == uid), None)
+
+
+def _line(
+    study_uid: str,
+    row: StudyRow,
+    seen: Sequence[_Seen],
+    deliveries: Mapping[str, Mapping[str, int]],
+    spool: Spool,
+) -> StudyLine:
+    statuses = [known.status for known in seen]
+    return StudyLine(
+        uid=study_uid,
+        state=row.state,
+        stage=row.stage,
+        reason=row.reason,
+        changed_at=row.changed_at,
+        received_at=min((known.instance.received_at for known in seen), default=None),
+        is_stat=spool.is_stat(study_uid),
+        read=statuses.count("read"),
+        not_processed=statuses.count("not_processed"),
+        impression=tuple(_impression([known.film for known in seen if known.film is not None])),
+        deliveries=deliveries,
+        questions=_count_questions(study_uid, spool),
+    )
+
+
+def _impression(films: Sequence[Film]) -> Iterator[str]:
+    """Yield the impression of a film; of several films, the first line of each."""
+    if len(films) == 1:
+        yield from impression.of_film(films[0])
+        return
+    for number, film in enumerate(films, 1):
+        yield f"Film {number}: {impression.of_film(film)[0]}"
+
+
+def _seen(study_uid: str, spool: Spool) -> list[_Seen]:
+    """Return the newest version of each received object, with what became of it, in order of arrival."""
+    readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
+    seen = []
+    for instance in spool.study(study_uid).instances:
+        number, parked = rounds.get(instance.path.name, (None, None))
+        _, reading = newest_reading(readings, instance) or (None, {})
+        film = None
+        if reading:
+            film = report_json.film_from_json(reading)
+        elif parked is not None:
+            film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
+        seen.append(_Seen(instance=instance, round=number, film=film, reading=reading))
+    return seen
+
+
+def _written(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
+    """Yield the outputs of all rounds, each once, the newest round first."""
+    yielded = set()
+    for mark in reversed(spool.rounds(study_uid)):
+        for output in mark.outputs:
+            if output.sop_instance_uid in yielded:
+                continue
+            yielded.add(output.sop_instance_uid)
+            yield StudyOutput(
+                kind=output.kind,
+                uid=output.sop_instance_uid,
+                film=output.film,
+                round=mark.number,
+                written_at=mark.created_at,
+                is_there=spool.has_output(output),
+            )
+
+
+def _sent(row: DeliveryRow) -> Sent:
+    return Sent(
+        destination=row.delivery.destination,
+        kind=row.delivery.kind,
+        uid=row.delivery.sop_instance_uid,
+        state=row.state,
+        attempts=row.attempts,
+        reason=row.reason,
+        created_at=row.created_at,
+        since=row.since,
+    )
+
+
+def _count_questions(study_uid: str, spool: Spool) -> int:
+    return sum(1 for _ in (spool.directory / "studies" / study_uid / "questions").glob("*.json"))
