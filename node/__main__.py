@@ -207,6 +207,14 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if report.passed(checks) else 1
 
 
+def _corrections(options: argparse.Namespace) -> int:
+    from node.commands.corrections import export
+
+    count = export(config.load(options.settings), options.export)
+    print(f"{options.export}: {count} corrected film{'' if count == 1 else 's'}")
+    return 0
+
+
 def _abandon(options: argparse.Namespace) -> int:
     from node.commands.operate import abandon
 
@@ -260,6 +268,12 @@ def _parser() -> _Parser:
         if name == "abandon":
             command.add_argument("destination", metavar="DESTINATION")
             command.add_argument("--force", action="store_true", help="even if it is still in the settings")
+
+    text = "export what readers corrected as films with labels for models.train, without a patient's name"
+    corrections = commands.add_parser("corrections", help=text, description=text)
+    corrections.add_argument("settings", type=Path, metavar="node.toml")
+    corrections.add_argument("--export", type=Path, required=True, metavar="FILE.jsonl", help="a new file")
+    corrections.set_defaults(run=_corrections)
 
     text = "say why a file is read or not, or show the course of a study or film by its UID"
     explain = commands.add_parser("explain", help=text, description=text)

@@ -87,6 +87,24 @@ class FindingState(StrEnum):
     ABSENT = "absent"
 
 
+class Assessment(StrEnum):
+    """What a reader, a person, said about a finding: it is there, it is not, it lies elsewhere, or it was missed."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    MOVED = "moved"
+    ADDED = "added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderMark:
+    """A reader's word on a finding, which stands above the network's; by: the reader's name on this node; at: UTC."""
+
+    what: Assessment
+    by: str
+    at: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
     """A coded concept (PS3.3 8)."""
@@ -138,7 +156,10 @@ class FindingBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroundedSentence:
-    """A sentence and the boxes it describes; by: "network", or "rule" if what was generated had a fault."""
+    """A sentence and the boxes it describes.
+
+    by: "network", "rule" if what was generated had a fault, or "reader" if a person wrote it
+    """
 
     text: str
     prompt: str
@@ -187,6 +208,7 @@ class Finding:
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
     boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
     contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
+    reader: what a person said about it; None if nobody did. The probability stays the network's
     """
 
     prompt: str
@@ -199,6 +221,7 @@ class Finding:
     sentence: int | None
     evidence: Evidence | None = None
     contradiction: str | None = None
+    reader: ReaderMark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ from node.net.http_limits import CLOSE_REASONS
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
+CORRECTIONS: Final = ("accept", "reject", "move", "add", "reword", "withdraw")
+"""The kinds of `outputs.correction`."""
 WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown", "wrong_zone")
 """Reasons why a generated sentence does not leave (`models.reading.checking`)."""
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
@@ -135,6 +137,9 @@ class Metrics:
             "cxr_sentences_withheld", "Generated sentences that did not say what was decided.", "reason"
         )
         _start_at_zero(self.withheld, WITHHELD)
+        self.corrections = self._counter(
+            "cxr_corrections", "What readers corrected in answers, by finding.", "kind", "prompt"
+        )
         self.findings = self._counter(
             "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
         )
@@ -154,6 +159,7 @@ class Metrics:
         for prompt in prompts:
             _start_at_zero(self.findings, (prompt,), FindingState, (OTHER_SCANNER,))
             self.probability.labels(prompt, OTHER_SCANNER)
+            _start_at_zero(self.corrections, CORRECTIONS, (prompt,))
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:

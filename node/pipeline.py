@@ -26,6 +26,8 @@ from node.errors import Undecodable, is_of_file
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.outputs import document, impression, oru, report_json, writers
+from node.outputs.corrected_film import correct, sides_of
+from node.outputs.correction import from_json
 from node.outputs.source import Source, from_files
 from node.outputs.sr.forms import FORMS
 from node.prompt_set import PromptSet
@@ -88,12 +90,16 @@ def _place(moment: float, *, head_start_seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round over a study: the files it covers, and when it began. Fixed once, in a checkpointed step."""
+    """One round over a study: the files it covers, and when it began. Fixed once, in a checkpointed step.
+
+    corrections: ids of the corrections that its answers follow
+    """
 
     study_uid: str
     number: int
     files: tuple[str, ...]
     created_at: datetime
+    corrections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +161,7 @@ class Pipeline:
             number=max((mark.number for mark in self.spool.rounds(study_uid)), default=0) + 1,
             files=tuple(instance.path.name for instance in instances),
             created_at=datetime.now(UTC).replace(microsecond=0),
+            corrections=tuple(str(content["id"]) for content in self.spool.corrections(study_uid)),
         )
 
     def read(self, study_uid: str, file: str) -> str:
@@ -182,7 +189,7 @@ class Pipeline:
         rounds = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
         report = writers.make_report(
             plan.study_uid,
-            [film if self.has_ratio else replace(film, ratio=None) for film in films.values() if film.source in known],
+            [self._corrected(plan, film, known[film.source]) for film in films.values() if film.source in known],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
@@ -217,7 +224,13 @@ class Pipeline:
             if not lost:
                 continue
             files = (*mark.files, *mark.parked)
-            plan = Round(study_uid=study_uid, number=mark.number, files=files, created_at=mark.created_at)
+            plan = Round(
+                study_uid=study_uid,
+                number=mark.number,
+                files=files,
+                created_at=mark.created_at,
+                corrections=mark.corrections,
+            )
             for output, content in self._objects(plan, self.answers(plan), instead_of=mark.outputs):
                 if output in lost:
                     self.spool.keep_output(output, content)
@@ -230,6 +243,7 @@ class Pipeline:
             files=tuple(file for file in plan.files if file not in parked),
             outputs=tuple(outputs),
             parked={file: str(reason) for file, reason in parked.items()},
+            corrections=plan.corrections,
         )
         self.spool.mark_round(plan.study_uid, mark)
 
@@ -299,6 +313,14 @@ class Pipeline:
         if answered.film is not None and answered.film.is_read:
             self.on_read(answered.film, answered.dataset)
         return answered.film, answered.reason
+
+    def _corrected(self, plan: Round, film: Film, header: Dataset) -> Film:
+        """Return the answer to a film with the corrections of a round, and without its ratio if none is wanted."""
+        wanted = film if self.has_ratio else replace(film, ratio=None)
+        if not plan.corrections:
+            return wanted
+        stored = [item for item in self.spool.corrections(plan.study_uid) if item["id"] in plan.corrections]
+        return correct(wanted, map(from_json, stored), prompts=self.prompts, side_of=sides_of(film, header))
 
     def _header(self, study_uid: str, file: str, film: Film) -> Dataset | None:
         """Return the header of a film for its outputs; None when even the file meta information is damaged."""

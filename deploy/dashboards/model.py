@@ -86,6 +86,16 @@ _ANSWERS = (
         kind=Kind.STACK,
     ),
     Panel(
+        title="Corrections",
+        description="What readers accepted, rejected, moved, added or reworded in a day, by finding.",
+        queries={
+            "{{prompt}}, {{kind}}": "sum by (prompt, kind) "
+            '(increase(cxr_corrections_total{instance=~"$instance"}[1d])) > 0'
+        },
+        unit=COUNT,
+        kind=Kind.STACK,
+    ),
+    Panel(
         title="Probability, half of the films below",
         description="Median probability of each prompt over one day.",
         queries={

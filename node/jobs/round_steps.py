@@ -275,6 +275,7 @@ def _round(plan: StepResult) -> Round:
         number=int(str(plan["number"])),
         files=tuple(str(file) for file in cast(list[object], plan["files"])),
         created_at=datetime.fromisoformat(str(plan["created_at"])),
+        corrections=tuple(str(item) for item in cast(list[object], plan.get("corrections", []))),
     )
 
 

@@ -80,7 +80,7 @@ def _findings(film: Film) -> Iterator[_Paragraph]:
             continue
         yield from _heading(wording.HEADINGS[state])
         if state is FindingState.ABSENT:
-            texts = (f"{wording.name_of(finding)} {wording.percent(finding.probability)}" for finding in findings)
+            texts = (f"{wording.name_of(finding)} {wording.certainty(finding)}" for finding in findings)
             yield ", ".join(texts), _SMALL, WHITE, 0
             continue
         for finding in findings:
@@ -100,6 +100,6 @@ def _place(finding: Finding) -> str:
     boxes = f", {len(finding.boxes)} boxes" if len(finding.boxes) > 1 else ""
     evidence = finding.evidence
     if evidence is None or evidence.zone is None:
-        return f"{name}, {wording.percent(finding.probability)}{boxes}"
+        return f"{name}, {wording.certainty(finding)}{boxes}"
     zone = f"most in the {evidence.zone.replace('_', ' ')} ({wording.percent(evidence.extent)} of it covered)"
-    return f"{name}, {wording.percent(finding.probability)}, {zone}{boxes}"
+    return f"{name}, {wording.certainty(finding)}, {zone}{boxes}"

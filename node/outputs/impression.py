@@ -127,9 +127,9 @@ def _to_review(film: Film) -> Iterator[str]:
 
 
 def _phrase(finding: Finding) -> str:
-    """Return a finding in words: "Right pleural effusion, lower zone, 91 %"."""
+    """Return a finding in words: "Right pleural effusion, lower zone, 91 %", or "..., confirmed by a reader"."""
     name = wording.sided(wording.name_of(finding), finding.side)
-    return ", ".join(filter(None, (name, _zone(finding), wording.percent(finding.probability))))
+    return ", ".join(filter(None, (name, _zone(finding), wording.certainty(finding))))
 
 
 def _zone(finding: Finding) -> str | None:
@@ -142,7 +142,7 @@ def _zone(finding: Finding) -> str | None:
 
 def _rest(film: Film) -> str:
     """Return the line about what was not reported, and what was not looked for."""
-    count = len(film.in_state(FindingState.ABSENT))
+    count = sum(finding.reader is None for finding in film.in_state(FindingState.ABSENT))
     findings = f"{'other ' if wording.reported(film) else ''}finding{'s' if count > 1 else ''}"
     below = f"Not reported, may have been missed: {count} {findings}. " if count else ""
     outside = "" if wording.is_whole(film) else ", and all outside the analyzed square"

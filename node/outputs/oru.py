@@ -30,7 +30,7 @@ from node.hl7.text import SEGMENT_END, escape, printable
 from node.measurement import CardiothoracicRatio
 from node.outputs import impression, measured, report_txt, wording
 from node.outputs.patient import best_described, read_text
-from node.outputs.sr.findings import PERCENT, STATES, quantity_name
+from node.outputs.sr.findings import PERCENT, quantity_name, state_of
 from node.outputs.sr.forms import FORMS
 from node.outputs.sr.ratio import BAND, NO_UNITS, RATIO
 
@@ -231,9 +231,10 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
 def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     """Yield a finding's coded state, also in words (CWE-9), and its probability."""
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
-    state = STATES[finding.state]
+    state = state_of(finding)
     side = f", {finding.side}" if finding.side and finding.state is not FindingState.ABSENT else ""
-    state_in_words = f"{wording.HEADINGS[finding.state]}{side}"
+    heading = wording.HEADINGS[finding.state] if finding.reader is None else wording.certainty(finding).capitalize()
+    state_in_words = f"{heading}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
     yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))
     number = quantity_name(finding)

@@ -157,6 +157,9 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "probability": finding.probability,
         "state": finding.state,
         "reason": wording.reason_of(finding.contradiction),
+        "reader": None
+        if (mark := finding.reader) is None
+        else {"what": mark.what, "by": mark.by, "at": mark.at.isoformat()},
         "sentence": finding.sentence,
         "boxes": [_box_to_json(found) for found in finding.boxes],
         "evidence": _evidence_to_json(finding),

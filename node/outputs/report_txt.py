@@ -54,7 +54,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     """
     name, probability = wording.name_of(finding), f"probability {wording.percent(finding.probability)}"
     if finding.state is FindingState.ABSENT:
-        yield f"{name}: {probability}"
+        yield f"{name}: {probability}{'' if finding.reader is None else f', {wording.certainty(finding)}'}"
         return
     side = f", {finding.side}" if finding.side else ""
     yield f"{name}{side}: {probability}"
@@ -62,6 +62,8 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield f"  sentence [{finding.sentence + 1}]"
     if reason := wording.reason_of(finding.contradiction):
         yield f"  {reason}"
+    if said := wording.reader_of(finding):
+        yield f"  {said}"
     for name, found in wording.named_boxes(finding):
         where = f", {found.side}" if found.side else ""
         zone = wording.zone_of(found.evidence)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from node.dicom import identity
 from node.domain import (
+    Assessment,
     Box,
     Evidence,
     Film,
@@ -77,6 +78,14 @@ CONTRADICTIONS: Mapping[str, str] = {
     "sentence_denies": "The sentence that the network wrote for it denies it.",
 }
 """What the network itself says against a finding that is reported, by its short name in `Finding.contradiction`."""
+
+READER: Mapping[Assessment, str] = {
+    Assessment.ACCEPTED: "confirmed by a reader",
+    Assessment.REJECTED: "rejected by a reader",
+    Assessment.MOVED: "box drawn by a reader",
+    Assessment.ADDED: "added by a reader",
+}
+"""What stands in place of a probability where a person has spoken."""
 
 TRUST: Mapping[str, str] = {
     "real": "A finding is called present only if its threshold was measured on real films.",
@@ -151,10 +160,15 @@ def whole_percent(probability: float) -> int:
     return math.floor(100 * float(probability) + 0.5)
 
 
+def certainty(finding: Finding) -> str:
+    """Return how sure a finding is: the network's probability, or that a reader said it."""
+    return percent(finding.probability) if finding.reader is None else READER[finding.reader.what]
+
+
 def label(finding: Finding, box: FindingBox) -> str:
     """Return the label of a drawn box, with its own side."""
     mark = f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
-    return f"{sided(name_of(finding), box.side)} {percent(finding.probability)}{mark}"
+    return f"{sided(name_of(finding), box.side)} {certainty(finding)}{mark}"
 
 
 def analyzed(film: Film) -> Box:
@@ -189,8 +203,9 @@ def spoken(sentence: GroundedSentence) -> str:
 
 
 def said(sentence: GroundedSentence) -> str:
-    """Return a sentence; one that a rule made says so."""
-    return f"{sentence.text.strip()} (made by rule)" if sentence.by == "rule" else sentence.text.strip()
+    """Return a sentence; one that a rule or a reader made says so."""
+    made = {"rule": " (made by rule)", "reader": " (written by a reader)"}
+    return f"{sentence.text.strip()}{made.get(sentence.by, '')}"
 
 
 def reason_of(contradiction: str | None) -> str | None:
@@ -199,9 +214,14 @@ def reason_of(contradiction: str | None) -> str | None:
 
 
 def about_finding(film: Film, finding: Finding) -> str | None:
-    """Return the sentence of a finding and what speaks against it; None if there is neither."""
+    """Return the sentence of a finding, what speaks against it, and what a reader said; None if there is nothing."""
     sentence = None if finding.sentence is None else said(film.sentences[finding.sentence])
-    return " ".join(filter(None, (sentence, reason_of(finding.contradiction)))) or None
+    return " ".join(filter(None, (sentence, reason_of(finding.contradiction), reader_of(finding)))) or None
+
+
+def reader_of(finding: Finding) -> str | None:
+    """Return what a reader said about a finding, as a sentence; None if nobody did."""
+    return None if finding.reader is None else f"{READER[finding.reader.what].capitalize()}."
 
 
 def film_number(report: Report, film: Film) -> str:
@@ -218,13 +238,19 @@ def intended_use(report: Report) -> str:
     """Return the last text of every output: its purpose, its origin and its limits."""
     model = report.model
     return (
-        f"{identity.RESEARCH_LABEL}. Made by {identity.PROGRAM} {identity.VERSION} without review by a person; for "
+        f"{identity.RESEARCH_LABEL}. Made by {identity.PROGRAM} {identity.VERSION} {_review(report)}; for "
         "research use, and to be checked on the images by a physician. "
         f"Model {model.name} {model.version} (weights sha256 {model.weights_sha256}, engine {model.engine}); "
         f"{prompt_set(report)}. "
         f"Probabilities are the network's own and were not calibrated for a hospital. {TRUST[model.trusted]} "
         "Only the prompted findings were looked for."
     )
+
+
+def _review(report: Report) -> str:
+    """Say whether a person has spoken on any finding; nobody has verified the report."""
+    is_corrected = any(finding.reader is not None for film in report.films for finding in film.findings)
+    return "with corrections by a reader, who did not verify it" if is_corrected else "without review by a person"
 
 
 def prompt_set(report: Report) -> str:

@@ -184,6 +184,20 @@ def sides_known(film_header: FilmHeader) -> bool:
     return _turn(film_header) is not None
 
 
+def framing_of(film_header: FilmHeader, *, columns: int, rows: int, analyzed: Box) -> Framing:
+    """Return the framing of a film that was read before.
+
+    columns, rows: of the stored film; analyzed: the square on the stored film
+    """
+    turn = _turn(film_header) or Turn()
+    across, down = (rows, columns) if turn.transpose else (columns, rows)
+    whole = Framing(columns=columns, rows=rows, square=Box(left=0, top=0, right=across, bottom=down), turn=turn)
+    x, y, width, height = whole.to_unit(analyzed)
+    left, top = (x - width / 2) * across, (y - height / 2) * down
+    square = Box(left=left, top=top, right=left + width * across, bottom=top + height * down)
+    return Framing(columns=columns, rows=rows, square=square, turn=turn)
+
+
 def side_of(box: Box, framing: Framing) -> Side | None:
     """Return on which side of the patient a box lies; only for a film with `sides_known`.
 

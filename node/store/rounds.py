@@ -21,6 +21,7 @@ class RoundMark:
     """A finished round: the files it covered, when it began, and its outputs.
 
     parked: the files of parked films, each with its reason; they count as unread again, whatever earlier rounds covered
+    corrections: the ids of all corrections that its answers follow
     """
 
     number: int
@@ -28,6 +29,7 @@ class RoundMark:
     files: tuple[str, ...]
     outputs: tuple[OutputObject, ...]
     parked: Mapping[str, str] = field(default_factory=dict)
+    corrections: tuple[str, ...] = ()
 
 
 def marks(folder: Path) -> list[RoundMark]:
@@ -42,6 +44,15 @@ def covered(marks: Iterable[RoundMark]) -> set[str]:
         answered |= set(mark.files)
         answered -= mark.parked.keys()
     return answered
+
+
+def names(mark: Path, uid: str) -> bool:
+    """Say whether the mark of a round names an object."""
+    try:
+        content = mark.read_bytes()
+    except FileNotFoundError:  # its study is being removed
+        return False
+    return f'"{uid}~'.encode() in content or f'"{uid}"'.encode() in content
 
 
 def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
@@ -88,4 +99,5 @@ def _mark(content: JsonObject) -> RoundMark:
         files=tuple(cast(list[str], content["files"])),
         outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"])),
         parked=cast(dict[str, str], content.get("parked", {})),
+        corrections=tuple(cast(list[str], content.get("corrections", []))),
     )

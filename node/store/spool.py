@@ -12,6 +12,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
+    studies/<study>/corrections/<id>.json                            what a reader corrected
     windows/<name>.json                                              answers of many films, without patient data
 """
 
@@ -154,8 +155,9 @@ class Spool:
         """
         if not is_uid(uid):
             return None
-        named = (path for place in _PLACES for path in self._studies.glob(f"*/{place}/{uid}[~.]*") if _is_of(path, uid))
-        marked = (path for path in self._studies.glob("*/rounds/*.json") if _names(path, uid))
+        places = itertools.chain(*(self._studies.glob(f"*/{place}/{uid}[~.]*") for place in _PLACES))
+        named = (path for path in places if received.is_named_for(path, uid))
+        marked = (path for path in self._studies.glob("*/rounds/*.json") if rounds.names(path, uid))
         found = (path.relative_to(self._studies).parts[0] for path in itertools.chain(named, marked))
         return uid if (self._studies / uid).is_dir() else next(filter(is_uid, found), None)
 
@@ -218,6 +220,15 @@ class Spool:
         ]
         return sorted(kept, key=lambda reading: reading[0])
 
+    def keep_correction(self, study_uid: str, correction_id: str, content: JsonObject) -> None:
+        """Store a correction, synced; the study has unread files until a round follows it."""
+        self._write(self._folder(study_uid) / "corrections" / f"{correction_id}.json", files.to_json(content))
+
+    def corrections(self, study_uid: str) -> list[JsonObject]:
+        """Return the corrections of a study."""
+        paths = sorted((self._folder(study_uid) / "corrections").glob("*.json"))
+        return [content for path in paths if (content := files.read_json(path)) is not None]
+
     def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
         """Store one output; an existing one stays as it is, so that one UID never has two contents."""
         folder = self._outputs(output)
@@ -259,7 +270,7 @@ class Spool:
         self.mark_round(study_uid, mark)
 
     def unread(self, study_uid: str) -> list[Instance]:
-        """Return the newest version of each object that no finished round covers."""
+        """Return the newest version of each object that no finished round covers; all, if a correction is new."""
         return [received.instance_of(path) for path in _unread(self._folder(study_uid))]
 
     def has_unread(self, study_uid: str) -> bool:
@@ -346,21 +357,6 @@ class Spool:
         return self._studies / study_uid
 
 
-def _is_of(path: Path, uid: str) -> bool:
-    """Say whether a file belongs to an object: after its UID comes `~`, or a file ending of older versions."""
-    rest = path.name.removeprefix(uid)
-    return rest.startswith("~") or not rest[1:2].isdigit()
-
-
-def _names(mark: Path, uid: str) -> bool:
-    """Say whether the mark of a round names an object."""
-    try:
-        content = mark.read_bytes()
-    except FileNotFoundError:  # its study is being removed
-        return False
-    return f'"{uid}~'.encode() in content or f'"{uid}"'.encode() in content
-
-
 def _lock_of(study_uid: str) -> str:
     """Return the lock file of a study; studies share a few, because a lock file that may be held cannot be removed."""
     return f"{zlib.crc32(study_uid.encode()) % _LOCKS:02d}.lock"
@@ -396,5 +392,8 @@ def _has_unread(folder: Path) -> bool:
 
 
 def _unread(folder: Path) -> Iterator[Path]:
-    covered = rounds.covered(rounds.marks(folder / "rounds"))
+    marks = rounds.marks(folder / "rounds")
+    followed = {correction for mark in marks for correction in mark.corrections}
+    is_corrected = any(path.stem not in followed for path in (folder / "corrections").glob("*.json"))
+    covered = set[str]() if is_corrected else rounds.covered(marks)
     return (path for path in received.newest(folder / "received") if path.name not in covered)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from node.dicom.identity import VERSION
-from node.web import api, problems
+from node.web import api, corrections, problems
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
 
@@ -25,6 +25,7 @@ def build(parts: WebParts) -> FastAPI:
     problems.install(application)
     give(application, parts)
     application.include_router(api.router)
+    application.include_router(corrections.router)
     _describe_problems(application)
     return application
 

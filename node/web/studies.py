@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
 from node.config import Settings
 from node.domain import Film, JsonObject, OutputObject, Reason
 from node.outputs import impression, report_json
+from node.outputs.corrected_film import correct, sides_of
+from node.outputs.correction import from_json
+from node.prompt_set import PromptSet
+from node.read import decoding, prompts
 from node.store import lookup
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
@@ -153,7 +158,7 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
     found = lookup.worklist(settings.storage, state=state, uid=uid, limit=limit, offset=offset)
     return Worklist(
         studies=tuple(
-            _line(study_uid, row, _seen(study_uid, spool), found.deliveries.get(study_uid, {}), spool)
+            _line(study_uid, row, _seen(study_uid, settings, spool), found.deliveries.get(study_uid, {}), spool)
             for study_uid, row in found.studies.items()
         ),
         total=found.total,
@@ -162,7 +167,7 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
 
 def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | None:
     """Return one study; None if this node does not know it. Raises NodeError when the database cannot be read."""
-    known, seen = lookup.look_up(settings.storage, study_uid), _seen(study_uid, spool)
+    known, seen = lookup.look_up(settings.storage, study_uid), _seen(study_uid, settings, spool)
     row = known.study
     if row is None:
         if not seen:
@@ -234,9 +239,19 @@ def _impression(films: Sequence[Film]) -> Iterator[str]:
         yield f"Film {number}: {impression.of_film(film)[0]}"
 
 
-def _seen(study_uid: str, spool: Spool) -> list[_Seen]:
-    """Return the newest version of each received object, with what became of it, in order of arrival."""
+@cache
+def prompt_set(name: str) -> PromptSet:
+    """Return a prompt set by the setting `model.prompts`, which is read once."""
+    return prompts.load(name)
+
+
+def _seen(study_uid: str, settings: Settings, spool: Spool) -> list[_Seen]:
+    """Return the newest version of each received object, with what became of it, in order of arrival.
+
+    Corrections count from the moment in which they are stored, before a round has written new outputs.
+    """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
+    corrections = [from_json(content) for content in spool.corrections(study_uid)]
     seen = []
     for instance in spool.study(study_uid).instances:
         number, parked = rounds.get(instance.path.name, (None, None))
@@ -244,6 +259,9 @@ def _seen(study_uid: str, spool: Spool) -> list[_Seen]:
         film = None
         if reading:
             film = report_json.film_from_json(reading)
+            if corrections:
+                sides = sides_of(film, decoding.read_header(instance.path))
+                film = correct(film, corrections, prompts=prompt_set(settings.model.prompts), side_of=sides)
         elif parked is not None:
             film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
         seen.append(_Seen(instance=instance, round=number, film=film, reading=reading))

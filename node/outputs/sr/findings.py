@@ -37,7 +37,7 @@ from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSe
 from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
 from node.outputs.sr.items import code as code_answer
-from node.outputs.sr.items import concept, container, inferred_from, region, source_object, text
+from node.outputs.sr.items import concept, container, inferred_from, reader, region, source_object, text
 
 PRIVATE_SCHEME = "99CHEX"
 STATES: Mapping[FindingState, Concept] = {
@@ -47,6 +47,8 @@ STATES: Mapping[FindingState, Concept] = {
     FindingState.ABSENT: Concept("NOTREPORTED", PRIVATE_SCHEME, "Not reported, may have been missed"),
 }
 """Codes of states. SNOMED's Absent (272519000) would deny what only stayed below its threshold."""
+REJECTED = Concept("REJECTED", PRIVATE_SCHEME, "Rejected by a reader")
+"""In place of `NOTREPORTED` where a person says that the finding is not there."""
 SIDES: Mapping[Side, Concept] = {
     Side.RIGHT: Concept("24028007", "SCT", "Right"),
     Side.LEFT: Concept("7771000", "SCT", "Left"),
@@ -70,6 +72,11 @@ def measurements(report: Report, film: Film, source: Dataset) -> ContainerConten
     return item
 
 
+def state_of(finding: Finding) -> Concept:
+    """Return the code of a finding's state."""
+    return REJECTED if finding.state is FindingState.ABSENT and finding.reader else STATES[finding.state]
+
+
 def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
     """Encode absent findings, and sentences without a finding group (TID 1500 row 12); None if there are neither.
 
@@ -78,8 +85,9 @@ def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
     """
     item = container(QUALITATIVE_EVALUATIONS)
     for finding in film.in_state(FindingState.ABSENT):
-        answer = code_answer(concept(finding.code), STATES[FindingState.ABSENT])
-        item.ContentSequence.append(inferred_from(answer, source_object(source)))
+        answer = code_answer(concept(finding.code), state_of(finding))
+        said_by = reader(finding.reader) if finding.reader else ()
+        item.ContentSequence.append(inferred_from(answer, *said_by, source_object(source)))
     for sentence in _loose_sentences(film):
         grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
         item.ContentSequence.append(inferred_from(text(wording.spoken(sentence)), *grounds))
@@ -101,12 +109,14 @@ def _group(
                 name=probability_name(finding, box.side), value=wording.whole_percent(finding.probability), unit=PERCENT
             )
         ],
-        qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), STATES[finding.state])],
+        qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), state_of(finding))],
         geometric_purpose=BOUNDED_BY,
     )
     group[0].ContentSequence.append(_short_label(wording.label(finding, box)))
     if about := wording.about_finding(film, finding):
         group[0].ContentSequence.append(text(about))
+    if finding.reader is not None:
+        group[0].ContentSequence.extend(reader(finding.reader))
     return _separate(group)
 
 

@@ -19,6 +19,7 @@ from highdicom.sr import (
     LanguageOfContentItemAndDescendants,
     ObservationContext,
     ObserverContext,
+    PersonObserverIdentifyingAttributes,
     RelationshipTypeValues,
     ScoordContentItem,
     TextContentItem,
@@ -30,7 +31,7 @@ from pydicom.sr.coding import Code as Concept
 from pydicom.uid import UID
 
 from node.dicom import identity
-from node.domain import Box, Code, Report
+from node.domain import Box, Code, ReaderMark, Report
 from node.measurement import MeasuredLine
 from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
@@ -40,6 +41,8 @@ FINDING = Concept("121071", "DCM", "Finding")
 IMPRESSION = Concept("121073", "DCM", "Impression")
 SOURCE = Concept("260753009", "SCT", "Source")
 IMAGE_REGION = Concept("111030", "DCM", "Image Region")
+_NO_DELIMITERS = str.maketrans(dict.fromkeys("^=\\", " "))
+"""The delimiters of a person's name (PS3.5 6.2.1), and of values."""
 ENGLISH = Concept("en-US", "RFC5646", "English (United States)")
 
 
@@ -138,6 +141,14 @@ def is_image(source: Dataset) -> bool:
 def language() -> LanguageOfContentItemAndDescendants:
     """State the language of the report (TID 1204)."""
     return LanguageOfContentItemAndDescendants(CodedConcept.from_code(ENGLISH))
+
+
+def reader(mark: ReaderMark) -> list[ContentItem]:
+    """State that a person observed an item, not the program (TID 1003); "Reader" if the node does not ask for names."""
+    name = short_text(mark.by.translate(_NO_DELIMITERS)).strip() or "Reader"
+    person = PersonObserverIdentifyingAttributes(name=f"{name}^")  # highdicom doubts a name of one part
+    said_by = ObserverContext(observer_type=codes.DCM.Person, observer_identifying_attributes=person)
+    return [item for item in said_by]
 
 
 def observer(report: Report) -> ObservationContext:

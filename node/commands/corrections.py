@@ -1,0 +1,111 @@
+"""Exports what readers corrected as films with labels, which `models.train` reads; nothing of it names a patient.
+
+Each film is a line of JSON and a PNG, its upright picture. Only what a person said is a label: a finding that was
+accepted, moved or added is there in its boxes, one that was rejected is not. Patients are numbered by a key that is
+drawn for each export and not kept, so that films of one patient stay together and nobody can tell whose they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from language.sentences import by_rule
+from node.config import Settings
+from node.dicom import attributes
+from node.dicom.film_header import parse_header
+from node.domain import Film, Finding, FindingState, JsonObject
+from node.errors import InputError, NodeError, Undecodable
+from node.jobs.correcting import ReadFilm, all_corrections
+from node.outputs.corrected_film import correct, sides_of
+from node.prompt_set import PromptSet
+from node.read import decoding, prompts
+from node.read.framing import Framing
+from node.store.spool import Spool
+
+
+def export(settings: Settings, path: Path) -> int:
+    """Write a line for each corrected film, and its picture beside it; returns their number.
+
+    Raises InputError if there is no node or the file exists, NodeError if it cannot be written.
+    """
+    directory = settings.storage.directory
+    if not directory.is_dir():
+        raise InputError(f"{directory}: does not exist; start the node once with `node serve`")
+    if path.exists():
+        raise InputError(f"{path}: exists; name a new file")
+    key, prompt_set = secrets.token_bytes(32), prompts.load(settings.model.prompts)
+    pictures = path.with_suffix(".films")
+    try:
+        pictures.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            count = 0
+            for film, corrections in all_corrections(Spool(directory)):
+                sides = sides_of(film.answer, film.header)
+                answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides)
+                picture = pictures / f"{_number(key, film.instance.sop_instance_uid)}.png"
+                if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, picture):
+                    patient = _number(key, attributes.text(film.header, "PatientID") or film.instance.study_uid)
+                    line = {"file": f"{pictures.name}/{picture.name}", "patient": patient, "truth": truth}
+                    file.write(json.dumps(line) + "\n")
+                    count += 1
+            return count
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be written ({error.strerror}); name another file") from error
+
+
+def _truth(film: Film, framing: Framing, prompt_set: PromptSet) -> JsonObject:
+    """Return what a reader said about a film in the form of `models.training.labels`; empty if nothing is left."""
+    judged = [finding for finding in film.findings if finding.reader is not None]
+    if not judged:
+        return {}
+    there = [finding for finding in judged if finding.state is FindingState.PRESENT]
+    return {
+        "present": {finding.prompt: finding in there for finding in judged},
+        "boxes": {finding.prompt: [list(framing.to_unit(box.box)) for box in finding.boxes] for finding in there},
+        "located": [finding.prompt for finding in judged],
+        "said": [_said(finding, framing, prompt_set) for finding in there],
+    }
+
+
+def _said(finding: Finding, framing: Framing, prompt_set: PromptSet) -> JsonObject:
+    side = None if finding.side is None else "both" if finding.side == "bilateral" else str(finding.side)
+    name = prompt_set[finding.prompt].phrases[0]
+    return {
+        "text": by_rule(name=name, state="present", side=side, zone=None),
+        "positive": True,
+        "findings": [finding.prompt],
+        "regions": [],
+        "boxes": [list(framing.to_unit(box.box)) for box in finding.boxes],
+    }
+
+
+def _framing(film: ReadFilm) -> Framing:
+    answer = film.answer
+    if answer.columns is None or answer.rows is None or answer.analyzed is None:
+        raise ValueError("a film that was read has a size and an analyzed square")
+    header = parse_header(film.header)
+    return decoding.framing_of(header, columns=answer.columns, rows=answer.rows, analyzed=answer.analyzed)
+
+
+def _draw(film: ReadFilm, path: Path) -> bool:
+    """Write the upright film as displayed; false if it cannot be decoded any more. Raises OSError."""
+    try:
+        picture = decoding.picture_of(decoding.read_file(film.instance.path))
+    except Undecodable:
+        return False
+    upright = decoding.turned(picture.astype(np.float32), _framing(film).turn)
+    is_made, png = cv2.imencode(".png", upright.astype(np.uint8))
+    if is_made:
+        path.write_bytes(png.tobytes())
+    return is_made
+
+
+def _number(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:16]

@@ -1,0 +1,101 @@
+"""Takes a reader's correction of a film: checks it, stores it synced, and has the study's outputs made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from pydicom.dataset import Dataset
+
+from node import log
+from node.config import Settings
+from node.domain import Film
+from node.errors import InputError, RetryLater, Undecodable
+from node.jobs.executor import Client
+from node.metrics import Metrics
+from node.outputs.corrected_film import objection, sides_of
+from node.outputs.correction import Correction, from_json, to_json
+from node.outputs.report_json import film_from_json
+from node.prompt_set import PromptSet
+from node.read import decoding
+from node.store import database
+from node.store.instances import Instance, newest_reading
+from node.store.ledger import is_away
+from node.store.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFilm:
+    """A film that was read, as the network answered it.
+
+    header: of its file, without pixels
+    """
+
+    instance: Instance
+    answer: Film
+    header: Dataset
+
+
+def read_film(spool: Spool, uid: str) -> ReadFilm:
+    """Return a received film by its SOP Instance UID. Raises InputError if the node has no such film or no answer."""
+    study_uid = spool.find_study(uid)
+    instances = () if study_uid is None else spool.study(study_uid).instances
+    instance = next((found for found in instances if found.sop_instance_uid == uid), None)
+    if instance is None:
+        raise InputError("this node has no such film")
+    reading = newest_reading(spool.readings(instance.study_uid), instance)
+    if reading is None:
+        raise InputError("this film has no answer yet; wait until it is read")
+    try:
+        return ReadFilm(
+            instance=instance, answer=film_from_json(reading[1]), header=decoding.read_header(instance.path)
+        )
+    except (Undecodable, KeyError, TypeError, ValueError) as error:
+        raise InputError("this film or its answer is damaged on disk; its study can be retried") from error
+
+
+def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
+    """Return the corrections of a film, withdrawn ones included, oldest first."""
+    stored = (from_json(content) for content in spool.corrections(film.study_uid))
+    own = [correction for correction in stored if correction.film == film.sop_instance_uid]
+    return sorted(own, key=lambda correction: (correction.at, correction.id))
+
+
+def correct(settings: Settings, spool: Spool, metrics: Metrics, new: Correction, *, prompts: PromptSet) -> None:
+    """Take a correction; when this returns it is stored, and the study's next round follows it.
+
+    A correction that is stored already changes nothing, so a call may be repeated.
+    Raises InputError with the reason for a correction that cannot be made, and RetryLater if the database does not
+    answer: then the correction is stored, and followed in the study's next round or after the next start.
+    """
+    film = read_film(spool, new.film)
+    known = corrections_of(spool, film.instance)
+    if all(correction.id != new.id for correction in known):
+        sides = sides_of(film.answer, film.header)
+        if (reason := objection(film.answer, known, new, prompts=prompts, side_of=sides)) is not None:
+            raise InputError(reason)
+        spool.keep_correction(new.study_uid, new.id, to_json(new))
+        corrected = {correction.id: correction.prompt for correction in known}
+        metrics.corrections.labels(new.kind, new.prompt or corrected[new.withdraws]).inc()
+        log.get().info("film.corrected", study=new.study_uid, sop_instance_uid=new.film, kind=new.kind)
+    try:
+        with closing(Client(database.open_executor_database(settings.storage))) as client:
+            client.run_study(new.study_uid)
+    except Exception as error:
+        if is_away(error):
+            said = "the correction is stored, but the database does not answer; the next start of the node follows it"
+            raise RetryLater(said) from error
+        raise
+
+
+def all_corrections(spool: Spool) -> Iterator[tuple[ReadFilm, list[Correction]]]:
+    """Yield every film that is still here and was corrected, with its corrections, oldest first."""
+    for study_uid in spool.studies():
+        stored = [from_json(content) for content in spool.corrections(study_uid)]
+        for instance in spool.study(study_uid).instances if stored else ():
+            if own := corrections_of(spool, instance):
+                try:
+                    yield read_film(spool, instance.sop_instance_uid), own
+                except InputError:
+                    log.get().warning("correction.film_unreadable", study=study_uid)

@@ -1,0 +1,234 @@
+"""The answer to a film with a reader's corrections as given, and all that depends on them.
+
+    accept   The finding is present, and nothing speaks against it any more.
+    reject   The finding is not reported and has no box; its sentence is withheld.
+    move     The finding is present; the box lies where the reader drew it, and its zone is unknown.
+    add      The finding is present and has one box more, of unknown zone.
+    reword   The sentence of the finding reads as the reader wrote it; all else is as it was.
+    withdraw An earlier correction does not count.
+
+What follows from it: a sentence on anything that asserts what was rejected, or denies what is present by a reader's
+word, is withheld. A finding that is still reported and has lost its sentence, or whose sentence does not say what the
+reader said, gets one made by rule.
+Nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from pydicom.dataset import Dataset
+
+from language.check import Claim, State, contradictions, faults
+from language.normal import names_in
+from language.sentences import by_rule
+from node.dicom.film_header import parse_header
+from node.domain import (
+    Assessment,
+    Box,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    ReaderMark,
+    ScoredBox,
+    Side,
+    WithheldSentence,
+    derive_uid,
+)
+from node.outputs.correction import Correction, CorrectionKind, active
+from node.prompt_set import Prompt, PromptSet
+from node.read import decoding
+from node.read.findings import together
+
+SideOf = Callable[[Box], Side | None]
+"""Says on which side of the patient a box of the stored film lies; None if the film or the box does not tell."""
+
+CORRECTED: Final = "corrected"
+"""Why a sentence is withheld that says what a reader corrected."""
+
+_MARKS: Final[Mapping[CorrectionKind, Assessment]] = {
+    CorrectionKind.ACCEPT: Assessment.ACCEPTED,
+    CorrectionKind.REJECT: Assessment.REJECTED,
+    CorrectionKind.MOVE: Assessment.MOVED,
+    CorrectionKind.ADD: Assessment.ADDED,
+}
+_SPOKEN_SIDES: Final[Mapping[Side | None, Literal["left", "right", "both"] | None]] = {
+    None: None,
+    Side.LEFT: "left",
+    Side.RIGHT: "right",
+    Side.BILATERAL: "both",
+}
+
+
+def sides_of(film: Film, header: Dataset) -> SideOf:
+    """Return the function that says on which side of the patient a box of a film lies, by the film's header."""
+    parsed = parse_header(header)
+    if film.columns is None or film.rows is None or film.analyzed is None or not decoding.sides_known(parsed):
+        return lambda _box: None
+    framing = decoding.framing_of(parsed, columns=film.columns, rows=film.rows, analyzed=film.analyzed)
+    return lambda box: decoding.side_of(box, framing)
+
+
+def objection(
+    film: Film, corrections: Iterable[Correction], new: Correction, prompts: PromptSet, side_of: SideOf
+) -> str | None:
+    """Return why a correction cannot be made, in one line that says what to do; None if it can.
+
+    corrections: those that were made before
+    """
+    if not film.is_read:
+        return "this film was not read; there is nothing to correct"
+    known = {correction.id for correction in corrections}
+    if new.kind is CorrectionKind.WITHDRAW:
+        return None if new.withdraws in known else "there is no such correction of this film"
+    now = correct(film, corrections, prompts=prompts, side_of=side_of)
+    finding = next((found for found in now.findings if found.prompt == new.prompt), None)
+    original = next((found for found in film.findings if found.prompt == new.prompt), None)
+    if finding is None or original is None:
+        return "the film was not asked for this finding; choose one of its findings"
+    if new.kind is CorrectionKind.ACCEPT and not (finding.boxes or original.boxes):
+        return "the network gives no box for this finding; add one"
+    if new.kind is CorrectionKind.MOVE and all(found.tracking_uid != new.tracking_uid for found in finding.boxes):
+        return "this finding has no such box now; load the film again"
+    if new.kind is CorrectionKind.REWORD and finding.state is FindingState.ABSENT:
+        return "a finding that is not reported has no sentence; accept or add it first"
+    if new.box is not None and not _is_inside(new.box, film):
+        return f"the box leaves the film, which has {film.columns} x {film.rows} pixels"
+    return None
+
+
+def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet, side_of: SideOf) -> Film:
+    """Return a film with corrections of it; those that do not fit it any more have no effect.
+
+    corrections: of any film, in any order
+    """
+    own = [correction for correction in active(corrections) if correction.film == film.source]
+    if not own or not film.is_read:
+        return film
+    findings = tuple(
+        _judged(finding, [item for item in own if item.prompt == finding.prompt], prompts[finding.prompt], side_of)
+        for finding in film.findings
+    )
+    changed = replace(film, findings=findings)
+    texts = {item.prompt: item for item in own if item.kind is CorrectionKind.REWORD}
+    return _with_sentences(changed, texts, prompts)
+
+
+def _judged(finding: Finding, corrections: Sequence[Correction], prompt: Prompt, side_of: SideOf) -> Finding:
+    """Return a finding after its corrections, oldest first."""
+    found = finding
+    for correction in corrections:
+        found = _after(found, finding, correction)
+    if found is finding:
+        return finding
+    boxes = tuple(
+        replace(box, side=prompt.side or (side_of(box.box) if prompt.paired else None))
+        if box.evidence is None and box not in finding.boxes
+        else box
+        for box in found.boxes
+    )
+    is_as_it_was = boxes == finding.boxes
+    side = prompt.side or together([box.side for box in boxes])
+    return replace(found, boxes=boxes, side=side, evidence=finding.evidence if is_as_it_was and boxes else None)
+
+
+def _after(found: Finding, original: Finding, correction: Correction) -> Finding:
+    """Return a finding after one more correction; original: as the network answered."""
+    if correction.kind is CorrectionKind.REWORD:
+        return found
+    mark = ReaderMark(what=_MARKS[correction.kind], by=correction.by, at=correction.at)
+    if correction.kind is CorrectionKind.REJECT:
+        return replace(found, state=FindingState.ABSENT, boxes=(), sentence=None, contradiction=None, reader=mark)
+    boxes = found.boxes
+    if correction.kind is CorrectionKind.ACCEPT:
+        boxes = found.boxes or original.boxes
+    elif correction.kind is CorrectionKind.MOVE:
+        if all(box.tracking_uid != correction.tracking_uid for box in boxes):
+            return found
+        boxes = tuple(_moved(box, correction) for box in boxes)
+    elif correction.box is not None:
+        uid = derive_uid("tracking", correction.film, correction.prompt, correction.id)
+        boxes = (*boxes, FindingBox(box=correction.box, score=1.0, tracking_uid=uid))
+    if not boxes:
+        return found
+    sentence = original.sentence if found.sentence is None else found.sentence
+    return replace(found, state=FindingState.PRESENT, boxes=boxes, sentence=sentence, contradiction=None, reader=mark)
+
+
+def _moved(box: FindingBox, correction: Correction) -> FindingBox:
+    if box.tracking_uid != correction.tracking_uid or correction.box is None:
+        return box
+    return replace(box, box=correction.box, side=None, evidence=None)
+
+
+def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet) -> Film:
+    """Withhold sentences that contradict a reader, and give every finding that lost its sentence one that fits."""
+    decided = {finding.prompt: str(finding.state) for finding in film.findings if finding.reader is not None}
+    gone = {finding.prompt for finding in film.findings if finding.reader and finding.state is FindingState.ABSENT}
+    kept: dict[int, GroundedSentence] = {}
+    withheld = list(film.withheld)
+    for index, sentence in enumerate(film.sentences):
+        if sentence.prompt in gone or contradictions(sentence.text, decided):
+            withheld.append(WithheldSentence(text=sentence.text, prompt=sentence.prompt, reason=CORRECTED))
+        else:
+            kept[index] = sentence
+    sentences = list(kept.values())
+    places = {index: place for place, index in enumerate(kept)}
+    findings = []
+    for finding in film.findings:
+        place = None if finding.sentence is None else places.get(finding.sentence)
+        own = _own_sentence(finding, None if place is None else sentences[place], texts, prompts[finding.prompt])
+        if own is not None:
+            if place is not None and sentences[place].prompt == finding.prompt:
+                sentences[place] = own
+            else:
+                place = len(sentences)
+                sentences.append(own)
+        findings.append(replace(finding, sentence=place))
+    return replace(film, findings=tuple(findings), sentences=tuple(sentences), withheld=tuple(withheld))
+
+
+def _own_sentence(
+    finding: Finding, said: GroundedSentence | None, texts: Mapping[str, Correction], prompt: Prompt
+) -> GroundedSentence | None:
+    """Return a sentence that a finding needs instead of its own; None if its own may stay, or it has none."""
+    boxes = tuple(ScoredBox(box=box.box, score=box.score) for box in finding.boxes)
+    if finding.state is FindingState.ABSENT:
+        return None
+    if (worded := texts.get(finding.prompt)) is not None:
+        return GroundedSentence(text=worded.text, prompt=finding.prompt, score=1.0, boxes=boxes, by="reader")
+    if said is not None and (finding.reader is None or _fits(said, finding, prompt)):
+        is_own = said.prompt == finding.prompt
+        return replace(said, boxes=boxes) if finding.reader is not None and is_own and said.boxes != boxes else None
+    if said is None and finding.reader is None and finding.sentence is None:
+        return None
+    text = by_rule(name=prompt.phrases[0], state=_state(finding), side=_SPOKEN_SIDES[finding.side], zone=None)
+    return GroundedSentence(text=text, prompt=finding.prompt, score=finding.probability, boxes=boxes, by="rule")
+
+
+def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
+    """Say whether a sentence says what a reader said: present, on this side, and in no zone if the zone is unknown."""
+    claim = Claim(
+        finding=finding.prompt,
+        state=_state(finding),
+        side=_SPOKEN_SIDES[finding.side],
+        region=None,
+        region_has_finding=False,
+        names=prompt.phrases,
+    )
+    names_zone = finding.evidence is None and bool(names_in(said.text.lower(), "zones"))
+    asks_for_review = said.by == "rule" and "please review" in said.text
+    return not (faults(said.text, claim) or names_zone or asks_for_review)
+
+
+def _state(finding: Finding) -> State:
+    return finding.state.value
+
+
+def _is_inside(box: Box, film: Film) -> bool:
+    columns, rows = film.columns or 0, film.rows or 0
+    return box.left >= 0 and box.top >= 0 and box.right <= columns and box.bottom <= rows

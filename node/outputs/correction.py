@@ -1,0 +1,131 @@
+"""What a reader corrects in the answer to a film, as a value that can be stored.
+
+A correction is never changed or removed once it is stored: another one takes it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import cast
+
+from node.domain import Box, Json, JsonObject
+
+
+class CorrectionKind(StrEnum):
+    """What a reader does. The values are a label of a metric and part of the interface for programs."""
+
+    ACCEPT = "accept"
+    """The finding is there."""
+    REJECT = "reject"
+    """The finding is not there."""
+    MOVE = "move"
+    """The finding is there, and one of its boxes lies elsewhere."""
+    ADD = "add"
+    """The finding is there, in a box that the network did not give."""
+    REWORD = "reword"
+    """The sentence of the finding reads otherwise."""
+    WITHDRAW = "withdraw"
+    """An earlier correction does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """One correction of the answer to one film.
+
+    id: 32 hexadecimal digits
+    film: SOP Instance UID
+    prompt: key of the finding; "" only for WITHDRAW
+    tracking_uid: of the box that MOVE replaces
+    box: of MOVE and ADD, in pixels of the stored film
+    text: of REWORD
+    withdraws: id of the correction that WITHDRAW takes back
+    at: aware UTC; by: the reader's name on this node, "" if the node does not ask for one
+    source: page, api or dicom
+    """
+
+    id: str
+    study_uid: str
+    film: str
+    kind: CorrectionKind
+    at: datetime
+    by: str
+    source: str
+    prompt: str = ""
+    tracking_uid: str = ""
+    box: Box | None = None
+    text: str = ""
+    withdraws: str = ""
+
+    def __post_init__(self) -> None:
+        needed = _NEEDED[self.kind]
+        wrong = [name for name in _OPTIONAL if bool(getattr(self, name)) != (name in needed)]
+        if wrong:
+            raise ValueError(f"a correction {self.kind} has {', '.join(needed)} and nothing else; see {wrong[0]}")
+
+
+_OPTIONAL = ("prompt", "tracking_uid", "box", "text", "withdraws")
+_NEEDED: Mapping[CorrectionKind, tuple[str, ...]] = {
+    CorrectionKind.ACCEPT: ("prompt",),
+    CorrectionKind.REJECT: ("prompt",),
+    CorrectionKind.MOVE: ("prompt", "tracking_uid", "box"),
+    CorrectionKind.ADD: ("prompt", "box"),
+    CorrectionKind.REWORD: ("prompt", "text"),
+    CorrectionKind.WITHDRAW: ("withdraws",),
+}
+
+
+def active(corrections: Iterable[Correction]) -> tuple[Correction, ...]:
+    """Return the corrections that count, oldest first: without those that were withdrawn, and without withdrawals."""
+    ordered = sorted(corrections, key=lambda correction: (correction.at, correction.id))
+    withdrawn: set[str] = set()
+    for correction in reversed(ordered):  # the newest first, so that a withdrawal may be withdrawn
+        if correction.kind is CorrectionKind.WITHDRAW and correction.id not in withdrawn:
+            withdrawn.add(correction.withdraws)
+    return tuple(
+        correction
+        for correction in ordered
+        if correction.kind is not CorrectionKind.WITHDRAW and correction.id not in withdrawn
+    )
+
+
+def to_json(correction: Correction) -> JsonObject:
+    """Return a correction as JSON values, with every key that `from_json` needs."""
+    return {
+        "id": correction.id,
+        "study": correction.study_uid,
+        "film": correction.film,
+        "kind": correction.kind,
+        "at": correction.at.isoformat(),
+        "by": correction.by,
+        "source": correction.source,
+        "prompt": correction.prompt,
+        "tracking_uid": correction.tracking_uid,
+        "box": None if correction.box is None else list(correction.box.edges),
+        "text": correction.text,
+        "withdraws": correction.withdraws,
+    }
+
+
+def from_json(document: Mapping[str, Json]) -> Correction:
+    """Return the correction that `to_json` wrote. Raises KeyError, TypeError or ValueError for any other document."""
+    box = None
+    if document["box"] is not None:
+        left, top, right, bottom = (float(edge) for edge in cast(list[float], document["box"]))
+        box = Box(left=left, top=top, right=right, bottom=bottom)
+    return Correction(
+        id=str(document["id"]),
+        study_uid=str(document["study"]),
+        film=str(document["film"]),
+        kind=CorrectionKind(str(document["kind"])),
+        at=datetime.fromisoformat(str(document["at"])),
+        by=str(document["by"]),
+        source=str(document["source"]),
+        prompt=str(document["prompt"]),
+        tracking_uid=str(document["tracking_uid"]),
+        box=box,
+        text=str(document["text"]),
+        withdraws=str(document["withdraws"]),
+    )

@@ -1,0 +1,120 @@
+"""Corrections over the interface for programs: what a reader accepts, rejects, moves, adds or rewords."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from node.domain import Box
+from node.errors import InputError
+from node.jobs import correcting
+from node.outputs.correction import Correction, CorrectionKind
+from node.web.api import FilmUid
+from node.web.parts import Parts
+from node.web.problems import Problem, responses
+from node.web.studies import prompt_set
+
+router = APIRouter(prefix="/api/v1", tags=["corrections"])
+
+_LONGEST_TEXT = 1000
+_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class NewCorrection(BaseModel):
+    """What a reader corrects.
+
+    kind says what else is needed: `accept` and `reject` need `prompt`, `add` also `box`, `move` also `tracking_uid` and
+    `box`, `reword` also `text`; `withdraw` needs `withdraws` alone.
+    """
+
+    kind: CorrectionKind
+    id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="drawn by the client, to ask again safely")
+    prompt: str = Field(default="", max_length=64, pattern=r"^[a-z0-9_]*$", description="key of the finding")
+    tracking_uid: str = Field(default="", max_length=64, pattern=r"^[0-9.]*$", description="of the box that moves")
+    box: tuple[_Edge, _Edge, _Edge, _Edge] | None = Field(default=None, description="left, top, right, bottom, pixels")
+    text: str = Field(default="", max_length=_LONGEST_TEXT, description="the sentence")
+    withdraws: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="id of an earlier correction")
+
+
+class KnownCorrection(NewCorrection):
+    """A correction that was made; `at` is UTC, `by` the reader's name on this node."""
+
+    at: datetime
+    by: str
+
+
+class Corrections(BaseModel):
+    """The corrections of a film, oldest first, also those that were withdrawn."""
+
+    corrections: list[KnownCorrection]
+
+
+@router.get("/films/{uid}/corrections", responses=responses(404, 422))
+def list_corrections(parts: Parts, uid: FilmUid) -> Corrections:
+    """List what readers corrected on a film."""
+    try:
+        film = correcting.read_film(parts.spool, uid)
+    except InputError as error:
+        raise Problem(404, str(error)) from error
+    return Corrections(corrections=[_known(found) for found in correcting.corrections_of(parts.spool, film.instance)])
+
+
+@router.post("/films/{uid}/corrections", status_code=202, responses=responses(404, 409, 422, 503))
+def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) -> KnownCorrection:
+    """Correct the answer to a film: a new report and overlay replace the older ones in the archive."""
+    try:
+        film = correcting.read_film(parts.spool, uid)
+    except InputError as error:
+        raise Problem(404, str(error)) from error
+    made = _made(new, request, study_uid=film.instance.study_uid, film=uid)
+    try:
+        correcting.correct(
+            parts.settings, parts.spool, parts.metrics, made, prompts=prompt_set(parts.settings.model.prompts)
+        )
+    except InputError as error:
+        raise Problem(409, str(error)) from error
+    return _known(made)
+
+
+def _made(new: NewCorrection, request: Request, *, study_uid: str, film: str) -> Correction:
+    is_page = request.headers.get("X-Requested-From") == "page"
+    try:
+        box = None
+        if new.box is not None:
+            left, top, right, bottom = new.box
+            box = Box(left=left, top=top, right=right, bottom=bottom)
+        return Correction(
+            id=new.id or uuid.uuid4().hex,
+            study_uid=study_uid,
+            film=film,
+            kind=new.kind,
+            at=datetime.now(UTC),
+            by=str(request.scope.get("state", {}).get("user", "")),
+            source="page" if is_page else "api",
+            prompt=new.prompt,
+            tracking_uid=new.tracking_uid,
+            box=box,
+            text=new.text.strip(),
+            withdraws=new.withdraws,
+        )
+    except ValueError as error:
+        raise Problem(422, str(error)) from error
+
+
+def _known(made: Correction) -> KnownCorrection:
+    return KnownCorrection(
+        kind=made.kind,
+        id=made.id,
+        prompt=made.prompt,
+        tracking_uid=made.tracking_uid,
+        box=None if made.box is None else made.box.edges,
+        text=made.text,
+        withdraws=made.withdraws,
+        at=made.at,
+        by=made.by,
+    )

@@ -1,0 +1,126 @@
+"""A stored correction makes a round: a new report with the older one as predecessor, until it is taken back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pydicom.dataset import Dataset
+
+from node.domain import Delivery
+from node.outputs import correction
+from node.outputs.correction import Correction, CorrectionKind
+from tests import validators
+from tests.test_rounds import STUDY, Bench, film, predecessor
+
+KEY = "atelectasis"  # present on every film of the scripted reader
+START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+FILM = film("first")
+
+
+def correct(
+    bench: Bench, number: int, kind: CorrectionKind, *, prompt: str = "", withdraws: str = "", by: str = "anna"
+) -> str:
+    made = Correction(
+        id=f"{number:032x}",
+        study_uid=str(STUDY),
+        film=str(FILM.SOPInstanceUID),
+        kind=kind,
+        at=START + timedelta(seconds=number),
+        by=by,
+        source="page",
+        prompt=prompt,
+        withdraws=withdraws,
+    )
+    bench.spool.keep_correction(made.study_uid, made.id, correction.to_json(made))
+    return made.id
+
+
+def rounds(tmp_path: Path) -> tuple[Bench, list[Delivery]]:
+    bench = Bench(tmp_path)
+    bench.receive(FILM)
+    return bench, bench.round()
+
+
+def report_of(bench: Bench, deliveries: list[Delivery]) -> Dataset:
+    (report,) = bench.objects(deliveries, "sr")
+    return report
+
+
+def persons(report: Dataset) -> list[str]:
+    return [str(item.value) for item in report.iterall() if item.keyword == "PersonName"]
+
+
+def texts(report: Dataset) -> list[str]:
+    return [str(item.value) for item in report.iterall() if item.keyword == "TextValue"]
+
+
+def meanings(report: Dataset) -> set[str]:
+    return {str(item.value) for item in report.iterall() if item.keyword == "CodeMeaning"}
+
+
+def test_a_correction_makes_a_new_version_of_report_and_overlay(tmp_path: Path) -> None:
+    bench, first = rounds(tmp_path)
+    correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
+    assert bench.spool.has_unread(str(STUDY))
+
+    second = bench.round()
+    old, new = report_of(bench, first), report_of(bench, second)
+
+    assert bench.reader.count == 1  # the film is not read again
+    assert sorted(delivery.kind for delivery in second) == ["gsps", "sr"]
+    assert predecessor(new) == old.SOPInstanceUID
+    assert "Rejected by a reader" in meanings(new) - meanings(old)
+    assert persons(new) == ["anna^"]
+    assert (new.VerificationFlag, new.CompletionFlag) == ("UNVERIFIED", "COMPLETE")
+    assert validators.dciodvfy(new) == []
+    assert not bench.spool.has_unread(str(STUDY))
+
+
+def test_a_confirmed_finding_names_its_observer_in_its_group(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    correct(bench, 1, CorrectionKind.ACCEPT, prompt=KEY, by="")
+
+    report = report_of(bench, bench.round())
+
+    assert set(persons(report)) == {"Reader^"}
+    assert validators.dciodvfy(report) == []
+    assert any("Confirmed by a reader." in said for said in texts(report))
+
+
+def test_a_correction_taken_back_restores_what_the_report_said(tmp_path: Path) -> None:
+    bench, first = rounds(tmp_path)
+    rejection = correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
+    second = bench.round()
+    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=rejection)
+
+    third = bench.round()
+    reports = [report_of(bench, deliveries) for deliveries in (first, second, third)]
+
+    assert len({report.SOPInstanceUID for report in reports}) == 3
+    assert predecessor(reports[2]) == reports[1].SOPInstanceUID
+    assert reports[2].ContentSequence == reports[0].ContentSequence
+
+
+def test_a_correction_survives_a_restart_before_its_round(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
+
+    again = Bench(tmp_path)
+
+    assert again.spool.has_unread(str(STUDY))
+    assert "Rejected by a reader" in meanings(report_of(again, again.round()))
+    assert again.steps.plan(str(STUDY)) is None
+
+
+def test_a_lost_output_is_written_again_with_its_corrections(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
+    second = bench.round(is_sent=False)
+    written = {delivery: bench.spool.output(delivery) for delivery in second}
+    for path in (tmp_path / "studies" / str(STUDY) / "outputs").iterdir():
+        path.unlink()
+
+    bench.steps.plan(str(STUDY))
+
+    assert {delivery: bench.spool.output(delivery) for delivery in second} == written

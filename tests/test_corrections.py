@@ -1,0 +1,295 @@
+"""What a reader corrects: exactly that changes, with what follows from it, and another correction takes it back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from language.check import contradictions
+from node import metrics
+from node.domain import (
+    Assessment,
+    Box,
+    Evidence,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    ScoredBox,
+    Side,
+)
+from node.outputs import correction, impression
+from node.outputs.corrected_film import CORRECTED, correct, objection
+from node.outputs.correction import Correction, CorrectionKind
+from node.read import prompts
+
+SET = prompts.load("chexpert14")
+FILM = "1.2.3.4"
+LEFT_BOX, RIGHT_BOX = Box(left=600, top=500, right=900, bottom=900), Box(left=100, top=500, right=400, bottom=900)
+START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+ZONE = Evidence(zone="left_lower_lung_zone", extent=0.4)
+
+
+def side_of(box: Box) -> Side | None:
+    """The patient's left is on the right of the film, which has 1000 columns."""
+    return Side.LEFT if box.left >= 500 else Side.RIGHT if box.right <= 500 else None
+
+
+def finding(key: str, state: FindingState, sentence: int | None, *, contradiction: str | None = None) -> Finding:
+    prompt = SET[key]
+    assert prompt.finding is not None
+    is_absent = state is FindingState.ABSENT
+    box = FindingBox(box=LEFT_BOX, score=0.7, tracking_uid=f"2.25.{len(key)}", side=Side.LEFT, evidence=ZONE)
+    return Finding(
+        prompt=key,
+        code=prompt.finding,
+        site=prompt.site,
+        side=None if is_absent else Side.LEFT if prompt.paired else None,
+        probability=0.1 if is_absent else 0.8,
+        state=state,
+        boxes=() if is_absent else (replace(box, side=Side.LEFT if prompt.paired else None),),
+        sentence=sentence,
+        evidence=None if is_absent else ZONE,
+        contradiction=contradiction,
+    )
+
+
+def sentence(text: str, key: str, *, by: str = "network") -> GroundedSentence:
+    return GroundedSentence(text=text, prompt=key, score=0.5, boxes=(ScoredBox(box=LEFT_BOX, score=0.7),), by=by)
+
+
+def film() -> Film:
+    return Film(
+        source=FILM,
+        columns=1000,
+        rows=1200,
+        analyzed=Box(left=0, top=100, right=1000, bottom=1100),
+        sentences=(
+            sentence("There is a left pleural effusion.", "pleural_effusion"),
+            sentence("Left consolidation is possible; please review.", "consolidation", by="rule"),
+            sentence("Left pleural effusion and cardiomegaly.", "cardiomegaly"),
+            sentence("No pneumothorax.", "pneumothorax"),
+            sentence("The right lung is clear.", "right_lung"),
+        ),
+        findings=(
+            finding("pleural_effusion", FindingState.PRESENT, 0),
+            finding("consolidation", FindingState.INDETERMINATE, 1, contradiction="box_denied"),
+            finding("cardiomegaly", FindingState.PRESENT, 2),
+            finding("pneumothorax", FindingState.ABSENT, 3),
+            finding("edema", FindingState.ABSENT, None),
+        ),
+    )
+
+
+def made(kind: CorrectionKind, number: int = 1, /, **changes: object) -> Correction:
+    blank = Correction(
+        id=f"{number:032x}",
+        study_uid="1.2.3",
+        film=FILM,
+        kind=CorrectionKind.ACCEPT,
+        prompt="edema",
+        at=START + timedelta(seconds=number),
+        by="anna",
+        source="page",
+    )
+    emptied = {"prompt": ""} if kind is CorrectionKind.WITHDRAW else {}
+    return replace(blank, kind=kind, **{**emptied, **changes})  # type: ignore[arg-type]
+
+
+def corrected(*corrections: Correction) -> Film:
+    return correct(film(), corrections, prompts=SET, side_of=side_of)
+
+
+def found(key: str, answer: Film) -> Finding:
+    return next(finding for finding in answer.findings if finding.prompt == key)
+
+
+def said(key: str, answer: Film) -> GroundedSentence:
+    place = found(key, answer).sentence
+    assert place is not None
+    return answer.sentences[place]
+
+
+def test_an_accepted_finding_is_present_and_says_so() -> None:
+    answer = corrected(made(CorrectionKind.ACCEPT, prompt="consolidation"))
+    accepted = found("consolidation", answer)
+
+    assert (accepted.state, accepted.contradiction) == (FindingState.PRESENT, None)
+    assert accepted.reader is not None and accepted.reader.what is Assessment.ACCEPTED
+    assert accepted.boxes == found("consolidation", film()).boxes
+    assert said("consolidation", answer).text == "There is left consolidation."
+    assert "Left lung consolidation, lower zone, confirmed by a reader" in impression.of_film(answer)
+
+
+def test_a_rejected_finding_is_gone_from_all_texts() -> None:
+    answer = corrected(made(CorrectionKind.REJECT, prompt="pleural_effusion"))
+    rejected = found("pleural_effusion", answer)
+
+    assert (rejected.state, rejected.boxes, rejected.sentence) == (FindingState.ABSENT, (), None)
+    assert not any("effusion" in line.lower() for line in impression.of_film(answer))
+    assert not any("effusion" in sentence.text.lower() for sentence in answer.sentences)
+    assert [withheld.reason for withheld in answer.withheld] == [CORRECTED, CORRECTED]
+    assert said("cardiomegaly", answer).text == "There is cardiomegaly."  # it had spoken of the effusion, too
+
+
+def test_a_moved_box_has_its_new_side_and_no_zone() -> None:
+    before = found("pleural_effusion", film())
+    move = made(
+        CorrectionKind.MOVE, prompt="pleural_effusion", tracking_uid=before.boxes[0].tracking_uid, box=RIGHT_BOX
+    )
+    answer = corrected(move)
+    moved = found("pleural_effusion", answer)
+
+    assert [box.box for box in moved.boxes] == [RIGHT_BOX]
+    assert moved.boxes[0].tracking_uid == before.boxes[0].tracking_uid
+    assert (moved.side, moved.evidence, moved.boxes[0].evidence) == (Side.RIGHT, None, None)
+    assert said("pleural_effusion", answer).text == "There is a right pleural effusion."
+    assert said("pleural_effusion", answer).boxes[0].box == RIGHT_BOX
+
+
+def test_an_added_finding_is_present_in_its_box() -> None:
+    answer = corrected(made(CorrectionKind.ADD, prompt="pneumothorax", box=RIGHT_BOX))
+    added = found("pneumothorax", answer)
+
+    assert (added.state, added.side, [box.box for box in added.boxes]) == (
+        FindingState.PRESENT,
+        Side.RIGHT,
+        [RIGHT_BOX],
+    )
+    assert added.probability == found("pneumothorax", film()).probability
+    assert said("pneumothorax", answer).text == "There is a right pneumothorax."
+    assert "No pneumothorax." not in [sentence.text for sentence in answer.sentences]
+    assert impression.of_film(answer)[0] == "Right pneumothorax, added by a reader"
+
+
+def test_a_second_box_makes_a_finding_bilateral() -> None:
+    answer = corrected(made(CorrectionKind.ADD, prompt="pleural_effusion", box=RIGHT_BOX))
+
+    assert found("pleural_effusion", answer).side is Side.BILATERAL
+    assert len({box.tracking_uid for box in found("pleural_effusion", answer).boxes}) == 2
+
+
+def test_a_reworded_sentence_reads_as_it_was_written() -> None:
+    answer = corrected(made(CorrectionKind.REWORD, prompt="pleural_effusion", text="Trace effusion on the left."))
+
+    assert said("pleural_effusion", answer).text == "Trace effusion on the left."
+    assert said("pleural_effusion", answer).by == "reader"
+    assert found("pleural_effusion", answer) == found("pleural_effusion", film())
+
+
+def test_a_rejected_finding_can_be_accepted_again() -> None:
+    answer = corrected(
+        made(CorrectionKind.REJECT, 1, prompt="pleural_effusion"),
+        made(CorrectionKind.ACCEPT, 2, prompt="pleural_effusion"),
+    )
+
+    assert found("pleural_effusion", answer).boxes == found("pleural_effusion", film()).boxes
+    assert said("pleural_effusion", answer).text == "There is a left pleural effusion."
+
+
+@pytest.mark.parametrize("key", ["pleural_effusion", "consolidation", "cardiomegaly", "pneumothorax", "edema"])
+def test_a_correction_taken_back_leaves_what_was_there(key: str) -> None:
+    reject = made(CorrectionKind.REJECT, 1, prompt=key)
+    withdrawal = made(CorrectionKind.WITHDRAW, 2, withdraws=reject.id)
+
+    assert corrected(reject) != film()
+    assert corrected(reject, withdrawal) == film()
+    assert corrected(reject, withdrawal, made(CorrectionKind.WITHDRAW, 3, withdraws=withdrawal.id)) == corrected(reject)
+
+
+def test_corrections_of_another_film_change_nothing() -> None:
+    assert corrected(replace(made(CorrectionKind.REJECT, prompt="pleural_effusion"), film="9.9")) == film()
+
+
+def test_findings_that_nobody_corrected_stay_as_they_are() -> None:
+    answer = corrected(made(CorrectionKind.REJECT, prompt="consolidation"))
+
+    for key in ("pleural_effusion", "cardiomegaly", "pneumothorax", "edema"):
+        assert replace(found(key, answer), sentence=None) == replace(found(key, film()), sentence=None)
+    texts = [sentence.text for sentence in film().sentences if sentence.prompt != "consolidation"]
+    assert [sentence.text for sentence in answer.sentences] == texts
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (made(CorrectionKind.ACCEPT, prompt="edema"), "add one"),
+        (made(CorrectionKind.MOVE, prompt="edema", tracking_uid="2.25.1", box=LEFT_BOX), "no such box"),
+        (made(CorrectionKind.REWORD, prompt="edema", text="Edema."), "accept or add it first"),
+        (made(CorrectionKind.REJECT, prompt="zebra"), "choose one of its findings"),
+        (made(CorrectionKind.WITHDRAW, withdraws="0" * 32), "no such correction"),
+        (
+            made(CorrectionKind.ADD, prompt="edema", box=Box(left=0, top=0, right=1001, bottom=10)),
+            "1000 x 1200 pixels",
+        ),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Correction) else "",
+)
+def test_what_cannot_be_corrected_is_said(wrong: Correction, words: str) -> None:
+    assert words in str(objection(film(), [], wrong, prompts=SET, side_of=side_of))
+
+
+def test_a_correction_that_fits_has_no_objection() -> None:
+    assert objection(film(), [], made(CorrectionKind.REJECT), prompts=SET, side_of=side_of) is None
+
+
+@pytest.mark.parametrize("changes", [{"prompt": ""}, {"text": "x"}, {"box": LEFT_BOX}, {"withdraws": "1"}])
+def test_a_correction_has_what_its_kind_needs_and_no_more(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="and nothing else"):
+        made(CorrectionKind.ACCEPT, **changes)
+
+
+def test_the_metric_knows_every_kind() -> None:
+    assert list(CorrectionKind) == list(metrics.CORRECTIONS)
+
+
+KEYS = [found.prompt for found in film().findings]
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> list[Correction]:
+    """Corrections of one film in any order, some of which do not fit what was corrected before."""
+    corrections: list[Correction] = []
+    for number in range(draw(st.integers(1, 6))):
+        kind = draw(st.sampled_from(list(CorrectionKind)))
+        key = draw(st.sampled_from(KEYS))
+        box = draw(st.sampled_from([LEFT_BOX, RIGHT_BOX, Box(left=400, top=200, right=600, bottom=700)]))
+        changes: dict[str, object] = {"prompt": key}
+        if kind is CorrectionKind.MOVE:
+            changes |= {"tracking_uid": f"2.25.{len(key)}", "box": box}
+        elif kind is CorrectionKind.ADD:
+            changes |= {"box": box}
+        elif kind is CorrectionKind.REWORD:
+            changes |= {"text": "As the reader says."}
+        elif kind is CorrectionKind.WITHDRAW:
+            changes = {"withdraws": draw(st.sampled_from([made(kind, withdraws="0" * 32), *corrections])).id}
+        corrections.append(made(kind, number, **changes))
+    return corrections
+
+
+@settings(deadline=None)
+@given(sequences())
+def test_no_sentence_contradicts_a_reader(corrections: list[Correction]) -> None:
+    answer = corrected(*corrections)
+    decided = {finding.prompt: str(finding.state) for finding in answer.findings if finding.reader is not None}
+
+    for spoken in answer.sentences:
+        if spoken.by != "reader":
+            assert contradictions(spoken.text, decided) == ()
+    for finding in answer.findings:
+        assert bool(finding.boxes) == (finding.state is not FindingState.ABSENT)
+        assert finding.sentence is None or finding.sentence < len(answer.sentences)
+
+
+@settings(deadline=None)
+@given(sequences())
+def test_a_correction_is_read_back_unchanged(corrections: list[Correction]) -> None:
+    for one_correction in corrections:
+        stored = json.loads(json.dumps(correction.to_json(one_correction)))
+        assert correction.from_json(stored) == one_correction
