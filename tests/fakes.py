@@ -11,7 +11,7 @@ from types import MappingProxyType
 from node.domain import FindingState, GroundedSentence, ModelIdentity, ScoredBox
 from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import Radiograph
-from node.read.model import Difference, Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading
+from node.read.model import Difference, Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading, SeenFilm
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -72,20 +72,23 @@ class ScriptedReader:
         for prompt, state in zip(pathologies, itertools.cycle(_STATES), strict=False):
             yield prompt, FindingState.PRESENT if is_critical and prompt.key == "pneumothorax" else state
 
-    def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+    def see(self, image: Radiograph) -> SeenFilm:
+        return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=None)
+
+    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         return [
             FilmAnswer(
                 question=question,
                 sentence="It is seen here.",
                 score=0.7,
                 state=FindingState.PRESENT,
-                boxes=_boxes(image, i),
+                boxes=_boxes(film, i),
             )
             for i, question in enumerate(questions)
         ]
 
 
-def _boxes(image: Radiograph, index: int) -> tuple[ScoredBox, ...]:
+def _boxes(image: Radiograph | SeenFilm, index: int) -> tuple[ScoredBox, ...]:
     """One box left of the middle; every third prompt has one on the right as well."""
     left = ScoredBox(box=image.framing.to_image((0.3, 0.2 + 0.04 * index, 0.2, 0.1)), score=0.8)
     right = ScoredBox(box=image.framing.to_image((0.7, 0.2 + 0.04 * index, 0.2, 0.1)), score=0.6)

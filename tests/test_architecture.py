@@ -1,6 +1,6 @@
 """Who may import whom, how large a file may grow, what is never called: everything about style that a machine can see.
 
-The tables at the top are the rules; a new file of `node/` gets its place in `LAYERS` or fails here.
+The rules stand in `tests/architecture.py`.
 """
 
 from __future__ import annotations
@@ -17,128 +17,18 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.architecture import (
+    BOUNDARIES,
+    FOLDERS,
+    FORBIDDEN_CALLS,
+    HOMES,
+    LAYERS,
+    LONGEST_FILE,
+    LONGEST_FUNCTION,
+    PRODUCT,
+)
+
 REPOSITORY = Path(__file__).parents[1]
-PRODUCT = ("node", "models", "export", "language")
-
-# Files and folders of `node/`: a file imports only what stands in a line below its own, and files of its own folder.
-LAYERS = (
-    {"__main__"},
-    {"commands"},
-    {"service"},
-    {"web"},
-    {"jobs"},
-    {"pipeline"},
-    {"receive"},
-    {"deliver", "orders"},
-    {"outputs"},
-    {"metrics", "read"},
-    {"net"},
-    {"store"},
-    {"config", "log"},
-    {"dicom", "hl7", "prompt_set", "settings_file"},
-    {"domain", "periodic"},
-    {"errors", "measurement"},
-)
-
-# Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
-FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
-    # node/__main__.py shows progress as models do.
-    "node": {"models": ("node/read/model.py", "node/read/gpu.py", "node/__main__.py"), "language": ("node/",)},
-    "models": {"language": ("models/",)},
-    "export": {"models": ("export/",), "language": ("export/",)},
-    "language": {},
-}
-
-# The one home of each outside library: a file, or a folder with its slash.
-HOMES = {
-    "cryptography": ("node/net/tls.py",),
-    "dbos": ("node/jobs/executor.py", "node/jobs/workflows.py"),
-    "fastapi": ("node/web/",),
-    "h11": ("node/net/http_connections.py",),
-    "highdicom": ("node/outputs/",),
-    "hl7apy": ("node/outputs/oru.py",),
-    "matplotlib": ("models/evaluation/plots.py",),
-    "onnx": ("export/",),
-    "onnxruntime": ("models/engines/onnx_engine.py", "export/"),
-    "onnxscript": ("export/",),
-    "prometheus_client": ("node/metrics.py",),
-    "pynetdicom": ("node/receive/", "node/deliver/dicom.py", "node/net/pynetdicom_adapter.py"),
-    "pycocotools": ("models/evaluation/detection.py",),
-    "rich": ("models/progress.py",),
-    "rouge_score": ("models/evaluation/reports.py",),
-    "sacrebleu": ("models/evaluation/reports.py",),
-    "scipy": ("models/losses/matching.py",),
-    "sklearn": ("models/evaluation/",),
-    "sqlalchemy": (
-        "node/jobs/takeover.py",
-        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "tables")),
-    ),
-    "sqlite3": ("node/store/database.py",),
-    "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
-    "structlog": ("node/log.py",),
-    "tensorrt": ("models/engines/tensorrt_build.py", "models/engines/tensorrt_engine.py"),
-    "tomli_w": ("node/config.py", "models/manifest.py"),
-    "torch": ("models/", "export/"),
-    "uvicorn": ("node/net/http_connections.py",),
-}
-
-# Files that a person runs, or that end what is run, and so speak on the terminal.
-COMMANDS = (
-    "node/__main__.py",
-    "models/checkpoint/__main__.py",
-    "models/command.py",
-    "models/demonstration.py",
-    "models/evaluate.py",
-    "models/evaluation/card.py",
-    "models/golden/__main__.py",
-    "models/join.py",
-    "models/phantoms/__main__.py",
-    "models/random_weights.py",
-    "models/train.py",
-    "export/build.py",
-    "export/parity.py",
-)
-
-# The boundaries to another world, where any failure is turned into one of ours, or parked and counted.
-BOUNDARIES = (
-    "models/checkpoint/unpickle.py",
-    "models/engines/onnx_engine.py",
-    "models/reading/tokenizers.py",
-    "node/__main__.py",
-    "node/dicom/attributes.py",
-    "node/deliver/commitment.py",
-    "node/store/conflict.py",
-    "node/commands/doctor/checks.py",
-    "node/jobs/gate.py",
-    "node/jobs/takeover.py",
-    "node/dicom/header.py",
-    "node/service/http.py",
-    "node/read/decoding.py",
-    "node/service/retention.py",
-    "node/receive/listener.py",
-    "node/orders/listener.py",
-    "node/net/pynetdicom_adapter.py",
-    "node/deliver/delivery.py",
-    "node/jobs/round_steps.py",
-    "node/jobs/submitter.py",
-)
-
-# What is never called, by the name at the call, and where it may be.
-FORBIDDEN_CALLS = {
-    "print": COMMANDS,
-    "input": (),
-    "eval": (),
-    "exec": (),
-    "breakpoint": (),
-    "os.getenv": (),
-    "os.system": (),
-    "pickle.load": (),
-    "pickle.loads": (),
-    "datetime.utcnow": (),
-}
-
-LONGEST_FILE = 400
-LONGEST_FUNCTION = 60
 
 
 class Import(NamedTuple):

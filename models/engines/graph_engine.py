@@ -6,7 +6,6 @@ ONNX Runtime and TensorRT therefore differ only in how a graph is run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
 from types import MappingProxyType
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.proof import StageDifference
+from models.engines.turns import Turns
 
 Inputs = Mapping[str, NDArray[np.generic]]
 RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
@@ -35,7 +35,7 @@ class GraphEngine:
         self._parity = parity
         self._run_graph = run
         self._write = write
-        self._lock = Lock()
+        self._turns = Turns()
 
     @property
     def name(self) -> str:
@@ -82,9 +82,9 @@ class GraphEngine:
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
-        with self._lock:
+        with self._turns.turn():
             return self._write(features)
 
     def _run(self, stage: str, **inputs: NDArray[np.generic]) -> Sequence[FloatArray]:
-        with self._lock:
+        with self._turns.turn():
             return self._run_graph(stage, inputs)

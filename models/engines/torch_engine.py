@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision, StageDifference
 from models.engines.proving import WatchedEngine, prove, require
+from models.engines.turns import Turns
 from models.network.chex import Chex
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
@@ -68,7 +68,7 @@ class TorchEngine:
         self._network = network
         self._device = device
         self._write = write
-        self._lock = Lock()
+        self._turns = Turns()
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class TorchEngine:
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
-        with self._lock:
+        with self._turns.turn():
             return self._write(features)
 
     def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
@@ -114,7 +114,7 @@ class TorchEngine:
         return self._run(getattr(self._network, stage), *inputs.values())
 
     def _run(self, function: Callable[..., Tensor | tuple[Tensor, ...]], *arrays: np.ndarray) -> tuple[FloatArray, ...]:
-        with self._lock, self._device.working(), torch.inference_mode():
+        with self._turns.turn(), self._device.working(), torch.inference_mode():
             outputs = function(*(self._device.put(array) for array in arrays))
             return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
 

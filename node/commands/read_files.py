@@ -167,7 +167,7 @@ def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompt
         if question.box is not None:
             _check_box(question.box, image.framing)
     try:
-        return reader.ask(image, questions, prompts)
+        return reader.ask(reader.see(image), questions, prompts)
     except ValueError as error:
         raise InputError(str(error)) from error
 

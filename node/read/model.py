@@ -1,6 +1,6 @@
 """The node's interface to the network: the `Reader` protocol, and the reader that opens a model directory.
 
-This is the only file of the node that imports `models`, and only inside functions: the node itself runs without torch.
+This file and its neighbors `film_rule` and `gpu` import `models` inside functions only: the node runs without torch.
 Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
 from node.errors import GpuLost, InputError
@@ -23,7 +23,7 @@ from node.read.framing import Framing
 from node.read.views import PictureView
 
 if TYPE_CHECKING:
-    from models.reading.answers import Answer, FilmReading, ReaderPrompt
+    from models.reading.answers import Answer, FilmReading, Look, ReaderPrompt
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
 
@@ -62,6 +62,18 @@ class FilmQuestion:
 
     prompt: str | None = None
     box: Box | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeenFilm:
+    """A film that the network has encoded, for any number of questions.
+
+    framing, sides_known: as of its `Radiograph`; look: what the network found, for the reader that made it
+    """
+
+    framing: Framing
+    sides_known: bool
+    look: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +123,6 @@ class Difference:
     allowed: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilmRule:
-    """What a model needs of a film: as of `Reader`."""
-
-    gray: str
-    square: Callable[[int, int], tuple[float, float, float, float]]
-    ages: Container[int] | None = None
-
-
 class Reader(Protocol):
     """Reads films. `gray` names the gray values it needs, `square` returns the part of an upright film it analyzes."""
 
@@ -149,8 +152,11 @@ class Reader(Protocol):
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         """Read one film. Raises GpuLost if the GPU computes nothing any more."""
 
-    def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
-        """Answer questions about one film, each on its own."""
+    def see(self, image: Radiograph) -> SeenFilm:
+        """Encode a film for questions, before the films that wait to be read."""
+
+    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+        """Answer questions about one film, each on its own, before the films that wait to be read."""
 
 
 def check_files(directory: Path, *, engine: str) -> None:
@@ -162,23 +168,6 @@ def check_files(directory: Path, *, engine: str) -> None:
         directories.check_files(directory, engine=engine)
     except ModelError as error:
         raise InputError(str(error)) from error
-
-
-def read_film_rule(directory: Path) -> FilmRule:
-    """Read what a model needs of a film from its manifest. Raises InputError if the manifest cannot be read."""
-    from models.errors import ModelError
-    from models.manifest import read_manifest
-    from models.reading.preprocess import square
-
-    try:
-        manifest = read_manifest(directory)
-    except ModelError as error:
-        raise InputError(str(error)) from error
-    return FilmRule(
-        gray=str(manifest.gray),
-        square=lambda columns, rows: square(columns, rows, manifest.input),
-        ages=manifest.ages,
-    )
 
 
 def open_reader(
@@ -329,24 +318,36 @@ class _NetworkReader:
             ),
         )
 
-    def ask(self, image: Radiograph, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+    def see(self, image: Radiograph) -> SeenFilm:
+        with _for_person(), _device_told():
+            look = self._network.look(image.gray)
+        return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look)
+
+    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         from models.reading.answers import Question as NetworkQuestion
 
         asked = [
             NetworkQuestion(
                 prompt=question.prompt,
-                box=image.framing.to_unit(question.box) if question.box is not None else None,
+                box=film.framing.to_unit(question.box) if question.box is not None else None,
             )
             for question in questions
         ]
-        with _device_told():
+        with _for_person(), _device_told():
             answers = self._network.ask(
-                self._network.look(image.gray),
+                cast("Look", film.look),
                 asked,
                 reference=_to_network(prompts),
-                side_of=_side_of if image.sides_known else None,
+                side_of=_side_of if film.sides_known else None,
             )
-        return [_to_film(question, answer, image.framing) for question, answer in zip(questions, answers, strict=True)]
+        return [_to_film(question, answer, film.framing) for question, answer in zip(questions, answers, strict=True)]
+
+
+def _for_person() -> AbstractContextManager[None]:
+    """Let a person's question go before the films that wait."""
+    from models.engines.turns import for_person
+
+    return for_person()
 
 
 @contextmanager

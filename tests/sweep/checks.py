@@ -97,7 +97,7 @@ class Sweep:
         swept.faults += [f"{name}: {objection}" for objection in objections]
 
     def _unknown(self, image: Radiograph) -> Iterator[str]:
-        answers = self.reader.ask(image, [FilmQuestion(prompt=text) for text in UNKNOWN], self.prompts)
+        answers = self.reader.ask(self.reader.see(image), [FilmQuestion(prompt=text) for text in UNKNOWN], self.prompts)
         for answer in answers:
             if answer.boxes or answer.state is not None or not answer.never_learned:
                 yield f"unknown words {answer.question.prompt!r} are answered"
@@ -110,7 +110,9 @@ class Sweep:
             for phrase in prompt.phrases
             for text in ((phrase,) if prompt.kind is PromptKind.REGION else (phrase, phrase.upper()))
         ]
-        answers = self.reader.ask(image, [FilmQuestion(prompt=text) for _, text in asked], self.prompts)
+        answers = self.reader.ask(
+            self.reader.see(image), [FilmQuestion(prompt=text) for _, text in asked], self.prompts
+        )
         reported = {finding.prompt: finding for finding in film.findings}
         for (prompt, text), answer in zip(asked, answers, strict=True):
             if prompt.kind is PromptKind.PATHOLOGY:

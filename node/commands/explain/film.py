@@ -12,7 +12,7 @@ from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
 from node.read import decoding, pixel_format, routing
-from node.read.model import FilmRule, read_film_rule
+from node.read.film_rule import FilmRule, read_film_rule
 from node.read.routing import Action, Decision, Rule
 
 _ADVICE: Final[Mapping[Reason, str]] = {

@@ -1,0 +1,35 @@
+"""What a model needs of a film, from its manifest alone: to say whether a file would be read, without the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRule:
+    """What a model needs of a film: as of `Reader`."""
+
+    gray: str
+    square: Callable[[int, int], tuple[float, float, float, float]]
+    ages: Container[int] | None = None
+
+
+def read_film_rule(directory: Path) -> FilmRule:
+    """Read what a model needs of a film from its manifest. Raises InputError if the manifest cannot be read."""
+    from models.errors import ModelError
+    from models.manifest import read_manifest
+    from models.reading.preprocess import square
+
+    try:
+        manifest = read_manifest(directory)
+    except ModelError as error:
+        raise InputError(str(error)) from error
+    return FilmRule(
+        gray=str(manifest.gray),
+        square=lambda columns, rows: square(columns, rows, manifest.input),
+        ages=manifest.ages,
+    )
