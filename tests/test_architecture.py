@@ -95,7 +95,7 @@ def layer_of(module: str) -> int | None:
     for number, names in enumerate(LAYERS):
         if parts[1] in names:
             return number
-    raise AssertionError(f"{module} has no place in LAYERS of tests/test_architecture.py")
+    raise AssertionError(f"{module} has no place in LAYERS of tests/architecture.py")
 
 
 def test_the_node_imports_downwards_only() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from tests.test_architecture import PRODUCT, name_of, parsed, python_files
+from tests.architecture import PRODUCT
+from tests.test_architecture import name_of, parsed, python_files
 
 
 def test_no_class_name_stands_twice() -> None:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pytest
 
 from node import __version__
-from tests.test_architecture import PRODUCT, REPOSITORY, committed_files, name_of
+from tests.architecture import PRODUCT
+from tests.test_architecture import REPOSITORY, committed_files, name_of
 
 ENTRY = "deploy/wheel/chex_node"
 SUBCOMMANDS = (

@@ -78,6 +78,27 @@ def test_one_call_at_a_time_uses_the_device() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_a_film_gives_way_in_the_middle_and_goes_on_first() -> None:
+    users = Users(Turns())
+    with users.turns.turn():
+        users.begin("film", is_person=False)
+        users.begin("person", is_person=True)
+        users.turns.give_way()
+        users.order.append("the first film again")
+
+    assert users.finish() == ["person", "the first film again", "film"]
+
+
+def test_nobody_gives_way_to_nobody_or_to_another_person() -> None:
+    users = Users(Turns())
+    with for_person(), users.turns.turn():
+        users.begin("person", is_person=True)
+        users.turns.give_way()
+        users.order.append("the first person")
+
+    assert users.finish() == ["the first person", "person"]
+
+
 def test_a_call_that_fails_gives_its_turn_back() -> None:
     turns = Turns()
     with pytest.raises(ValueError, match="no"), turns.turn():

@@ -21,7 +21,10 @@ RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
 
 
 class GraphEngine:
-    """A graph for each stage, and the generator in PyTorch. One call at a time: each uses the whole device."""
+    """A graph for each stage, and the generator in PyTorch. One call at a time: each uses the whole device.
+
+    turns: who is next, for a generator that gives way to people between tokens
+    """
 
     def __init__(
         self,
@@ -30,12 +33,13 @@ class GraphEngine:
         run: RunGraph,
         write: Callable[[FloatArray], IntArray],
         parity: Mapping[str, StageDifference] = MappingProxyType({}),
+        turns: Turns | None = None,
     ) -> None:
         self._name = name
         self._parity = parity
         self._run_graph = run
         self._write = write
-        self._turns = Turns()
+        self._turns = turns or Turns()
 
     @property
     def name(self) -> str:

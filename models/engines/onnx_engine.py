@@ -12,6 +12,7 @@ from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
 from models.engines.torch_engine import use_threads, write_sentences
+from models.engines.turns import Turns
 from models.errors import ModelError
 
 _CPU = "CPUExecutionProvider"
@@ -30,11 +31,12 @@ def open_onnx(directory: Path, *, threads: int = 0, precision: Precision = "floa
         outputs: list[FloatArray] = sessions[stage].run(None, inputs)
         return outputs
 
-    proof = read_proof(directory)
+    proof, turns = read_proof(directory), Turns()
     return GraphEngine(
         "onnx",
         run=run,
-        write=partial(write_sentences, network.write),
+        write=partial(write_sentences, partial(network.write, after_token=turns.give_way)),
+        turns=turns,
         parity={} if proof is None or precision != "float32" else proof.stages,
     )
 

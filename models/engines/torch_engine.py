@@ -35,7 +35,9 @@ def open_torch(directory: Path, *, threads: int = 0) -> TorchEngine:
     """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes first."""
     network = load_network(directory)
     use_threads(threads, network)
-    return TorchEngine("torch", network, device=Cpu(), write=partial(write_sentences, network.write))
+    turns = Turns()
+    write = partial(write_sentences, partial(network.write, after_token=turns.give_way))
+    return TorchEngine("torch", network, device=Cpu(), write=write, turns=turns)
 
 
 def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
@@ -61,14 +63,14 @@ def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write
 
 
 class TorchEngine:
-    """All functions in PyTorch. One call at a time, because each uses the whole device."""
+    """All functions in PyTorch. One call at a time, because each uses the whole device; turns: as of `GraphEngine`."""
 
-    def __init__(self, name: str, network: Chex, *, device: Device, write: Write) -> None:
+    def __init__(self, name: str, network: Chex, *, device: Device, write: Write, turns: Turns | None = None) -> None:
         self._name = name
         self._network = network
         self._device = device
         self._write = write
-        self._turns = Turns()
+        self._turns = turns or Turns()
 
     @property
     def name(self) -> str:

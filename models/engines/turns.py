@@ -1,7 +1,7 @@
 """Who may use the device next: one call at a time, and a person's question before the films that wait.
 
-A film is read by a chain of calls, and a question goes between two of them. So it waits for one call at most, and never
-changes what a film's answer is.
+A film is read by a chain of calls, and a question goes between two of them, or between two tokens of its sentences. So
+it waits for milliseconds, and never changes what a film's answer is: a film continues with what it had computed.
 """
 
 from __future__ import annotations
@@ -44,17 +44,30 @@ class Turns:
         """Wait for the turn, and have it while the block runs."""
         queue = self._people if _is_person.get() else self._films
         with self._changed:
-            ticket = time.monotonic()
-            queue.append(ticket)
-            self._changed.wait_for(lambda: not self._is_taken and self._next() is queue and queue[0] == ticket)
-            queue.popleft()
-            self._is_taken = True
+            queue.append(began := time.monotonic())
+            self._wait(queue, began)
         try:
             yield
         finally:
             with self._changed:
                 self._is_taken = False
                 self._changed.notify_all()
+
+    def give_way(self) -> None:
+        """Let people use the device, in the middle of a film's turn; the film goes on before all other films."""
+        if _is_person.get() or not self._people:
+            return
+        with self._changed:
+            self._is_taken = False
+            self._changed.notify_all()
+            self._films.appendleft(began := time.monotonic())
+            self._wait(self._films, began)
+
+    def _wait(self, queue: deque[float], began: float) -> None:
+        """Wait until a call in a queue is next, and take the device."""
+        self._changed.wait_for(lambda: not self._is_taken and self._next() is queue and queue[0] == began)
+        queue.popleft()
+        self._is_taken = True
 
     def _next(self) -> deque[float]:
         """Return the queue whose first call is next."""

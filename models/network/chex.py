@@ -7,6 +7,8 @@ patches, R boxes per prompt; boxes are center x, center y, width, height in 0..1
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -88,15 +90,18 @@ class Chex(nn.Module):
         return outputs
 
     @torch.no_grad()
-    def write(self, features: Tensor, max_length: int | None = None) -> Tensor:
+    def write(
+        self, features: Tensor, max_length: int | None = None, *, after_token: Callable[[], None] = lambda: None
+    ) -> Tensor:
         """Generate one sentence per feature [S, dim], greedily (spec §7.3).
 
         max_length: tokens of a sentence, the leading BOS included; the manifest's if None
+        after_token: is called after each token of all sentences
         Returns token ids [S, T], int64, T <= max_length; a finished sentence is padded with 50256.
         """
         if max_length is None:
             max_length = self.sizes.generator.max_length
-        return self.generator.write(features, max_length=max_length)
+        return self.generator.write(features, max_length=max_length, after_token=after_token)
 
 
 def whole_picture(patches: Tensor, positions: Tensor, cls: Tensor) -> Tensor:
