@@ -66,6 +66,8 @@ def _check(options: argparse.Namespace) -> int:
     tls.check_files(settings)
     prompts.load(settings.model.prompts)
     check_files(settings.model.directory, engine=settings.model.engine)
+    if not settings.destinations:
+        print(f"# {config.NOTHING_IS_SENT}")
     print(config.render(settings), end="")
     return 0
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from node import log
-from node.config import Settings
+from node.config import DEFAULT_OUTPUTS, Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.domain import MESSAGE_KIND, Delivery
@@ -132,7 +132,8 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
 
 def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
     settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
-    wanted = {kind for destination in settings.destinations for kind in kinds_wanted(destination.outputs)}
+    named = [destination.outputs for destination in settings.destinations] or [DEFAULT_OUTPUTS]
+    wanted = {kind for outputs in named for kind in kinds_wanted(outputs)}
     pipeline = Pipeline(
         spool=spool,
         orders=shared.orders,
