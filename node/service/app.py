@@ -290,7 +290,14 @@ def _open_spool(settings: Settings) -> Spool:
 def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     """Serve the pages until the service stops; returns the real port."""
     shared, settings = opened.shared, opened.shared.settings
-    application = build(WebParts(settings=settings, spool=shared.spool, metrics=shared.metrics))
+    application = build(
+        WebParts(
+            settings=settings,
+            spool=shared.spool,
+            metrics=shared.metrics,
+            intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
+        )
+    )
     with opening("http", settings.http.host, settings.http.port):
         http = HttpServer(
             settings.http,
