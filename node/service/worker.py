@@ -27,21 +27,12 @@ from node.net import tls
 from node.outputs.writers import WRITERS, for_destination, kinds_wanted
 from node.periodic import Periodic
 from node.pipeline import Pipeline
-from node.prompt_set import PromptSet
-from node.read.model import Reader
+from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
 from node.service.shared import Shared
 from node.store import database
 from node.store.ledger import Ledger
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenModel:
-    """An open model and the prompts for it."""
-
-    reader: Reader
-    prompts: PromptSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
