@@ -66,6 +66,8 @@ def _check(options: argparse.Namespace) -> int:
     tls.check_files(settings)
     prompts.load(settings.model.prompts)
     check_files(settings.model.directory, engine=settings.model.engine)
+    if not settings.destinations:
+        print(f"# {config.NOTHING_IS_SENT}")
     print(config.render(settings), end="")
     return 0
 
@@ -114,14 +116,14 @@ def _read(options: argparse.Namespace) -> int:
 
 def _ask(options: argparse.Namespace) -> int:
     from node.commands import read_files
-    from node.read import prompts
+    from node.outputs.answer_json import answer_to_json
+    from node.read import open_film, prompts
 
     questions = read_files.questions_of(options.prompt, options.box)
-    read_files.check_film(options.film)
+    open_film.check(options.film)
     prompt_set = prompts.load(options.prompts)
-    reader = _reader(options, prompt_set)
-    answers = read_files.ask(options.film, questions, reader=reader, prompts=prompt_set)
-    content = {"film": str(options.film), "questions": [read_files.answer_to_json(answer) for answer in answers]}
+    answers = open_film.ask(options.film, questions, reader=_reader(options, prompt_set), prompts=prompt_set)
+    content = {"film": str(options.film), "questions": [answer_to_json(answer) for answer in answers]}
     print(json.dumps(content, ensure_ascii=False, indent=2))
     return 0
 

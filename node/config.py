@@ -34,6 +34,7 @@ from node.settings_file import (
 
 OUTPUT_KINDS = ("sr", "sr3d", "text", "gsps", "sc")
 DEFAULT_OUTPUTS = ("sr", "gsps")
+NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
 ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "torch-cuda")
 
@@ -299,17 +300,15 @@ def render(settings: Settings) -> str:
 
 
 def _as_toml(values: list[tuple[str, object]]) -> dict[str, object]:
-    """Leave out what is not set, which TOML cannot express, and write paths as texts."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in values if value is not None}
+    """Leave out what is not set, which TOML cannot express, and empty lists; write paths as texts."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values if value not in (None, ())}
 
 
 def _needed(table: Mapping[str, object]) -> Iterator[str]:
-    """Return a complaint for each missing table that has no default: who may send, and where results go."""
+    """Return a complaint for the missing table that has no default: who may send."""
     listener = table.get("listener")
     if not (isinstance(listener, Mapping) and listener.get("callers")):
         yield "listener.callers: no caller may associate; add a [[listener.callers]] table per sender"
-    if not table.get("destinations"):
-        yield "destinations: there is no destination for results; add a [[destinations]] table"
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:

@@ -44,6 +44,12 @@ class Refused(NodeError):
     reason: ClassVar[str] = "cannot_understand"
 
 
+class SyntaxRefused(Refused):
+    """An object in a transfer syntax that the node does not accept (PS3.18 I.2.2)."""
+
+    status = 0xC122
+
+
 class SpoolFull(Refused):
     """Free space is below the reserve: the sender keeps the film and tries again (PS3.4 B.2.3, A7xx)."""
 

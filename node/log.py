@@ -104,9 +104,9 @@ def adopt(library: str) -> None:
 
 
 def mute() -> None:
-    """Silence libraries that quote objects and peers: pydicom, its warnings included, and pynetdicom."""
+    """Silence libraries that quote objects and peers: pydicom, its warnings included, pynetdicom, and multipart."""
     warnings.simplefilter("ignore")
-    for library in ("pydicom", "pynetdicom"):
+    for library in ("pydicom", "pynetdicom", "python_multipart"):
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from starlette.types import ASGIApp
+
 from node.config import HttpSettings
 from node.metrics import Metrics
 from node.net.http_limits import Limits
@@ -78,8 +80,9 @@ def serving(
     metrics_seconds: float = 8.0,
     host: str = LOOPBACK,
     port: int = 0,
+    application: ASGIApp | None = None,
 ) -> Iterator[Served]:
-    """Serve until the block ends."""
+    """Serve until the block ends; application: answers all other paths."""
     metrics, ready, scrape = Metrics(), Hook(), Hook()
     metrics.associations_open.set_function(_zero_after(scrape.run))
 
@@ -92,6 +95,7 @@ def serving(
         metrics,
         readiness,
         limits=limits,
+        application=application,
         ready_seconds=ready_seconds,
         metrics_seconds=metrics_seconds,
     )

@@ -157,9 +157,8 @@ def test_the_node_starts_without_torch() -> None:
 
 
 def test_no_file_grows_too_long() -> None:
-    lines = {
-        name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files(*PRODUCT, "tests")
-    }
+    paths = python_files(*PRODUCT, "tests")
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
 
     assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
 
@@ -275,7 +274,6 @@ def test_every_command_of_the_makefile_exists() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     modules = set(re.findall(r"python -m ((?:node|models|export|language)[\w.]*)", makefile))
     targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
-
     assert modules >= {"node", "export.build"}
     assert {"setup", "system-packages", "model", "demo", "test", "check", "clean"} <= targets
     for module in modules:

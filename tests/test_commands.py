@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -118,8 +119,20 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
     assert refused.returncode == 2
     assert [line.split(":")[1].strip() for line in refused.stderr.splitlines()] == [
-        "listener.callers", "destinations", "storage.directory", "listener.color", "listener.port"
+        "listener.callers", "storage.directory", "listener.color", "listener.port"
     ]  # fmt: skip
+
+
+def test_check_says_when_nothing_is_sent(tmp_path: Path, phantom_model: Path) -> None:
+    model = config.ModelSettings(directory=phantom_model)
+    settings = dataclasses.replace(settings_for(tmp_path / "node", archive_port=4242, model=model), destinations=())
+    path = tmp_path / "node.toml"
+    path.write_text(config.render(settings), encoding="utf-8")
+
+    shown = run_command("check", path)
+
+    assert shown.stdout.startswith(f"# {config.NOTHING_IS_SENT}\n")
+    assert config.parse(tomllib.loads(shown.stdout)) == config.load(path)
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> None:

@@ -168,6 +168,14 @@ def test_every_tls_table_is_looked_at(tmp_path: Path, lasting: Authority, own: I
     ]
 
 
+def test_no_destination_is_a_note(tmp_path: Path) -> None:
+    settings = replace(settings_for(tmp_path, archive_port=104), destinations=())
+
+    (check,) = check_destinations(settings)
+
+    assert (check.state, "nothing is sent" in check.message) == (CheckState.NOTE, True)
+
+
 def test_an_archive_that_takes_all_is_good_and_is_sent_nothing(tmp_path: Path) -> None:
     with peers.ReceivingArchive(handlers=Committing().handlers) as archive:
         (check,) = asked(tmp_path, to_archive(archive.port, storage_commitment=True))

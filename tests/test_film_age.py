@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from node.commands import read_files
 from node.domain import Note, Reason
 from node.errors import InputError
 from node.outputs import wording
-from node.read import prompts
+from node.read import open_film, prompts
 from node.read.film import answer_film
 from node.read.model import FilmQuestion
 from tests import films
@@ -50,6 +49,6 @@ def test_a_film_of_unknown_age_is_read_and_the_report_says_so(tmp_path: Path) ->
 def test_no_question_about_a_film_of_a_child_is_answered(tmp_path: Path) -> None:
     path, question = film(tmp_path, PatientAge="011Y"), FilmQuestion(prompt="Edema")
 
-    assert read_files.ask(path, [question], reader=ScriptedReader(), prompts=PROMPTS)
+    assert open_film.ask(path, [question], reader=ScriptedReader(), prompts=PROMPTS)
     with pytest.raises(InputError, match="age"):
-        read_files.ask(path, [question], reader=AdultReader(), prompts=PROMPTS)
+        open_film.ask(path, [question], reader=AdultReader(), prompts=PROMPTS)

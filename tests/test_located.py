@@ -12,14 +12,14 @@ from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.commands import read_files
 from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
+from node.outputs.answer_json import answer_to_json
 from node.outputs.document import save_bytes
 from node.outputs.report_json import film_from_json, film_to_json, report_to_json
 from node.outputs.sr import report as sr
 from node.prompt_set import PromptKind
-from node.read import findings, prompts
+from node.read import findings, open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import FilmQuestion, open_reader
@@ -55,13 +55,13 @@ def test_an_answer_locates_only_what_is_not_absent(phantom_model: Path, picture:
     questions = [FilmQuestion(prompt=prompt.phrases[0]) for prompt in PROMPTS.prompts]
     questions.append(FilmQuestion(prompt="Small pneumothorax in the left lung"))
 
-    answers = read_files.ask(picture, questions, reader=reader, prompts=PROMPTS)
+    answers = open_film.ask(picture, questions, reader=reader, prompts=PROMPTS)
 
     states = {answer.state for answer in answers}
     assert {FindingState.ABSENT, FindingState.PRESENT, None} <= states
     for answer in answers:
         assert bool(answer.boxes) == (answer.state is not FindingState.ABSENT)
-        assert bool(read_files.answer_to_json(answer)["boxes"]) == (answer.state is not FindingState.ABSENT)
+        assert bool(answer_to_json(answer)["boxes"]) == (answer.state is not FindingState.ABSENT)
 
 
 def test_the_network_says_where_what_it_reports_lies(phantom_model: Path, picture: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_box_of_a_question_stays_in_its_answer(phantom_model: Path, picture:
     box = Box(left=20, top=60, right=90, bottom=200)
     questions = [FilmQuestion(box=box, prompt=prompt) for prompt in (None, "Edema", "Pneumothorax", "Fracture")]
 
-    answers = read_files.ask(picture, questions, reader=reader, prompts=PROMPTS)
+    answers = open_film.ask(picture, questions, reader=reader, prompts=PROMPTS)
 
     assert FindingState.ABSENT in {answer.state for answer in answers}
     for answer in answers:

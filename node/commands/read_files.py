@@ -1,40 +1,31 @@
-"""Read films and answer questions without DICOM network: from files, with the same outputs as the service."""
+"""Read films without DICOM network: from files, with the same outputs as the service."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-import warnings
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-import numpy as np
-import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
 from pydicom.dataset import Dataset
 
 from node.config import DEFAULT_OUTPUTS
-from node.dicom.film_header import parse_header
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, Reason, Report, is_uid
 from node.errors import InputError, NodeError, Undecodable
-from node.outputs import wording
 from node.outputs.folder import hash_of, made_before, write_folder
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.prompt_set import PromptSet
-from node.read import decoding, pixel_format, routing
-from node.read.decoding import Radiograph
+from node.read import decoding
 from node.read.film import Answered, answer_film
-from node.read.framing import Framing
-from node.read.model import FilmAnswer, FilmQuestion, Reader
+from node.read.model import FilmQuestion, Reader
 
 DONE_BEFORE: Final = "done before"
-_PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
 OnFile = Callable[[Path, str], None]
 
@@ -141,57 +132,6 @@ def read(
             ) from error
 
 
-def check_film(path: Path, ages: Container[int] | None = None) -> None:
-    """Check that questions about a file may be asked; ages: as of `routing.rules_for`. Raises InputError if not."""
-    if not path.is_file():
-        raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
-    if path.suffix.lower() in _PICTURE_SUFFIXES:
-        _read_picture(path)
-        return
-    try:
-        decision = routing.choose(parse_header(decoding.read_header(path)), routing.rules_for(ages))
-    except Undecodable as error:
-        raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
-    if decision.action is not routing.Action.READ:
-        raise InputError(f"{path}: is not a film that is read ({decision.reason}); name another file")
-
-
-def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
-    """Ask about one film: a DICOM file, a PNG or a JPEG.
-
-    Raises InputError when the file is not a film that is read, or a box leaves the film or lies outside the square.
-    """
-    check_film(path, reader.ages)
-    image = _load(path, reader)
-    for question in questions:
-        if question.box is not None:
-            _check_box(question.box, image.framing)
-    try:
-        return reader.ask(reader.see(image), questions, prompts)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def answer_to_json(answer: FilmAnswer) -> JsonObject:
-    """Return an entry of `questions` in the result of `node ask` (design §8)."""
-    question = answer.question
-    content: JsonObject = {
-        "prompt": question.prompt,
-        "box": None if question.box is None else list(question.box.edges),
-        "sentence": answer.sentence,
-        "score": answer.score,
-        "state": answer.state,
-        "positive": answer.positive,
-        "reason": wording.reason_of(answer.contradiction),
-        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
-    }
-    if answer.never_learned:
-        content["error"] = "never_learned"
-        content["words"] = list(answer.never_learned)
-        content["message"] = f"this model never learned: {', '.join(answer.never_learned)}"
-    return content
-
-
 def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[FilmQuestion]:
     """Make questions of phrases and boxes: one phrase with one box is one question, else each is its own question.
 
@@ -265,42 +205,3 @@ def _write(
         left_alone=[Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason) for answer in left],
         made_from=made_from,
     )
-
-
-def _load(path: Path, reader: Reader) -> Radiograph:
-    if path.suffix.lower() in _PICTURE_SUFFIXES:
-        return _load_picture(path, reader)
-    try:
-        return decoding.load(decoding.read_file(path), gray=reader.gray, square=reader.square)
-    except Undecodable as error:
-        raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
-
-
-def _read_picture(path: Path) -> npt.NDArray[np.uint8]:
-    """Return the unchanged gray values of a PNG or JPEG picture (spec §1.1): [row, column]. Raises InputError."""
-    try:
-        with warnings.catch_warnings(), Image.open(path) as image:
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return np.asarray(ImageOps.exif_transpose(image).convert("L"))
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise InputError(f"{path}: is not a readable picture of usual size; name a DICOM, PNG or JPEG file") from error
-
-
-def _load_picture(path: Path, reader: Reader) -> Radiograph:
-    picture = _read_picture(path)
-    rows, columns = picture.shape
-    if min(rows, columns) < pixel_format.MIN_SIDE:
-        raise InputError(f"{path}: has a side under {pixel_format.MIN_SIDE} pixels; name a film")
-    left, top, right, bottom = reader.square(columns, rows)
-    framing = Framing(columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom))
-    gray = picture.astype(np.float32) / np.float32(255)
-    try:
-        decoding.refuse_blank(gray, framing.square)
-    except Undecodable as error:
-        raise InputError(f"{path}: {error}; name a film") from error
-    return Radiograph(gray=gray, framing=framing)
-
-
-def _check_box(box: Box, framing: Framing) -> None:
-    if box.left < 0 or box.top < 0 or box.right > framing.columns or box.bottom > framing.rows:
-        raise InputError(f"the box {box.edges} leaves the film, which has {framing.columns} x {framing.rows} pixels")

@@ -240,6 +240,7 @@ class Connection(H11Protocol):
         self.host, self.idle_since = pending.host, pending.idle_since
         self._incomplete_since: float | None = None  # when the client began a header or body that is not complete
         self._unsent, self._sent_at = 0, time.monotonic()
+        self._received, self._received_at = 0, time.monotonic()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Take over from the `PendingConnection`."""
@@ -249,6 +250,11 @@ class Connection(H11Protocol):
             transport.abort()
         else:
             self.data_received(bytes(self._pending.received))
+
+    def data_received(self, data: bytes) -> None:
+        """Count what the client sends."""
+        self._received += len(data)
+        super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the table, and stop the keep-alive timer, which uvicorn leaves running after a reset."""
@@ -287,7 +293,7 @@ class Connection(H11Protocol):
         return self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
 
     def overdue(self, now: float, limits: Limits) -> CloseReason | None:
-        """Return `silent` if the client took too long to send, `stalled` if it takes none of its answer."""
+        """Return `silent` if the client takes too long to send, `stalled` if it takes none of its answer."""
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent < self._unsent:
             self._sent_at = now
@@ -295,7 +301,14 @@ class Connection(H11Protocol):
         if now - self._sent_at > limits.stalled_seconds:
             return "stalled"
         is_late = self._incomplete_since is not None and now - self._incomplete_since > limits.header_seconds
-        return "silent" if is_late else None
+        return "silent" if is_late or self._is_body_late(now, limits) else None
+
+    def _is_body_late(self, now: float, limits: Limits) -> bool:
+        """Whether a body that the answer needs comes too slowly. It does not while the program takes none of it."""
+        is_sending = self.is_answering and self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
+        if not is_sending or self._received >= limits.body_bytes:
+            self._received, self._received_at = 0, now
+        return now - self._received_at > limits.stalled_seconds
 
     def close(self) -> None:
         """Close the connection now, without an answer."""

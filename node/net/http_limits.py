@@ -22,13 +22,14 @@ class Limits:
 
     connections, by_host: in all, and from one address
     header_seconds: for sending a header, or the rest of a body that the answer did not need
-    stalled_seconds: without taking any part of an answer
+    stalled_seconds: without taking any part of an answer, or for sending the next `body_bytes` of a body
     """
 
     connections: int
     by_host: int
     header_seconds: float = 5.0
     stalled_seconds: float = 10.0
+    body_bytes: int = 64 * 1024
 
 
 class OpenConnection(Protocol):

@@ -13,13 +13,13 @@ from typing import Final
 from pydicom.dataset import Dataset
 from pydicom.uid import UID
 from pynetdicom.association import Association
-from pynetdicom.dsutils import create_file_meta, encode_file_meta
 from pynetdicom.presentation import PresentationContext
 
 from node.domain import is_uid
 from node.errors import Refused
 from node.net.pynetdicom_adapter import MOST_UNANSWERED
 from node.receive import contexts
+from node.receive.intake import Intake
 from node.store.incoming import Incoming
 
 _LONGEST_COMMAND: Final = 64 * 1024
@@ -64,7 +64,6 @@ class DatasetOnDisk(BytesIO):
 class Reception:
     """Limits the messages of one association, and gives the dataset of each C-STORE a file.
 
-    receive: begins the file of an object; gets its first bytes
     on_aborted: gets the reason why the association is aborted
     """
 
@@ -72,17 +71,16 @@ class Reception:
         self,
         association: Association,
         *,
-        longest_object: int,
-        receive: Callable[[bytes], Incoming],
+        intake: Intake,
         on_aborted: Callable[[str], None],
     ) -> None:
         self._association, self.on_aborted = association, on_aborted
-        self._longest_object, self._receive_object = longest_object, receive
+        self._intake = intake
         self._datasets_on_disk: list[DatasetOnDisk] = []
 
     def open_dataset(self, command: Dataset, context: PresentationContext | None) -> DatasetOnDisk:
         """Begin a file for the dataset of a C-STORE request; context: None if it was not accepted."""
-        dataset = DatasetOnDisk(lambda: self._receive_object(self._beginning(command, context)))
+        dataset = DatasetOnDisk(lambda: self._begin_file(command, context))
         self._datasets_on_disk = [*self._datasets_on_disk[-MOST_UNANSWERED - 1 :], dataset]
         return dataset
 
@@ -91,7 +89,7 @@ class Reception:
         if command_bytes > _LONGEST_COMMAND:
             return True
         if isinstance(dataset, DatasetOnDisk):
-            return dataset.size > self._longest_object
+            return dataset.size > self._intake.longest_bytes
         return dataset is not None and dataset.tell() > _LONGEST_OTHER_DATASET
 
     def discard(self) -> None:
@@ -99,8 +97,8 @@ class Reception:
         for dataset in self._datasets_on_disk:
             dataset.discard()
 
-    def _beginning(self, command: Dataset, context: PresentationContext | None) -> bytes:
-        """Return preamble and file meta information, which also name sender and receiver (PS3.10 7.1)."""
+    def _begin_file(self, command: Dataset, context: PresentationContext | None) -> Incoming:
+        """Begin a file that names sender and receiver (PS3.10 7.1). Raises Refused for a request that is not valid."""
         sop_class, sop_instance = UID(str(command.AffectedSOPClassUID)), UID(str(command.AffectedSOPInstanceUID))
         if not (is_uid(sop_class) and is_uid(sop_instance)):
             raise Refused("the request's SOP Class or Instance UID is not a valid UID; correct it at the sender")
@@ -110,9 +108,9 @@ class Reception:
             raise Refused("the request's presentation context is not for storage; correct it at the sender")
         if sop_class != context.abstract_syntax:
             raise Refused("the request's SOP class is not that of its presentation context; correct it at the sender")
-        meta = create_file_meta(
-            sop_class_uid=sop_class, sop_instance_uid=sop_instance, transfer_syntax=context.transfer_syntax[0]
+        return self._intake.begin(
+            sop_class_uid=sop_class,
+            sop_instance_uid=sop_instance,
+            transfer_syntax_uid=context.transfer_syntax[0],
+            sender=self._association.requestor.ae_title.strip(),
         )
-        meta.SourceApplicationEntityTitle = self._association.requestor.ae_title.strip()
-        meta.ReceivingApplicationEntityTitle = self._association.acceptor.ae_title.strip()
-        return b"\0" * 128 + b"DICM" + encode_file_meta(meta)

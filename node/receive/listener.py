@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import cast
 
 from pydicom.dataset import Dataset
-from pydicom.uid import UID
 from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.dimse_primitives import C_STORE
@@ -21,8 +20,7 @@ from node import log
 from node.config import Caller, ListenerSettings, ServerTlsSettings
 from node.deliver import commitment
 from node.deliver.commitment import Commitments
-from node.dicom.header import identify
-from node.errors import Failed, Refused, where
+from node.errors import Refused, where
 from node.metrics import Metrics
 from node.net import admission, pynetdicom_adapter
 from node.net.admission import Refusal
@@ -30,15 +28,14 @@ from node.net.callers import RefusalKey, Refusals, printable
 from node.net.tls import ServerTls
 from node.receive import contexts
 from node.receive.dimse import DatasetOnDisk, Reception
+from node.receive.intake import Intake
 from node.receive.server import Lobby, Server, Terms
-from node.store.received import Kept
 from node.store.spool import Spool
 
 _ACSE_SECONDS = 10
 _SUCCESS = 0x0000
 _HIGH = 0x0001  # PS3.7 9.1.1.1.5
 _MAXIMUM_PDU = 128 * 1024
-_MIB = 1024 * 1024
 _NO_LIMIT = 2**31  # `admission` applies our own limit, which pynetdicom would count too late
 
 
@@ -63,7 +60,8 @@ class Listener:
         on_refused: Callable[[RefusalKey, int], None] = lambda _key, _times: None,
         lobby_seconds: float = 10.0,
     ) -> None:
-        self._settings, self._spool, self._metrics, self._on_kept = settings, spool, metrics, on_kept
+        self._settings, self._spool, self._metrics = settings, spool, metrics
+        self.intake = Intake(settings, spool, metrics=metrics, on_kept=on_kept)
         self._commitments = commitments
         self._admitting, self._refusals = threading.Lock(), Refusals(on_told=on_refused)
         self._open: dict[Association, Caller] = {}
@@ -136,8 +134,7 @@ class Listener:
         """Direct the objects of an association to disk while they arrive."""
         return Reception(
             association,
-            longest_object=self._settings.max_object_mib * _MIB,
-            receive=self._spool.receive,
+            intake=self.intake,
             on_aborted=lambda reason: self._on_aborted(reason, str(association.requestor.address)),
         )
 
@@ -209,14 +206,12 @@ class Listener:
             self._on_aborted("idle", str(event.assoc.requestor.address))
 
     def _on_store(self, event: evt.Event) -> int | Dataset:
-        """Keep one object, then answer. The only place where an object is acknowledged."""
+        """Keep one object, then answer. The only place where an object is acknowledged to a sender."""
         try:
-            with self._metrics.timed("receive"):
+            with self.intake.attempt():
                 return self._keep(event)
         except Refused as error:
-            return self._refuse(error, reason=error.reason)
-        except Exception as error:  # a boundary: a failure with one object must not stop the listener
-            return self._refuse(Failed("the object could not be processed; send it again"), reason=where(error))
+            return _refusal(error)
 
     def _keep(self, event: evt.Event) -> int:
         request = cast(C_STORE, event.request)
@@ -224,19 +219,15 @@ class Listener:
         if not isinstance(dataset, DatasetOnDisk):
             raise Refused("the request carries no object; correct it at the sender")
         try:
-            incoming = dataset.take()
-            with incoming.open_dataset() as file:
-                study_uid, sop_instance_uid = identify(file, UID(event.context.transfer_syntax))
-            if sop_instance_uid != str(request.AffectedSOPInstanceUID):
-                raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
-            kept = self._spool.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
+            self.intake.keep(
+                dataset.take(),
+                sop_instance_uid=str(request.AffectedSOPInstanceUID),
+                transfer_syntax_uid=str(event.context.transfer_syntax),
+                size=dataset.size,
+                is_stat=request.Priority == _HIGH or self._open[event.assoc].priority == "stat",
+            )
         finally:
             dataset.discard()
-        if not kept.is_conflict:
-            if request.Priority == _HIGH or self._open[event.assoc].priority == "stat":
-                self._spool.mark_stat(study_uid)
-            self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
-        self._report(kept, dataset.size)
         return _SUCCESS
 
     def _on_report(self, event: evt.Event) -> tuple[int, None]:
@@ -250,23 +241,12 @@ class Listener:
             return commitment.INVALID_ARGUMENT, None
         return self._commitments.take(event_type, information, calling_aet=calling_aet), None
 
-    def _report(self, kept: Kept, size: int) -> None:
-        self._metrics.instances.labels(kept.outcome).inc()
-        self._metrics.received_bytes.inc(size)
-        say = log.get().warning if kept.outcome == "conflict" else log.get().info
-        study_uid, sop_instance_uid = kept.instance.study_uid, kept.instance.sop_instance_uid
-        say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size)
-        if kept.is_repaired:
-            log.get().info("instance.repaired", study=study_uid, sop_instance_uid=sop_instance_uid)
 
-    def _refuse(self, error: Refused, *, reason: str) -> Dataset:
-        self._metrics.instances.labels("refused").inc()
-        self._metrics.failures.labels("receive", error.reason).inc()
-        log.get().warning("instance.refused", reason=reason)
-        answer = Dataset()
-        answer.Status = error.status
-        answer.ErrorComment = str(error)[:64]  # PS3.7 C.4.2: LO
-        return answer
+def _refusal(error: Refused) -> Dataset:
+    answer = Dataset()
+    answer.Status = error.status
+    answer.ErrorComment = str(error)[:64]  # PS3.7 C.4.2: LO
+    return answer
 
 
 def application_entity(settings: ListenerSettings) -> AE:

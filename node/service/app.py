@@ -28,10 +28,11 @@ from node.orders.store import OrderStore
 from node.prompt_set import PromptKind
 from node.read import prompts
 from node.read.model import Reader, check_files, open_reader
+from node.read.open_model import OpenModel
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.shared import Shared
-from node.service.worker import OpenModel, Working, open_working
+from node.service.worker import Working, open_working
 from node.store import database, files
 from node.store.ledger import Ledger
 from node.store.spool import Spool
@@ -290,7 +291,14 @@ def _open_spool(settings: Settings) -> Spool:
 def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     """Serve the pages until the service stops; returns the real port."""
     shared, settings = opened.shared, opened.shared.settings
-    application = build(WebParts(settings=settings, spool=shared.spool, metrics=shared.metrics))
+    application = build(
+        WebParts(
+            settings=settings,
+            spool=shared.spool,
+            metrics=shared.metrics,
+            intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
+        )
+    )
     with opening("http", settings.http.host, settings.http.port):
         http = HttpServer(
             settings.http,

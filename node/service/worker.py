@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from node import log
-from node.config import Settings
+from node.config import DEFAULT_OUTPUTS, Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.domain import MESSAGE_KIND, Delivery
@@ -27,21 +27,12 @@ from node.net import tls
 from node.outputs.writers import WRITERS, for_destination, kinds_wanted
 from node.periodic import Periodic
 from node.pipeline import Pipeline
-from node.prompt_set import PromptSet
-from node.read.model import Reader
+from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
 from node.service.shared import Shared
 from node.store import database
 from node.store.ledger import Ledger
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenModel:
-    """An open model and the prompts for it."""
-
-    reader: Reader
-    prompts: PromptSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +123,8 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
 
 def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
     settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
-    wanted = {kind for destination in settings.destinations for kind in kinds_wanted(destination.outputs)}
+    named = [destination.outputs for destination in settings.destinations] or [DEFAULT_OUTPUTS]
+    wanted = {kind for outputs in named for kind in kinds_wanted(outputs)}
     pipeline = Pipeline(
         spool=spool,
         orders=shared.orders,

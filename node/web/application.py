@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import FastAPI
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, problems
+from node.web import api, corrections, problems, submit
+from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
+
+_BODIES: Final = dict.fromkeys(("/api/v1/instances", "/api/v1/dicomweb/studies"), submit.MOST_BYTES)
 
 
 def build(parts: WebParts) -> FastAPI:
@@ -24,8 +29,10 @@ def build(parts: WebParts) -> FastAPI:
     )
     problems.install(application)
     give(application, parts)
+    application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
     application.include_router(corrections.router)
+    application.include_router(submit.router)
     _describe_problems(application)
     return application
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias, cast
@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from node.config import Settings
 from node.metrics import Metrics
+from node.receive.intake import Intake
 from node.store.spool import Spool
 from node.web.pictures import Pictures
 
@@ -34,11 +35,15 @@ class Streams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebParts:
-    """The parts of a process that its pages use."""
+    """The parts of a process that its pages use.
+
+    intake: stores objects that are submitted; None in a process that does not receive
+    """
 
     settings: Settings
     spool: Spool
     metrics: Metrics
+    intake: Callable[[], Intake | None] = lambda: None
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
 

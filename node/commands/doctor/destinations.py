@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
+from node import config
 from node.commands.doctor.checks import Check, fault, note, ok, run_check
 from node.config import DestinationSettings, DicomDestination, Hl7Destination, Settings
 from node.deliver import connection, dicom, hl7
@@ -19,8 +20,11 @@ _START: Final = "start it, or correct host, port and tls of this destination"
 
 def check_destinations(settings: Settings, *, limit_seconds: float = _LIMIT_SECONDS) -> Iterator[Check]:
     """Ask every destination in a thread of its own; one that does not answer in time is a fault."""
+    if not settings.destinations:
+        yield note("destinations", config.NOTHING_IS_SENT)
+        return
     calling_aet = settings.listener.ae_title
-    pool = ThreadPoolExecutor(max(1, len(settings.destinations)), thread_name_prefix="doctor")
+    pool = ThreadPoolExecutor(len(settings.destinations), thread_name_prefix="doctor")
     asked = [(destination, pool.submit(_ask, destination, calling_aet)) for destination in settings.destinations]
     wait([future for _, future in asked], timeout=limit_seconds)
     pool.shutdown(wait=False, cancel_futures=True)

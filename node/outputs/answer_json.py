@@ -1,0 +1,27 @@
+"""The answer to a question as JSON values, the same from the command, the pages and the interface for programs."""
+
+from __future__ import annotations
+
+from node.domain import JsonObject
+from node.outputs import wording
+from node.read.model import FilmAnswer
+
+
+def answer_to_json(answer: FilmAnswer) -> JsonObject:
+    """Return an entry of `questions` in the result of `node ask` (design §8)."""
+    question = answer.question
+    content: JsonObject = {
+        "prompt": question.prompt,
+        "box": None if question.box is None else list(question.box.edges),
+        "sentence": answer.sentence,
+        "score": answer.score,
+        "state": answer.state,
+        "positive": answer.positive,
+        "reason": wording.reason_of(answer.contradiction),
+        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
+    }
+    if answer.never_learned:
+        content["error"] = "never_learned"
+        content["words"] = list(answer.never_learned)
+        content["message"] = f"this model never learned: {', '.join(answer.never_learned)}"
+    return content

@@ -1,0 +1,100 @@
+"""Open one file to look at or to ask about: a DICOM film, or a PNG or JPEG, which has no header."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from node.dicom.film_header import parse_header
+from node.domain import Box
+from node.errors import InputError, Undecodable
+from node.prompt_set import PromptSet
+from node.read import decoding, pixel_format, routing
+from node.read.decoding import Radiograph
+from node.read.framing import Framing
+from node.read.model import FilmAnswer, FilmQuestion, Reader
+
+_PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
+_BOMBS: Final = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+
+
+def is_picture(path: Path) -> bool:
+    """Say whether a file's name is that of a PNG or JPEG."""
+    return path.suffix.lower() in _PICTURE_SUFFIXES
+
+
+def check(path: Path, ages: Container[int] | None = None) -> None:
+    """Check that questions about a file may be asked; ages: as of `routing.rules_for`. Raises InputError if not."""
+    if not path.is_file():
+        raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
+    if is_picture(path):
+        read_picture(path)
+        return
+    try:
+        decision = routing.choose(parse_header(decoding.read_header(path)), routing.rules_for(ages))
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
+    if decision.action is not routing.Action.READ:
+        raise InputError(f"{path}: is not a film that is read ({decision.reason}); name another file")
+
+
+def load(path: Path, reader: Reader) -> Radiograph:
+    """Decode a file as a model needs it. Raises InputError if it is not a film."""
+    if is_picture(path):
+        return _load_picture(path, reader)
+    try:
+        return decoding.load(decoding.read_file(path), gray=reader.gray, square=reader.square)
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
+
+
+def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
+    """Ask about one film.
+
+    Raises InputError when the file is not a film that is read, or a box leaves the film or lies outside the square.
+    """
+    check(path, reader.ages)
+    image = load(path, reader)
+    for question in questions:
+        if question.box is not None:
+            _check_box(question.box, image.framing)
+    try:
+        return reader.ask(reader.see(image), questions, prompts)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def read_picture(path: Path) -> npt.NDArray[np.uint8]:
+    """Return the unchanged gray values of a PNG or JPEG picture (spec §1.1): [row, column]. Raises InputError."""
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > pixel_format.MAX_PIXELS:
+                raise InputError(f"{path}: has more than {pixel_format.MAX_PIXELS} pixels; name a smaller picture")
+            return np.asarray(ImageOps.exif_transpose(image).convert("L"))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, *_BOMBS) as error:
+        raise InputError(f"{path}: is not a readable picture of usual size; name a DICOM, PNG or JPEG file") from error
+
+
+def _load_picture(path: Path, reader: Reader) -> Radiograph:
+    picture = read_picture(path)
+    rows, columns = picture.shape
+    if min(rows, columns) < pixel_format.MIN_SIDE:
+        raise InputError(f"{path}: has a side under {pixel_format.MIN_SIDE} pixels; name a film")
+    left, top, right, bottom = reader.square(columns, rows)
+    framing = Framing(columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom))
+    gray = picture.astype(np.float32) / np.float32(255)
+    try:
+        decoding.refuse_blank(gray, framing.square)
+    except Undecodable as error:
+        raise InputError(f"{path}: {error}; name a film") from error
+    return Radiograph(gray=gray, framing=framing)
+
+
+def _check_box(box: Box, framing: Framing) -> None:
+    if box.left < 0 or box.top < 0 or box.right > framing.columns or box.bottom > framing.rows:
+        raise InputError(f"the box {box.edges} leaves the film, which has {framing.columns} x {framing.rows} pixels")

@@ -1,0 +1,103 @@
+"""Stores objects, whichever way they came: by C-STORE, or in a request over HTTP. The same checks hold for both.
+
+An object is acknowledged only after `Intake.keep` has returned: it is synced on disk then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pydicom.uid import UID
+from pynetdicom.dsutils import create_file_meta, encode_file_meta
+
+from node import log
+from node.config import ListenerSettings
+from node.dicom.header import identify
+from node.errors import Failed, Refused, where
+from node.metrics import Metrics
+from node.store.incoming import Incoming
+from node.store.received import Kept
+from node.store.spool import Spool
+
+_MIB: Final = 1024 * 1024
+_PREAMBLE: Final = b"\0" * 128 + b"DICM"
+
+
+class Intake:
+    """Stores objects and hands their studies on; may be called from several threads.
+
+    on_kept: gets the study UID of every object that is to be read; must not block
+    """
+
+    def __init__(
+        self, settings: ListenerSettings, spool: Spool, *, metrics: Metrics, on_kept: Callable[[str], None]
+    ) -> None:
+        self._ae_title, self.longest_bytes = settings.ae_title, settings.max_object_mib * _MIB
+        self._spool, self._metrics, self._on_kept = spool, metrics, on_kept
+
+    def begin(self, *, sop_class_uid: str, sop_instance_uid: str, transfer_syntax_uid: str, sender: str) -> Incoming:
+        """Begin the file of an object with preamble and file meta information of the node's own (PS3.10 7.1).
+
+        sender: its AE title; blank if it has none
+        Raises SpoolFull when the disk cannot store it.
+        """
+        meta = create_file_meta(
+            sop_class_uid=UID(sop_class_uid),
+            sop_instance_uid=UID(sop_instance_uid),
+            transfer_syntax=UID(transfer_syntax_uid),
+        )
+        if sender:
+            meta.SourceApplicationEntityTitle = sender
+        meta.ReceivingApplicationEntityTitle = self._ae_title
+        return self._spool.receive(_PREAMBLE + encode_file_meta(meta))
+
+    def keep(
+        self, incoming: Incoming, *, sop_instance_uid: str, transfer_syntax_uid: str, size: int, is_stat: bool
+    ) -> Kept:
+        """Store a complete object, synced, and hand its study on.
+
+        sop_instance_uid: as announced before the object; size: of its dataset in bytes
+        is_stat: whether its study is to be read first
+        Raises Refused when the object cannot be stored.
+        """
+        with incoming.open_dataset() as file:
+            study_uid, found = identify(file, UID(transfer_syntax_uid))
+        if found != sop_instance_uid:
+            raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
+        kept = self._spool.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
+        if not kept.is_conflict:
+            if is_stat:
+                self._spool.mark_stat(study_uid)
+            self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
+        self._report(kept, size)
+        return kept
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Measure how one object is stored, and count and log a failure. Raises Refused for every failure."""
+        try:
+            with self._metrics.timed("receive"):
+                yield
+        except Refused as error:
+            self._note(error, reason=error.reason)
+            raise
+        except Exception as error:  # a boundary: a failure with one object must not stop the others
+            failed = Failed("the object could not be processed; send it again")
+            self._note(failed, reason=where(error))
+            raise failed from error
+
+    def _note(self, error: Refused, *, reason: str) -> None:
+        self._metrics.instances.labels("refused").inc()
+        self._metrics.failures.labels("receive", error.reason).inc()
+        log.get().warning("instance.refused", reason=reason)
+
+    def _report(self, kept: Kept, size: int) -> None:
+        self._metrics.instances.labels(kept.outcome).inc()
+        self._metrics.received_bytes.inc(size)
+        say = log.get().warning if kept.outcome == "conflict" else log.get().info
+        study_uid, sop_instance_uid = kept.instance.study_uid, kept.instance.sop_instance_uid
+        say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size)
+        if kept.is_repaired:
+            log.get().info("instance.repaired", study=study_uid, sop_instance_uid=sop_instance_uid)

@@ -1,0 +1,194 @@
+"""Submitting DICOM objects over HTTP: one file, or several as STOW-RS sends them (PS3.18 10.5).
+
+Each object takes the way of one that came by C-STORE, with the same checks, and is synced before the answer. An object
+is stored when its part is complete: if the request fails after it, its sender sends it again, and it is kept once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal
+
+import anyio.to_thread
+from fastapi import APIRouter, Query
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from node.dicom.header import FileMeta
+from node.errors import Refused
+from node.receive.incoming_file import IncomingFile, TooLong
+from node.receive.intake import Intake
+from node.web import bodies
+from node.web.parts import Parts
+from node.web.problems import Problem, responses
+
+MOST_BYTES: Final = 512 * bodies.MIB
+"""Of one request; a longer study is sent in several."""
+_MOST_FILES: Final = 1000
+_DICOM, _RELATED, _JSON = "application/dicom", "multipart/related", "application/dicom+json"
+_BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
+_BODY: Final[dict[str, object]] = {
+    "requestBody": {
+        "required": True,
+        "description": f"DICOM files (PS3.10), at most {MOST_BYTES // bodies.MIB} MiB and {_MOST_FILES} in one request",
+        "content": {_DICOM: _BINARY, _RELATED: _BINARY},
+    }
+}
+_ANSWERS: Final[dict[int | str, dict[str, object]]] = {
+    status: {"description": text, "content": {_JSON: {"schema": {"type": "object"}}}}
+    for status, text in ((200, "all are stored"), (202, "some are stored"), (409, "none is stored"))
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Outcome:
+    """What became of the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown."""
+
+    stored: list[FileMeta] = field(default_factory=list)
+    failed: list[tuple[FileMeta | None, int]] = field(default_factory=list)
+
+    @property
+    def status(self) -> int:
+        """The status of the answer (PS3.18 10.5.3)."""
+        if not self.failed:
+            return 200
+        return 202 if self.stored else 409
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The Store Instances Response Module (PS3.18 I.2.1) as DICOM JSON (PS3.18 F)."""
+        known = [{**_reference(meta), "00081197": _us(status)} for meta, status in self.failed if meta is not None]
+        unknown = [{"00081197": _us(status)} for meta, status in self.failed if meta is None]
+        sequences = {
+            "00081198": known,
+            "00081199": [{**_reference(meta), "00081190": {"vr": "UR"}} for meta in self.stored],
+            "0008119A": unknown,
+        }
+        return {"00081190": {"vr": "UR"}} | {
+            tag: {"vr": "SQ", "Value": items} for tag, items in sequences.items() if items
+        }
+
+
+class _Submission:
+    """Stores the files of one request while its body arrives; for one thread at a time."""
+
+    def __init__(self, intake: Intake, content_type: str, *, is_stat: bool) -> None:
+        self.outcome = _Outcome()
+        self._intake, self._is_stat = intake, is_stat
+        self._file: IncomingFile | None = None
+        self._count = 0
+        self._parser: MultipartParser | None = None
+        kind, options = parse_options_header(content_type)
+        if kind == _DICOM.encode():
+            self._begin()
+            return
+        if kind != _RELATED.encode() or options.get(b"type", b"").lower() != _DICOM.encode():
+            raise Problem(415, f'send {_DICOM}, or {_RELATED}; type="{_DICOM}"')
+        callbacks = {"on_part_begin": self._begin, "on_part_data": self._add, "on_part_end": self._keep}
+        try:
+            if not options.get(b"boundary"):
+                raise Problem(400, "the Content-Type names no boundary")
+            self._parser = MultipartParser(options[b"boundary"], callbacks)  # type: ignore[arg-type]  # keys are exact
+        except FormParserError as error:
+            raise Problem(400, "the boundary in the Content-Type is too long") from error
+
+    def write(self, part: bytes) -> None:
+        """Take a part of the body. Raises Problem."""
+        try:
+            if self._parser is None:
+                self._add(part, 0, len(part))
+            else:
+                self._parser.write(part)
+        except FormParserError as error:
+            raise Problem(400, f"the body is not {_RELATED} with this boundary (RFC 2387)") from error
+        except TooLong as error:
+            raise Problem(413, str(error)) from error
+
+    def end(self) -> None:
+        """Finish at the end of the body. Raises Problem if that is not the end of a part."""
+        if self._parser is None:
+            self._keep()
+        elif self._file is not None:
+            raise Problem(400, "the body ends within a part; send it again")
+        elif not self._count:
+            raise Problem(400, "the body has no part")
+
+    def discard(self) -> None:
+        """Remove a file that is not complete."""
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+    def _begin(self) -> None:
+        self._count += 1
+        if self._count > _MOST_FILES:
+            raise Problem(413, f"the request has more than {_MOST_FILES} objects; send less at a time")
+        self._file = IncomingFile(self._intake)
+
+    def _add(self, data: bytes, start: int, end: int) -> None:
+        if self._file is not None:
+            self._file.write(data[start:end])
+
+    def _keep(self) -> None:
+        """Store the file that is complete."""
+        if self._file is None:
+            return
+        try:
+            self._file.keep(is_stat=self._is_stat)
+        except Refused as error:
+            self.outcome.failed.append((self._file.meta, error.status))
+        else:
+            if self._file.meta is not None:
+                self.outcome.stored.append(self._file.meta)
+        finally:
+            self.discard()
+
+
+router = APIRouter(prefix="/api/v1", tags=["submit"])
+
+
+@router.post(
+    "/instances",
+    response_class=Response,
+    openapi_extra=_BODY,
+    responses={**responses(400, 413, 415, 422, 503), **_ANSWERS},
+)
+@router.post(
+    "/dicomweb/studies",
+    response_class=Response,
+    openapi_extra=_BODY,
+    responses={**responses(400, 413, 415, 422, 503), **_ANSWERS},
+)
+async def submit(
+    parts: Parts,
+    request: Request,
+    priority: Annotated[Literal["routine", "stat"], Query(description="stat: read the studies first")] = "routine",
+) -> Response:
+    """Store DICOM objects, to be read. The second path is STOW-RS for clients that append `/studies` to an address."""
+    intake = parts.intake()
+    if intake is None:
+        raise Problem(503, "this process receives nothing; send to one that does, or by C-STORE")
+    submission = _Submission(intake, request.headers.get("content-type", ""), is_stat=priority == "stat")
+    try:
+        await bodies.take(request, submission.write)
+        await anyio.to_thread.run_sync(submission.end)
+    except ClientDisconnect as error:
+        raise Problem(400, "the connection was lost within the body") from error
+    finally:
+        submission.discard()
+    outcome = submission.outcome
+    return Response(json.dumps(outcome.document), status_code=outcome.status, media_type=_JSON)
+
+
+def _reference(meta: FileMeta) -> dict[str, object]:
+    return {
+        "00081150": {"vr": "UI", "Value": [meta.sop_class_uid]},
+        "00081155": {"vr": "UI", "Value": [meta.sop_instance_uid]},
+    }
+
+
+def _us(value: int) -> dict[str, object]:
+    return {"vr": "US", "Value": [value]}
