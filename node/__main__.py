@@ -13,18 +13,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING
 
 from node import VERSION_LINE, command_for, config, log
-from node.config import DEFAULT_OUTPUTS, ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
-from node.domain import Box
+from node.commands.arguments import Parser, add_model, add_trust, box, outputs, zone
+from node.config import DEFAULT_OUTPUTS, OUTPUT_KINDS, ModelSettings
+from node.domain import JsonObject
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
 
 if TYPE_CHECKING:
     from node.prompt_set import PromptSet
-    from node.read.model import Reader
+    from node.read.model import FilmQuestion, Reader
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ def _read(options: argparse.Namespace) -> int:
     from node.commands import read_files
     from node.read import prompts
 
-    zone, prompt_set = _zone(options.timezone), prompts.load(options.prompts)
+    local, prompt_set = zone(options.timezone), prompts.load(options.prompts)
     outcomes: Counter[str] = Counter()
     reports = []
     with progress.on(sys.stderr) as show:
@@ -95,7 +95,7 @@ def _read(options: argparse.Namespace) -> int:
                 options.out,
                 reader=reader,
                 prompts=prompt_set,
-                zone=zone,
+                zone=local,
                 kinds=options.outputs,
                 on_file=tell,
             ):
@@ -116,16 +116,29 @@ def _read(options: argparse.Namespace) -> int:
 
 def _ask(options: argparse.Namespace) -> int:
     from node.commands import read_files
+
+    questions = read_files.questions_of(options.prompt, options.box)
+    if bool(options.model) == bool(options.node):
+        raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
+    answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
+    print(json.dumps({"film": str(options.film), "questions": answers}, ensure_ascii=False, indent=2))
+    return 0
+
+
+def _answers_of_node(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
+    from node.commands import ask_node
+
+    return ask_node.ask(options.node, ask_node.film_uid(options.film), questions)
+
+
+def _answers_here(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
     from node.outputs.answer_json import answer_to_json
     from node.read import open_film, prompts
 
-    questions = read_files.questions_of(options.prompt, options.box)
     open_film.check(options.film)
     prompt_set = prompts.load(options.prompts)
     answers = open_film.ask(options.film, questions, reader=_reader(options, prompt_set), prompts=prompt_set)
-    content = {"film": str(options.film), "questions": [answer_to_json(answer) for answer in answers]}
-    print(json.dumps(content, ensure_ascii=False, indent=2))
-    return 0
+    return [answer_to_json(answer) for answer in answers]
 
 
 def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> Reader:
@@ -242,8 +255,8 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog=command_for("node"), description="Chest X-rays in, SR and GSPS out.")
+def _parser() -> Parser:
+    parser = Parser(prog=command_for("node"), description="Chest X-rays in, SR and GSPS out.")
     parser.add_argument("--version", action="version", version=VERSION_LINE)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -287,16 +300,20 @@ def _parser() -> _Parser:
     _add_read(commands.add_parser("read", help="read files without a network"))
 
     ask = commands.add_parser("ask", help="ask about one film: by prompt, by box, or both")
-    ask.add_argument("film", type=Path, metavar="FILE")
+    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
+    ask.add_argument(
+        "--node", metavar="URL", help="ask a running node that has received the film, such as http://127.0.0.1:8080"
+    )
     ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
     ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
-    ask.add_argument("--box", action="append", default=[], type=_box, metavar="L,T,R,B", help="pixels of the film")
-    _add_model(ask, run=_ask, required=True)
-    _add_trust(ask)
+    ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
+    add_model(ask, run=_ask, required=False)
+    ask.set_defaults(model=None)
+    add_trust(ask)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
-    _add_model(demo, run=_demo, required=False)
+    add_model(demo, run=_demo, required=False)
     return parser
 
 
@@ -305,79 +322,15 @@ def _add_read(read: argparse.ArgumentParser) -> None:
     read.add_argument("--out", type=Path, required=True, help="folder for the results")
     read.add_argument(
         "--outputs",
-        type=_outputs,
+        type=outputs,
         default=DEFAULT_OUTPUTS,
         metavar="KIND,...",
         help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
     )
     read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
     read.add_argument("--json", action="store_true", help="answer with one JSON document")
-    _add_model(read, run=_read, required=True)
-    _add_trust(read)
-
-
-def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
-    defaults = ModelSettings()
-    parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
-    # TensorRT stores its engines in the node's storage folder, which these commands do not have.
-    parser.add_argument("--engine", choices=[name for name in ENGINES if name != "tensorrt"], default=defaults.engine)
-    parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
-    parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
-    parser.set_defaults(run=run)
-
-
-def _add_trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--population", choices=("real", "phantoms"), default="real", help="use thresholds measured on such films"
-    )
-    parser.add_argument(
-        "--uncalibrated",
-        choices=("review", "accept"),
-        default=ModelSettings().uncalibrated,
-        help="findings whose threshold was not measured on them: review them, or accept the threshold",
-    )
-    parser.add_argument(
-        "--sentences",
-        choices=("checked", "raw"),
-        default=ReportSettings().sentences,
-        help="only sentences that say what was decided, or all as generated",
-    )
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
-
-
-def _threads(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads; 0 means all cores")
-    return int(text)
-
-
-def _outputs(text: str) -> tuple[str, ...]:
-    """Return the kinds of outputs in the order of the table, each once."""
-    wanted = text.split(",")
-    if unknown := [kind for kind in wanted if kind not in OUTPUT_KINDS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no output; choose of {', '.join(OUTPUT_KINDS)}")
-    return tuple(kind for kind in OUTPUT_KINDS if kind in wanted)
-
-
-def _box(text: str) -> Box:
-    try:
-        left, top, right, bottom = (float(edge) for edge in text.split(","))
-        return Box(left=left, top=top, right=right, bottom=bottom)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a box; write left,top,right,bottom in pixels") from error
-
-
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise InputError(f"{name!r} is not a time zone; use a name such as Europe/Berlin") from error
+    add_model(read, run=_read, required=True)
+    add_trust(read)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from node.net.http_limits import CLOSE_REASONS
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
+QUESTION_SOURCES: Final = ("page", "api", "command", "dicom")
+"""Where questions about films come from."""
 CORRECTIONS: Final = ("accept", "reject", "move", "add", "reword", "withdraw")
 """The kinds of `outputs.correction`."""
 WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown", "wrong_zone")
@@ -46,6 +48,7 @@ STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish",
 _STEP_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TURNAROUND_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 _PROBABILITY_BUCKETS: Final = tuple(number / 10 for number in range(1, 11))
+_QUESTION_BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Metrics:
@@ -137,6 +140,11 @@ class Metrics:
             "cxr_sentences_withheld", "Generated sentences that did not say what was decided.", "reason"
         )
         _start_at_zero(self.withheld, WITHHELD)
+        self.questions = self._counter("cxr_questions", "Questions about films, by where they came from.", "source")
+        _start_at_zero(self.questions, QUESTION_SOURCES)
+        self.question_seconds = self._histogram(
+            "cxr_question_seconds", "Time from a question about a film to its answer.", _QUESTION_BUCKETS
+        )
         self.corrections = self._counter(
             "cxr_corrections", "What readers corrected in answers, by finding.", "kind", "prompt"
         )

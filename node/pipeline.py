@@ -161,7 +161,7 @@ class Pipeline:
             number=max((mark.number for mark in self.spool.rounds(study_uid)), default=0) + 1,
             files=tuple(instance.path.name for instance in instances),
             created_at=datetime.now(UTC).replace(microsecond=0),
-            corrections=tuple(str(content["id"]) for content in self.spool.corrections(study_uid)),
+            corrections=tuple(str(content["id"]) for content in self.spool.documents(study_uid, "corrections")),
         )
 
     def read(self, study_uid: str, file: str) -> str:
@@ -319,7 +319,9 @@ class Pipeline:
         wanted = film if self.has_ratio else replace(film, ratio=None)
         if not plan.corrections:
             return wanted
-        stored = [item for item in self.spool.corrections(plan.study_uid) if item["id"] in plan.corrections]
+        stored = [
+            item for item in self.spool.documents(plan.study_uid, "corrections") if item["id"] in plan.corrections
+        ]
         return correct(wanted, map(from_json, stored), prompts=self.prompts, side_of=sides_of(film, header))
 
     def _header(self, study_uid: str, file: str, film: Film) -> Dataset | None:

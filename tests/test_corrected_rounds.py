@@ -32,7 +32,7 @@ def correct(
         prompt=prompt,
         withdraws=withdraws,
     )
-    bench.spool.keep_correction(made.study_uid, made.id, correction.to_json(made))
+    bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
     return made.id
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, Dashboard, Kind, Panel
+from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel
 
 _DRIFT = (
     Panel(
@@ -84,6 +84,22 @@ _ANSWERS = (
         },
         unit=PER_SECOND,
         kind=Kind.STACK,
+    ),
+    Panel(
+        title="Questions",
+        description="Questions about films in a day, by where they came from.",
+        queries={"{{source}}": 'sum by (source) (increase(cxr_questions_total{instance=~"$instance"}[1d]))'},
+        unit=COUNT,
+        kind=Kind.STACK,
+    ),
+    Panel(
+        title="Time to an answer",
+        description="Seconds from a question about a film to its answer, 95 of 100.",
+        queries={
+            "p95": "histogram_quantile(0.95, sum by (le) "
+            '(rate(cxr_question_seconds_bucket{instance=~"$instance"}[$__rate_interval])))'
+        },
+        unit=SECONDS,
     ),
     Panel(
         title="Corrections",

@@ -57,7 +57,7 @@ def read_film(spool: Spool, uid: str) -> ReadFilm:
 
 def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
     """Return the corrections of a film, withdrawn ones included, oldest first."""
-    stored = (from_json(content) for content in spool.corrections(film.study_uid))
+    stored = (from_json(content) for content in spool.documents(film.study_uid, "corrections"))
     own = [correction for correction in stored if correction.film == film.sop_instance_uid]
     return sorted(own, key=lambda correction: (correction.at, correction.id))
 
@@ -75,7 +75,7 @@ def correct(settings: Settings, spool: Spool, metrics: Metrics, new: Correction,
         sides = sides_of(film.answer, film.header)
         if (reason := objection(film.answer, known, new, prompts=prompts, side_of=sides)) is not None:
             raise InputError(reason)
-        spool.keep_correction(new.study_uid, new.id, to_json(new))
+        spool.keep_document(new.study_uid, "corrections", new.id, to_json(new))
         corrected = {correction.id: correction.prompt for correction in known}
         metrics.corrections.labels(new.kind, new.prompt or corrected[new.withdraws]).inc()
         log.get().info("film.corrected", study=new.study_uid, sop_instance_uid=new.film, kind=new.kind)
@@ -92,7 +92,7 @@ def correct(settings: Settings, spool: Spool, metrics: Metrics, new: Correction,
 def all_corrections(spool: Spool) -> Iterator[tuple[ReadFilm, list[Correction]]]:
     """Yield every film that is still here and was corrected, with its corrections, oldest first."""
     for study_uid in spool.studies():
-        stored = [from_json(content) for content in spool.corrections(study_uid)]
+        stored = [from_json(content) for content in spool.documents(study_uid, "corrections")]
         for instance in spool.study(study_uid).instances if stored else ():
             if own := corrections_of(spool, instance):
                 try:

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, cast
+from typing import cast
 
 from node.domain import Box, FindingState, Json, JsonObject, ScoredBox
+from node.metrics import QUESTION_SOURCES
 from node.read.model import FilmAnswer, FilmQuestion
-
-SOURCES: Final = ("page", "api", "command", "dicom")
-"""Where a question may come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,7 @@ class AskedQuestion:
     film: SOP Instance UID
     asked_at: aware UTC
     asked_by: the user's name on this node; "" if the node does not ask for one
-    source: one of SOURCES
+    source: one of `metrics.QUESTION_SOURCES`
     model, weights_sha256: of the network that answered
     """
 
@@ -40,8 +38,8 @@ class AskedQuestion:
     answer: FilmAnswer
 
     def __post_init__(self) -> None:
-        if self.source not in SOURCES:
-            raise ValueError(f"a question comes from one of {', '.join(SOURCES)}, got {self.source!r}")
+        if self.source not in QUESTION_SOURCES:
+            raise ValueError(f"a question comes from one of {', '.join(QUESTION_SOURCES)}, got {self.source!r}")
 
 
 def to_json(asked: AskedQuestion) -> JsonObject:

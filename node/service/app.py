@@ -22,6 +22,7 @@ from node.config import Settings
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, Stopped
 from node.jobs import processes
+from node.jobs.asking import Desk
 from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.orders.store import OrderStore
@@ -73,6 +74,7 @@ class _Opened:
     shared: Shared
     receiving: Receiving | None = None
     model: OpenModel | None = None
+    desk: Desk | None = None
     working: Working | None = None
 
     @property
@@ -153,6 +155,7 @@ def run(
         metrics.damaged.labels("database").inc(len(database.files_set_aside(settings.storage)))
         if process.reads:
             opened.model = _unless_stopped(lambda: _open_model(settings, metrics, reader), stop)
+            opened.desk = Desk(shared.spool, opened.model, metrics)
         if process.reads or process.sends:
             opened.working = open_working(shared, model=opened.model, on_step=on_step, stop=stop, parts=parts)
         if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
@@ -297,6 +300,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
             spool=shared.spool,
             metrics=shared.metrics,
             intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
+            desk=lambda: opened.desk,
         )
     )
     with opening("http", settings.http.host, settings.http.port):

@@ -12,7 +12,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
-    studies/<study>/corrections/<id>.json                            what a reader corrected
+    studies/<study>/corrections/<id>.json, questions/<id>.json       what a reader corrected, and asked
     windows/<name>.json                                              answers of many films, without patient data
 """
 
@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused, is_of_file
@@ -41,6 +42,7 @@ _MIB = 1024 * 1024
 _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
+DocumentKind = Literal["corrections", "questions"]
 _PLACES = ("received", "conflicts", "outputs")
 
 
@@ -220,14 +222,13 @@ class Spool:
         ]
         return sorted(kept, key=lambda reading: reading[0])
 
-    def keep_correction(self, study_uid: str, correction_id: str, content: JsonObject) -> None:
-        """Store a correction, synced; the study has unread files until a round follows it."""
-        self._write(self._folder(study_uid) / "corrections" / f"{correction_id}.json", files.to_json(content))
+    def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
+        """Store a document of a study, synced. After a correction its films are unread until a round follows it."""
+        self._write(self._folder(study_uid) / kind / f"{name}.json", files.to_json(content))
 
-    def corrections(self, study_uid: str) -> list[JsonObject]:
-        """Return the corrections of a study."""
-        paths = sorted((self._folder(study_uid) / "corrections").glob("*.json"))
-        return [content for path in paths if (content := files.read_json(path)) is not None]
+    def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
+        """Return the documents of a study of one kind."""
+        return list(filter(None, map(files.read_json, sorted((self._folder(study_uid) / kind).glob("*.json")))))
 
     def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
         """Store one output; an existing one stays as it is, so that one UID never has two contents."""

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import FastAPI
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, problems, submit
+from node.web import api, corrections, problems, questions, submit
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
@@ -32,6 +32,7 @@ def build(parts: WebParts) -> FastAPI:
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
     application.include_router(corrections.router)
+    application.include_router(questions.router)
     application.include_router(submit.router)
     _describe_problems(application)
     return application

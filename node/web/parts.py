@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
 from node.config import Settings
+from node.jobs.asking import Desk
 from node.metrics import Metrics
 from node.receive.intake import Intake
 from node.store.spool import Spool
@@ -38,12 +39,14 @@ class WebParts:
     """The parts of a process that its pages use.
 
     intake: stores objects that are submitted; None in a process that does not receive
+    desk: answers questions about films; None in a process that does not read, and until its model is open
     """
 
     settings: Settings
     spool: Spool
     metrics: Metrics
     intake: Callable[[], Intake | None] = lambda: None
+    desk: Callable[[], Desk | None] = lambda: None
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
 

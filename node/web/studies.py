@@ -226,7 +226,7 @@ def _line(
         not_processed=statuses.count("not_processed"),
         impression=tuple(_impression([known.film for known in seen if known.film is not None])),
         deliveries=deliveries,
-        questions=_count_questions(study_uid, spool),
+        questions=len(spool.documents(study_uid, "questions")),
     )
 
 
@@ -251,7 +251,7 @@ def _seen(study_uid: str, settings: Settings, spool: Spool) -> list[_Seen]:
     Corrections count from the moment in which they are stored, before a round has written new outputs.
     """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
-    corrections = [from_json(content) for content in spool.corrections(study_uid)]
+    corrections = [from_json(content) for content in spool.documents(study_uid, "corrections")]
     seen = []
     for instance in spool.study(study_uid).instances:
         number, parked = rounds.get(instance.path.name, (None, None))
@@ -297,7 +297,3 @@ def _sent(row: DeliveryRow) -> Sent:
         created_at=row.created_at,
         since=row.since,
     )
-
-
-def _count_questions(study_uid: str, spool: Spool) -> int:
-    return sum(1 for _ in (spool.directory / "studies" / study_uid / "questions").glob("*.json"))

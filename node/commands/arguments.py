@@ -1,0 +1,81 @@
+"""The arguments that several commands take, and how a text becomes their value."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NoReturn
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from node.config import ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
+from node.domain import Box
+from node.errors import InputError
+
+
+def add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
+    """Add the arguments that name a model and how it runs."""
+    defaults = ModelSettings()
+    parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
+    # TensorRT stores its engines in the node's storage folder, which these commands do not have.
+    parser.add_argument("--engine", choices=[name for name in ENGINES if name != "tensorrt"], default=defaults.engine)
+    parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
+    parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
+    parser.set_defaults(run=run)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which thresholds and sentences count."""
+    parser.add_argument(
+        "--population", choices=("real", "phantoms"), default="real", help="use thresholds measured on such films"
+    )
+    parser.add_argument(
+        "--uncalibrated",
+        choices=("review", "accept"),
+        default=ModelSettings().uncalibrated,
+        help="findings whose threshold was not measured on them: review them, or accept the threshold",
+    )
+    parser.add_argument(
+        "--sentences",
+        choices=("checked", "raw"),
+        default=ReportSettings().sentences,
+        help="only sentences that say what was decided, or all as generated",
+    )
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads; 0 means all cores")
+    return int(text)
+
+
+def outputs(text: str) -> tuple[str, ...]:
+    """Return the kinds of outputs in the order of the table, each once."""
+    wanted = text.split(",")
+    if unknown := [kind for kind in wanted if kind not in OUTPUT_KINDS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no output; choose of {', '.join(OUTPUT_KINDS)}")
+    return tuple(kind for kind in OUTPUT_KINDS if kind in wanted)
+
+
+def box(text: str) -> Box:
+    """Turn left,top,right,bottom into a box."""
+    try:
+        left, top, right, bottom = (float(edge) for edge in text.split(","))
+        return Box(left=left, top=top, right=right, bottom=bottom)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a box; write left,top,right,bottom in pixels") from error
+
+
+def zone(name: str) -> ZoneInfo:
+    """Return a time zone. Raises InputError."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise InputError(f"{name!r} is not a time zone; use a name such as Europe/Berlin") from error

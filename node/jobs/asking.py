@@ -1,0 +1,125 @@
+"""Answers questions about received films at once, and stores each with its answer beside the film, synced.
+
+A question goes before the films that wait to be read. A film that was asked about needs no second decoding.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from node.dicom.film_header import parse_header
+from node.domain import Box
+from node.errors import InputError, RetryLater, Undecodable
+from node.metrics import Metrics
+from node.outputs import asked
+from node.outputs.asked import AskedQuestion
+from node.read import decoding, routing
+from node.read.framing import Framing
+from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
+from node.read.open_model import OpenModel
+from node.store.instances import Instance
+from node.store.spool import Spool
+
+_MOST_SEEN: Final = 64
+"""Encoded films that are kept; one takes 0.2 MiB with the shipped model, and 1.2 MiB at the published size."""
+_MOST_WAITING: Final = 16
+
+
+class Desk:
+    """Answers questions about the films of one spool. May be called from several threads."""
+
+    def __init__(self, spool: Spool, model: OpenModel, metrics: Metrics) -> None:
+        self._spool, self._model, self._metrics = spool, model, metrics
+        self._places = threading.BoundedSemaphore(_MOST_WAITING)
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[Path, SeenFilm] = OrderedDict()
+
+    def ask(
+        self, film: Instance, questions: Sequence[FilmQuestion], *, by: str, source: str
+    ) -> tuple[AskedQuestion, ...]:
+        """Answer questions, each on its own, and store them.
+
+        by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
+        Raises InputError for a film that is not read and for a box that does not fit, RetryLater if too many wait.
+        """
+        if not self._places.acquire(blocking=False):
+            raise RetryLater("too many questions wait for their answers; ask again in a moment")
+        began = time.monotonic()
+        try:
+            answers = self._answer(film, questions)
+        finally:
+            self._places.release()
+        identity, now = self._model.reader.identity, datetime.now(UTC)
+        made = tuple(
+            AskedQuestion(
+                id=uuid.uuid4().hex,
+                study_uid=film.study_uid,
+                film=film.sop_instance_uid,
+                asked_at=now,
+                asked_by=by,
+                source=source,
+                model=f"{identity.name} {identity.version}",
+                weights_sha256=identity.weights_sha256,
+                answer=answer,
+            )
+            for answer in answers
+        )
+        for question in made:
+            self._spool.keep_document(film.study_uid, "questions", question.id, asked.to_json(question))
+        self._metrics.questions.labels(source).inc(len(made))
+        self._metrics.question_seconds.observe(time.monotonic() - began)
+        return made
+
+    def _answer(self, film: Instance, questions: Sequence[FilmQuestion]) -> list[FilmAnswer]:
+        seen = self._see(film)
+        for question in questions:
+            if question.box is not None:
+                _check_box(question.box, seen.framing)
+        try:
+            return self._model.reader.ask(seen, questions, self._model.prompts)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+    def _see(self, film: Instance) -> SeenFilm:
+        """Return a film as the network encoded it, from memory if it was asked about before."""
+        with self._lock:
+            if (seen := self._seen.get(film.path)) is not None:
+                self._seen.move_to_end(film.path)
+                return seen
+        seen = self._model.reader.see(self._decoded(film))
+        with self._lock:
+            self._seen[film.path] = seen
+            while len(self._seen) > _MOST_SEEN:
+                self._seen.popitem(last=False)
+        return seen
+
+    def _decoded(self, film: Instance) -> decoding.Radiograph:
+        reader = self._model.reader
+        try:
+            dataset = decoding.read_file(film.path)
+            header = parse_header(dataset)
+            decision = routing.choose(header, routing.rules_for(reader.ages))
+            if decision.action is not routing.Action.READ:
+                raise InputError(f"this film is not one that is read ({decision.reason}); choose another film")
+            return decoding.decode(dataset, header, gray=reader.gray, square=reader.square)
+        except Undecodable as error:
+            raise InputError("this film cannot be decoded; its report says why") from error
+
+
+def questions_of(spool: Spool, film: Instance) -> list[AskedQuestion]:
+    """Return the questions that were asked about a film, oldest first."""
+    stored = (asked.from_json(content) for content in spool.documents(film.study_uid, "questions"))
+    own = [question for question in stored if question.film == film.sop_instance_uid]
+    return sorted(own, key=lambda question: (question.asked_at, question.id))
+
+
+def _check_box(box: Box, framing: Framing) -> None:
+    if box.left < 0 or box.top < 0 or box.right > framing.columns or box.bottom > framing.rows:
+        raise InputError(f"the box leaves the film, which has {framing.columns} x {framing.rows} pixels")

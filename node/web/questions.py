@@ -1,0 +1,132 @@
+"""Questions about films over the interface for programs: by a prompt, by a box, or by both together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from node.domain import Box
+from node.errors import InputError
+from node.jobs.asking import questions_of
+from node.outputs.answer_json import answer_to_json
+from node.outputs.asked import AskedQuestion
+from node.read.model import FilmQuestion
+from node.store.instances import Instance
+from node.web import studies
+from node.web.api import FilmUid
+from node.web.parts import Parts, WebParts
+from node.web.problems import Problem, responses
+
+router = APIRouter(prefix="/api/v1", tags=["questions"])
+
+_MOST = 20
+_LONGEST_PROMPT = 300
+_NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
+_SOURCES = {"page": "page", "command": "command"}
+
+_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class NewQuestion(BaseModel):
+    """A question: a prompt, a box, or both together as one question."""
+
+    prompt: str | None = Field(default=None, max_length=_LONGEST_PROMPT, description="what to look for")
+    box: tuple[_Edge, _Edge, _Edge, _Edge] | None = Field(default=None, description="left, top, right, bottom, pixels")
+
+
+class NewQuestions(BaseModel):
+    """Questions about one film, each answered on its own."""
+
+    questions: Annotated[list[NewQuestion], Field(min_length=1, max_length=_MOST)]
+
+
+class AnsweredQuestions(BaseModel):
+    """Questions about a film with their answers.
+
+    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by` and `source`.
+    """
+
+    film: str
+    questions: list[dict[str, object]]
+
+
+class KnownPrompt(BaseModel):
+    """A prompt that films are read with; phrase: its words."""
+
+    key: str
+    kind: str
+    phrase: str
+
+
+class KnownPrompts(BaseModel):
+    """The prompts that films are read with. Others may be asked, too."""
+
+    prompts: list[KnownPrompt]
+
+
+@router.get("/films/{uid}/questions", responses=responses(404, 422))
+def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
+    """List what was asked about a film, oldest first."""
+    film = _film(parts, uid)
+    return AnsweredQuestions(film=uid, questions=[_entry(question) for question in questions_of(parts.spool, film)])
+
+
+@router.post("/films/{uid}/questions", status_code=201, responses=responses(404, 409, 422, 503))
+def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> AnsweredQuestions:
+    """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
+    film, desk = _film(parts, uid), parts.desk()
+    questions = [_question(question) for question in new.questions]
+    if desk is None:
+        raise Problem(503, _NO_MODEL, headers={"Retry-After": "5"})
+    try:
+        made = desk.ask(
+            film,
+            questions,
+            by=str(request.scope.get("state", {}).get("user", "")),
+            source=_SOURCES.get(request.headers.get("X-Requested-From", ""), "api"),
+        )
+    except InputError as error:
+        raise Problem(409, str(error)) from error
+    return AnsweredQuestions(film=uid, questions=[_entry(question) for question in made])
+
+
+@router.get("/prompts")
+def list_prompts(parts: Parts) -> KnownPrompts:
+    """List the prompts that films are read with."""
+    prompts = studies.prompt_set(parts.settings.model.prompts).prompts
+    return KnownPrompts(
+        prompts=[KnownPrompt(key=prompt.key, kind=prompt.kind, phrase=prompt.phrases[0]) for prompt in prompts]
+    )
+
+
+def _film(parts: WebParts, uid: str) -> Instance:
+    found = studies.find_film(parts.spool, uid)
+    if found is None:
+        raise Problem(404, "this node has no such film")
+    return found
+
+
+def _question(new: NewQuestion) -> FilmQuestion:
+    prompt = (new.prompt or "").strip() or None
+    if prompt is None and new.box is None:
+        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
+    if new.box is None:
+        return FilmQuestion(prompt=prompt)
+    left, top, right, bottom = new.box
+    try:
+        return FilmQuestion(prompt=prompt, box=Box(left=left, top=top, right=right, bottom=bottom))
+    except ValueError as error:
+        raise Problem(422, str(error)) from error
+
+
+def _entry(question: AskedQuestion) -> dict[str, object]:
+    return {
+        **answer_to_json(question.answer),
+        "id": question.id,
+        "asked_at": question.asked_at.isoformat(),
+        "asked_by": question.asked_by,
+        "source": question.source,
+    }
