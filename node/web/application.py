@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, problems
+from node.web import api, pages, problems
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
 
@@ -25,6 +26,8 @@ def build(parts: WebParts) -> FastAPI:
     problems.install(application)
     give(application, parts)
     application.include_router(api.router)
+    application.include_router(pages.router)
+    application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _describe_problems(application)
     return application
 
