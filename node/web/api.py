@@ -162,9 +162,10 @@ def _film(parts: WebParts, uid: str) -> Instance:
 
 
 def _window_headers(shown: pictures.ShownPicture) -> dict[str, str]:
-    """Return the window and the range of values, which a page needs to move the window."""
+    """Return the window, the range of values and which of them are dark: what a page needs to move the window."""
     low, high = shown.values
     return {
         "X-Window": f"{shown.window.center:.9g} {shown.window.width:.9g}",
         "X-Values": f"{low:.9g} {high:.9g}",
+        "X-Dark": "high" if shown.is_dark_high else "low",
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, problems, questions, submit
+from node.web import api, corrections, pages, problems, questions, submit
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
@@ -34,6 +35,8 @@ def build(parts: WebParts) -> FastAPI:
     application.include_router(corrections.router)
     application.include_router(questions.router)
     application.include_router(submit.router)
+    application.include_router(pages.router)
+    application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _describe_problems(application)
     return application
 

@@ -187,6 +187,12 @@ def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | Non
     )
 
 
+def answers(spool: Spool, study_uid: str) -> dict[str, Film]:
+    """Return the answer to each film of a study that has one, by its SOP Instance UID."""
+    seen = _seen(study_uid, spool)
+    return {known.instance.sop_instance_uid: known.film for known in seen if known.film is not None}
+
+
 def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
     """Return an output of any study and its bytes, None if they are removed or damaged; None if it is unknown."""
     study_uid = spool.find_study(uid)

@@ -1,9 +1,9 @@
-"""Runnable: fetches the viewers that come from npm, at one version and with a checked hash; `make viewers` calls it.
+"""Runnable: fetches what the tests use from npm, at one version and with a checked hash; `make viewers` calls it.
 
     python -m tests.conformance.packages
 
-Only the packages themselves are fetched, not what they depend on: they hold the built viewer. Without npm or a registry
-it says what is missing and goes on, for the tests that need it then skip; with CI=true it fails.
+Only the packages themselves are fetched, not what they depend on: they hold the built viewer or checker. Without npm or
+a registry it says what is missing and goes on, for the tests that need it then skip; with CI=true it fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ JSZIP: Final = Package(
     version="3.10.2",
     sha512="3l+rb15IOWtUhU0H5MFqES/T6Kh7abYwjosBey/vD6hDt8zoEffkSC5Ws5SGtgVw3gBx2NEbhTeSW1+kWkpyTQ==",
 )
-PACKAGES: Final = (OHIF, DWV, KONVA, JSZIP)
+AXE: Final = Package(
+    name="axe-core",
+    version="4.14.1",
+    sha512="FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+)
+PACKAGES: Final = (OHIF, DWV, KONVA, JSZIP, AXE)
 
 
 def fetched(package: Package) -> Path:

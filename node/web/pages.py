@@ -1,0 +1,213 @@
+"""The pages for people: the worklist, and a study with its films.
+
+A patient's name stands on the page of a study only, and only if the node knows the user who looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.templating import Jinja2Templates
+
+from node.dicom import identity
+from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
+from node.errors import NodeError, Undecodable
+from node.outputs import patient
+from node.read import decoding
+from node.web import shown, studies, words
+from node.web.parts import Parts, WebParts
+from node.web.studies import Sent, StudyDetail, StudyFilm, StudyOutput
+
+FOLDER: Final = Path(__file__).parent
+STATIC: Final = FOLDER / "static"
+
+_PAGE_STUDIES: Final = 50
+_MOST_PAGES: Final = 200_000
+_PATIENT: Final = {
+    "PatientName": "Name",
+    "PatientID": "Patient ID",
+    "PatientBirthDate": "Born",
+    "StudyDate": "Study date",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """An output on the page of its study; about: what it is about; file: None if it is not known as an output."""
+
+    kind: str
+    about: str
+    uid: str
+    file: StudyOutput | None
+    deliveries: tuple[Sent, ...]
+
+
+@router.get("/")
+def show_worklist(parts: Parts, request: Request) -> Response:
+    """Show the worklist; unknown values of the query count as blank."""
+    query = request.query_params
+    state = query.get("state", "") if query.get("state") in STUDY_STATES else ""
+    digits = "".join(letter for letter in query.get("q", "") if letter in "0123456789.")[:64]
+    number = query.get("page", "1")
+    page = max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
+    page = min(page, _MOST_PAGES)
+    try:
+        listed = studies.worklist(
+            parts.settings,
+            parts.spool,
+            state=state,
+            uid=digits,
+            limit=_PAGE_STUDIES,
+            offset=(page - 1) * _PAGE_STUDIES,
+        )
+    except NodeError as error:
+        return _refuse(parts, request, 503, str(error))
+    about = {
+        "worklist": listed,
+        "state": state,
+        "digits": digits,
+        "page": page,
+        "pages": max(1, -(-listed.total // _PAGE_STUDIES)),
+        "states": words.STUDY_STATES,
+        "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
+        "listener": parts.settings.listener,
+    }
+    return render(parts, request, "worklist.html", about)
+
+
+@router.get("/studies/{uid}")
+def show_study(parts: Parts, request: Request, uid: str) -> Response:
+    """Show a study and one of its films, which the query may name."""
+    try:
+        found = studies.study(parts.settings, parts.spool, uid) if is_uid(uid) else None
+    except NodeError as error:
+        return _refuse(parts, request, 503, str(error))
+    if found is None:
+        return _refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
+    wanted = request.query_params.get("film")
+    answers = studies.answers(parts.spool, uid)
+    film = next((film for film in found.films if wanted in (None, film.uid)), None)
+    if film is None and wanted is not None:
+        return _refuse(
+            parts, request, 404, "This study has no such film, or the film was removed.", back=f"/studies/{uid}"
+        )
+    about = {
+        "study": found.line,
+        "films": found.films,
+        "film": film,
+        "shown": {of: shown.show(answer) for of, answer in answers.items()},
+        "results": _results(found),
+        "words": words,
+        "patient": _patient(parts, film, user=user_of(request)),
+    }
+    # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
+    return render(parts, request, "study.html", about, status=200 if found.films else 410)
+
+
+def render(
+    parts: WebParts, request: Request, template: str, about: Mapping[str, object], *, status: int = 200
+) -> Response:
+    """Fill a template; about: its own values. Nobody may store the page: it may name a patient."""
+    common = {
+        "program": identity.PROGRAM,
+        "version": identity.VERSION,
+        "node": parts.settings.listener.ae_title,
+        "label": identity.RESEARCH_LABEL,
+        "zone": parts.settings.site.timezone,
+        "local": partial(_local, zone=parts.settings.site.zone),
+        "kept": _kept_together,
+        "user": user_of(request),
+        "csrf_token": str(request.scope.get("state", {}).get("csrf_token", "")),
+    }
+    return _templates().TemplateResponse(
+        request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}
+    )
+
+
+def user_of(request: Request) -> str:
+    """Return the name of the user who asks; "" if the node does not ask for one."""
+    return str(request.scope.get("state", {}).get("user", ""))
+
+
+def _local(moment: datetime, *, zone: ZoneInfo) -> str:
+    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M")
+
+
+def _kept_together(text: str) -> str:
+    """Let no line break part a number from its percent sign."""
+    return text.replace(" %", "\xa0%")
+
+
+@cache
+def _templates() -> Jinja2Templates:
+    return Jinja2Templates(FOLDER / "templates")
+
+
+def _refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:
+    return render(parts, request, "problem.html", {"status": status, "text": text, "back": back}, status=status)
+
+
+def _patient(parts: WebParts, film: StudyFilm | None, *, user: str) -> dict[str, str]:
+    """Return who the patient of a film is, from its header; nothing for a user whom the node does not know."""
+    found = None if film is None or not user else studies.find_film(parts.spool, film.uid)
+    if found is None:
+        return {}
+    try:
+        header = decoding.read_header(found.path)
+    except (Undecodable, OSError):
+        return {}
+    return {name: _readable(patient.read_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
+
+
+def _readable(value: str, keyword: str) -> str:
+    """Write a name without the marks between its parts (PS3.5 6.2.1), and a date as year, month, day."""
+    if keyword.endswith("Name"):
+        groups = (", ".join(filter(None, group.split("^"))) for group in value.split("="))
+        return " / ".join(filter(None, groups))
+    return f"{value[:4]}-{value[4:6]}-{value[6:]}" if keyword.endswith("Date") and len(value) == 8 else value
+
+
+def _results(found: StudyDetail) -> list[_Result]:
+    """Return the outputs with their deliveries, and last the deliveries of outputs that are gone."""
+    numbers = {film.uid: f"film {number}" for number, film in enumerate(found.films, 1)}
+    sent: dict[str, list[Sent]] = {}
+    for delivery in found.deliveries:
+        sent.setdefault(delivery.uid, []).append(delivery)
+    known = [
+        _Result(
+            kind=words.OUTPUT_KINDS.get(output.kind, output.kind),
+            about=_about(output.film, numbers),
+            uid=output.uid,
+            file=output,
+            deliveries=tuple(sent.pop(output.uid, ())),
+        )
+        for output in found.outputs
+    ]
+    gone = [
+        _Result(
+            kind=words.OUTPUT_KINDS.get(deliveries[0].kind, deliveries[0].kind),
+            about="",
+            uid=uid,
+            file=None,
+            deliveries=tuple(deliveries),
+        )
+        for uid, deliveries in sent.items()
+    ]
+    return [*known, *gone]
+
+
+def _about(film: str, numbers: Mapping[str, str]) -> str:
+    """Say what an output is about; film: as `OutputObject.film`."""
+    of_ratio, _, uid = film.rpartition(" ")
+    return f"{'cardiothoracic ratio of ' if of_ratio else ''}{numbers.get(uid, 'a removed film')}" if film else ""

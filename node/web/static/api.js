@@ -1,0 +1,77 @@
+// Talks to the interface for programs; every failure becomes an Error whose message a person can read.
+
+const token = document.querySelector('meta[name="csrf-token"]')?.content;
+
+async function failure(answer) {
+  try {
+    const problem = await answer.json();
+    return problem.detail || problem.title;
+  } catch {
+    return `The node answered with status ${answer.status}.`;
+  }
+}
+
+async function ask(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The node does not answer. Is it running?");
+  }
+  if (!answer.ok) throw new Error(await failure(answer));
+  return answer;
+}
+
+export async function get(path) {
+  return (await ask(path)).json();
+}
+
+export async function post(path, content) {
+  const headers = { "X-Requested-From": "page" };
+  if (token) headers["X-CSRF-Token"] = token;
+  if (content !== undefined) headers["Content-Type"] = "application/json";
+  const body = content === undefined ? undefined : JSON.stringify(content);
+  return (await ask(path, { method: "POST", headers, body })).json();
+}
+
+// The film in a window; null for the window of the film itself.
+export async function picture(film, { center, width, inverted }, signal) {
+  const query = new URLSearchParams();
+  if (center !== null) query.set("center", center);
+  if (center !== null) query.set("width", width);
+  if (inverted) query.set("invert", "true");
+  const answer = await ask(`/api/v1/films/${film}/picture?${query}`, { signal });
+  const numbers = (name) => answer.headers.get(name).split(" ").map(Number);
+  const [shownCenter, shownWidth] = numbers("X-Window");
+  return {
+    content: await answer.blob(),
+    center: shownCenter,
+    width: shownWidth,
+    values: numbers("X-Values"),
+    isDarkHigh: answer.headers.get("X-Dark") === "high",
+  };
+}
+
+// Fetches this page again, as a document of which a part is put in place.
+export async function page() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+// Lets every button of an element queue the parked work of its study again.
+export function retries(root, alert) {
+  root.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-retry]");
+    if (!button) return;
+    button.disabled = true;
+    alert.textContent = "";
+    try {
+      await post(`/api/v1/studies/${button.dataset.retry}/retry`);
+      button.textContent = "Queued again";
+    } catch (error) {
+      alert.textContent = error.message;
+      button.disabled = false;
+    }
+  });
+}

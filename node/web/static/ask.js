@@ -1,0 +1,170 @@
+// Asking about a film: a prompt, a box, or both; the answers stay listed with the film.
+
+import { get, post } from "./api.js";
+import { svgRect } from "./boxes.js";
+
+const NO_BOX = "Type a prompt, draw a box, or both.";
+
+// The class of an answer's lines: those of a finding in that state; a region is neither present nor absent.
+const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent" };
+
+export class Asking {
+  constructor(film, boxes, drawn) {
+    Object.assign(this, { film, boxes, drawn, count: 0 });
+    this.form = document.getElementById("ask");
+    this.prompt = document.getElementById("prompt");
+    this.state = document.getElementById("ask-state");
+    this.alert = document.getElementById("ask-alert");
+    this.list = document.getElementById("answers");
+    this.template = document.getElementById("answer");
+    this.words = JSON.parse(this.template.dataset.words);
+    this.sources = JSON.parse(this.template.dataset.sources);
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.ask();
+    });
+    this.load();
+  }
+
+  async load() {
+    const [asked, prompts] = await Promise.allSettled([get(`/api/v1/films/${this.film}/questions`), get("/api/v1/prompts")]);
+    if (asked.status === "fulfilled") this.add(asked.value.questions);
+    if (prompts.status === "fulfilled") {
+      const options = prompts.value.prompts.map(({ phrase }) => Object.assign(document.createElement("option"), { value: phrase }));
+      document.getElementById("prompts").replaceChildren(...options);
+    }
+  }
+
+  // Says what would be asked about.
+  onDrawn(box) {
+    const text = box
+      ? `Box: columns ${Math.round(box.left)} to ${Math.round(box.right)}, rows ${Math.round(box.top)} to ${Math.round(box.bottom)}.`
+      : NO_BOX;
+    clearTimeout(this.telling);
+    this.telling = setTimeout(() => (this.state.textContent = text), 150);
+  }
+
+  async ask() {
+    const prompt = this.prompt.value.trim() || null;
+    const { box } = this.drawn;
+    this.alert.textContent = "";
+    if (!prompt && !box) {
+      this.alert.textContent = "Nothing is asked: type a prompt, or draw a box.";
+      this.prompt.focus();
+      return;
+    }
+    const question = { prompt, box: box && [box.left, box.top, box.right, box.bottom] };
+    this.setBusy(true);
+    try {
+      const { questions } = await post(`/api/v1/films/${this.film}/questions`, { questions: [question] });
+      this.add(questions);
+      this.show(questions.at(-1));
+      this.prompt.value = "";
+      this.drawn.clear();
+    } catch (error) {
+      this.alert.textContent = error.message;
+    }
+    this.setBusy(false);
+  }
+
+  setBusy(isBusy) {
+    this.form.setAttribute("aria-busy", String(isBusy));
+    this.form.querySelector(".go").disabled = isBusy;
+    if (isBusy) this.state.textContent = "The network is asked.";
+  }
+
+  show(question) {
+    const key = `q${question.id}`;
+    const item = this.list.querySelector(`[data-key="${key}"]`);
+    this.boxes.pin(key, true);
+    item.scrollIntoView({ block: "nearest" });
+    clearTimeout(this.telling);
+    this.state.textContent = `Answer: ${item.querySelector(".name").textContent.trim()}. ${question.message ?? question.sentence}`;
+  }
+
+  add(questions) {
+    for (const question of questions) {
+      this.count += 1;
+      this.list.prepend(this.item(question));
+      document.getElementById("asked-boxes").append(...this.rects(question));
+    }
+    document.getElementById("asked").hidden = !this.count;
+    this.boxes.drawTags();
+  }
+
+  mark(question) {
+    return `Q${this.count}${KINDS[question.state] === "review" ? "?" : ""}`;
+  }
+
+  item(question) {
+    const item = this.template.content.cloneNode(true).firstElementChild;
+    const key = `q${question.id}`;
+    const kind = KINDS[question.state] ?? "located";
+    const put = (part, text) => (item.querySelector(part).textContent = text);
+    item.dataset.key = key;
+    item.classList.add(kind);
+    item.querySelector(".name").dataset.pins = key;
+    item.querySelector(".tag").classList.add(kind);
+    put(".tag", this.mark(question));
+    put("b", asked(question));
+    if (question.score !== null) put(".probability", `score ${question.score.toFixed(2)}`);
+    put(".mark", question.error ? "" : this.words[question.state ?? ""]);
+    put(".sentence", question.message ?? question.sentence);
+    put(".objection", question.reason ?? "");
+    put(".who", this.who(question));
+    this.setSending(item.querySelector(".send"), question);
+    return item;
+  }
+
+  who({ asked_at: at, asked_by: by, source }) {
+    const zone = document.body.dataset.zone;
+    const time = new Date(at).toLocaleString("sv-SE", { timeZone: zone, dateStyle: "short", timeStyle: "short" });
+    return `${time}${by ? `, ${by}` : ""}, ${this.sources[source] ?? source}`;
+  }
+
+  setSending(button, { id, sent, error }) {
+    button.hidden = Boolean(error);
+    if (sent) return this.setSent(button);
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      this.alert.textContent = "";
+      try {
+        await post(`/api/v1/questions/${id}/send`);
+        this.setSent(button);
+        this.state.textContent = "The answer is queued for the PACS.";
+      } catch (error) {
+        this.alert.textContent = error.message;
+        button.disabled = false;
+      }
+    });
+  }
+
+  setSent(button) {
+    button.disabled = true;
+    button.textContent = "Sent to PACS";
+  }
+
+  // The boxes of an answer, and the box that was asked about if it is none of them.
+  rects(question) {
+    const key = `q${question.id}`;
+    const kind = KINDS[question.state] ?? "located";
+    const isAsked = (edges) => question.box && edges.every((edge, index) => Math.abs(edge - question.box[index]) < 0.5);
+    const found = question.boxes.map(({ box }) => {
+      const rect = svgRect(`box asked ${kind}`, box);
+      const label = `${asked(question)}: ${this.words[question.state ?? ""]}`;
+      Object.assign(rect.dataset, { key, number: this.mark(question), label });
+      for (const [name, value] of Object.entries({ role: "img", "aria-label": label, tabindex: "0" })) rect.setAttribute(name, value);
+      return rect;
+    });
+    if (!question.box || question.boxes.some(({ box }) => isAsked(box))) return found;
+    const drawn = svgRect("box asked drawn", question.box);
+    drawn.dataset.key = key;
+    drawn.setAttribute("aria-hidden", "true");
+    return [drawn, ...found];
+  }
+}
+
+function asked({ prompt, box }) {
+  if (!prompt) return "What is in this box?";
+  return box ? `${prompt}, in a box` : prompt;
+}

@@ -1,0 +1,106 @@
+// Boxes on the film and the lines of the report: pointed at, or focused, or pinned, both light up.
+
+const SVG = "http://www.w3.org/2000/svg";
+const NEAR = 4; // percent of the film; two tags nearer than this would cover each other
+
+export function svgRect(kind, [left, top, right, bottom]) {
+  const rect = document.createElementNS(SVG, "rect");
+  rect.setAttribute("class", kind);
+  place(rect, { left, top, right, bottom });
+  return rect;
+}
+
+export function place(rect, { left, top, right, bottom }) {
+  for (const [name, value] of Object.entries({ x: left, y: top, width: right - left, height: bottom - top })) {
+    rect.setAttribute(name, Math.max(value, 0));
+  }
+}
+
+export function edges(rect) {
+  const [left, top, width, height] = ["x", "y", "width", "height"].map((name) => Number(rect.getAttribute(name)));
+  return { left, top, right: left + width, bottom: top + height };
+}
+
+const parts = (key) => document.querySelectorAll(`[data-key="${key}"]`);
+const keyOf = (element) => element?.closest?.("[data-key]")?.dataset.key;
+
+export class Boxes {
+  constructor(stage, viewport) {
+    Object.assign(this, { viewport, lit: null });
+    this.svg = stage.querySelector("svg");
+    this.tags = stage.querySelector(".tags");
+    this.drawTags();
+    for (const kind of ["pointerover", "focusin"]) {
+      document.addEventListener(kind, (event) => this.light(keyOf(event.target) ?? keyOf(document.activeElement)));
+    }
+    document.addEventListener("click", (event) => {
+      const pin = event.target.closest("[data-pins]");
+      if (pin) this.pin(pin.dataset.pins);
+    });
+  }
+
+  light(key) {
+    if (key === this.lit) return;
+    for (const part of document.querySelectorAll(".lit")) part.classList.remove("lit");
+    this.lit = key;
+    if (key) for (const part of parts(key)) part.classList.add("lit");
+  }
+
+  // Keeps a finding lit, and brings its boxes into sight; again lets it go.
+  pin(key, isPinned = !parts(key)[0]?.classList.contains("pinned")) {
+    for (const part of document.querySelectorAll(".pinned")) part.classList.remove("pinned");
+    for (const button of document.querySelectorAll("[data-pins]")) {
+      button.setAttribute("aria-pressed", String(isPinned && button.dataset.pins === key));
+    }
+    if (!isPinned) return;
+    for (const part of parts(key)) part.classList.add("pinned");
+    const first = this.svg.querySelector(`rect[data-key="${key}"]`);
+    if (first) this.viewport.reveal(edges(first));
+  }
+
+  // Focuses the next finding of the report, or the one before.
+  move(step) {
+    const all = [...document.querySelectorAll(".finding .name")];
+    const here = all.indexOf(document.activeElement?.closest(".finding")?.querySelector(".name"));
+    const next = here < 0 ? (step > 0 ? 0 : all.length - 1) : here + step;
+    all[Math.min(Math.max(next, 0), all.length - 1)]?.focus();
+  }
+
+  toggle() {
+    const isHidden = this.svg.parentElement.classList.toggle("bare");
+    return !isHidden;
+  }
+
+  // Puts a tag to a corner of every numbered box: the first corner that no other tag is near.
+  drawTags() {
+    const [, , columns, rows] = this.svg.getAttribute("viewBox").split(" ").map(Number);
+    const taken = [];
+    const tags = [...this.svg.querySelectorAll("rect[data-number]")].map((rect) => {
+      const { left, top, right, bottom } = edges(rect);
+      const corners = [["left", "top"], ["right", "top"], ["left", "bottom"], ["right", "bottom"]].map((names) => ({
+        names,
+        x: (100 * (names[0] === "left" ? left : right)) / columns,
+        y: (100 * (names[1] === "top" ? top : bottom)) / rows,
+      }));
+      const isFree = ({ x, y }) => taken.every((other) => Math.hypot(other.x - x, other.y - y) > NEAR);
+      const corner = corners.find(isFree) ?? corners[0];
+      taken.push(corner);
+      return tag(rect, corner);
+    });
+    this.tags.replaceChildren(...tags);
+  }
+}
+
+function tag(rect, { names, x, y }) {
+  const made = document.createElement("span");
+  const state = ["present", "review", "located"].find((kind) => rect.classList.contains(kind)) ?? "";
+  made.className = ["tag", state, ...names].join(" ");
+  for (const kind of ["lit", "pinned", "asked"]) made.classList.toggle(kind, rect.classList.contains(kind));
+  made.dataset.key = rect.dataset.key;
+  made.style.left = `${x}%`;
+  made.style.top = `${y}%`;
+  const label = document.createElement("span");
+  label.textContent = ` ${rect.dataset.label}`;
+  made.append(rect.dataset.number, label);
+  return made;
+}

@@ -1,0 +1,155 @@
+// The page of a study: puts together the film, its boxes, its window, the questions, and the keys.
+
+import { page, retries } from "./api.js";
+import { Asking } from "./ask.js";
+import { Boxes } from "./boxes.js";
+import { Drawn } from "./draw.js";
+import { GrayWindow } from "./gray.js";
+import { onKeys } from "./keys.js";
+import { watch } from "./live.js";
+import { pointers } from "./pointer.js";
+import { Viewport } from "./viewport.js";
+
+const PAN = 60; // screen pixels to a press of an arrow
+const GRAY = 0.02; // of the range of values to a press of an arrow
+
+const byId = (id) => document.getElementById(id);
+const frame = byId("frame");
+const { film } = frame.dataset;
+const alert = byId("film-alert");
+
+const viewport = new Viewport(frame, byId("stage"), (scale) => (byId("zoom").textContent = `${Math.round(100 * scale)} %`));
+const boxes = new Boxes(byId("stage"), viewport);
+const drawn = new Drawn(byId("drawn"), viewport, (box) => asking.onDrawn(box));
+const asking = new Asking(film, boxes, drawn);
+const gray = new GrayWindow(film, byId("picture"), byId("gray"), {
+  said: (center, width) => (byId("reading").textContent = `C ${Math.round(center)}  W ${Math.round(width)}`),
+  arrived(columns, rows) {
+    if (!viewport.columns) byId("boxes").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
+    if (!viewport.columns) viewport.setSize(columns, rows);
+    byId("stage").classList.add("ready");
+  },
+  failed: (text) => (alert.textContent = text),
+});
+
+let tool = "pan";
+let isSpaceHeld = false;
+
+function setTool(wanted) {
+  tool = wanted;
+  for (const button of document.querySelectorAll("[data-tool]")) {
+    button.setAttribute("aria-pressed", String(button.dataset.tool === tool));
+  }
+  frame.dataset.tool = tool;
+}
+
+pointers(frame, {
+  tool: () => tool,
+  space: () => isSpaceHeld,
+  on: {
+    pan: (x, y) => viewport.pan(x, y),
+    zoom: (factor, at) => viewport.zoom(factor, at),
+    gray: (darker, flatter) => gray.change(darker, flatter),
+    begin: (x, y) => drawn.begin(x, y),
+    draw: (x, y) => drawn.draw(x, y),
+    end(isCanceled) {
+      if (isCanceled || !drawn.box) return;
+      setTool("pan");
+      if (matchMedia("(pointer: fine)").matches) byId("prompt").focus({ preventScroll: true });
+    },
+  },
+});
+
+const actions = {
+  in: () => viewport.step(1),
+  out: () => viewport.step(-1),
+  fit: () => viewport.fit(),
+  actual: () => viewport.actual(),
+  invert: (button) => button.setAttribute("aria-pressed", String(gray.invert())),
+  reset() {
+    gray.reset();
+    document.querySelector('[data-do="invert"]').setAttribute("aria-pressed", "false");
+  },
+  boxes: (button) => button.setAttribute("aria-pressed", String(boxes.toggle())),
+};
+
+function press(name) {
+  actions[name](document.querySelector(`[data-do="${name}"]`));
+}
+
+for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => press(button.dataset.do));
+for (const button of document.querySelectorAll("[data-tool]")) {
+  button.addEventListener("click", () => setTool(button.dataset.tool === tool ? "pan" : button.dataset.tool));
+}
+
+function arrow(x, y) {
+  return (event) => {
+    const isOnFilm = event.target === frame || event.target === document.body || byId("boxes").contains(event.target);
+    if (!isOnFilm) return false;
+    if (drawn.step(x, y, event.shiftKey)) return true;
+    if (event.shiftKey) gray.change(y * GRAY, x * GRAY);
+    else viewport.pan(-x * PAN, -y * PAN);
+    return true;
+  };
+}
+
+function follow(step) {
+  const links = [...document.querySelectorAll(".strip a")];
+  links[links.findIndex((link) => link.hasAttribute("aria-current")) + step]?.click();
+}
+
+onKeys({
+  "+": () => press("in"),
+  "=": () => press("in"),
+  "-": () => press("out"),
+  f: () => press("fit"),
+  1: () => press("actual"),
+  0: () => press("reset"),
+  i: () => press("invert"),
+  h: () => press("boxes"),
+  p: () => setTool("pan"),
+  w: () => setTool("gray"),
+  j: () => boxes.move(1),
+  k: () => boxes.move(-1),
+  "[": () => follow(-1),
+  "]": () => follow(1),
+  "/": () => byId("prompt").focus(),
+  u: () => location.assign("/"),
+  b() {
+    setTool("box");
+    frame.focus({ preventScroll: true });
+    drawn.open();
+  },
+  Escape() {
+    drawn.clear();
+    setTool("pan");
+  },
+  Enter: (event) => (event.target === frame && drawn.box ? void asking.ask() : false),
+  " ": (event) => event.target === frame && ((isSpaceHeld = true), true),
+  ArrowLeft: arrow(-1, 0),
+  ArrowRight: arrow(1, 0),
+  ArrowUp: arrow(0, -1),
+  ArrowDown: arrow(0, 1),
+});
+document.addEventListener("keyup", (event) => {
+  if (event.key === " ") isSpaceHeld = false;
+});
+
+// What became of the results is put in place; a new answer to a film waits for the reader, who may be looking.
+async function refresh() {
+  const fresh = (await page().catch(() => null))?.getElementById("results");
+  if (!fresh) return;
+  const results = byId("results");
+  byId("changed").hidden = fresh.dataset.films === results.dataset.films;
+  results.replaceChildren(...document.adoptNode(fresh).childNodes);
+}
+
+byId("changed").querySelector("a").addEventListener("click", (event) => {
+  event.preventDefault();
+  location.reload();
+});
+retries(byId("main"), alert);
+watch(refresh);
+
+viewport.setSize(Number(frame.dataset.columns), Number(frame.dataset.rows));
+gray.load();

@@ -1,0 +1,67 @@
+"""Words that only the pages say: states of studies and deliveries, kinds of outputs, why a sentence was withheld.
+
+What is said of a film is said by `outputs.wording` and `outputs.impression`, as in every other output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from node.domain import MESSAGE_KIND, FindingState
+from node.outputs import wording
+
+STUDY_STATES: Final[Mapping[str, str]] = {
+    "receiving": "receiving",
+    "reading": "being read",
+    "finished": "finished",
+    "parked": "parked",
+}
+FILM_STATUSES: Final[Mapping[str, str]] = {
+    "read": "read",
+    "not_processed": "not processed",
+    "left_alone": "gets no answer",
+    "waiting": "waits to be read",
+}
+OUTPUT_KINDS: Final[Mapping[str, str]] = {
+    "sr": "structured report",
+    "sr3d": "structured report, 3D form",
+    "text": "report as text",
+    "gsps": "presentation state",
+    "sc": "picture with boxes",
+    MESSAGE_KIND: "HL7 message",
+}
+WITHHELD: Final[Mapping[str, str]] = {
+    "not_measured": "says more than was measured: its finding's threshold was not measured on such films",
+    "not_named": "does not name its finding or region",
+    "denied": "denies a finding that is reported",
+    "asserted": "asserts what was not found",
+    "contradicts": "contradicts what is reported of another finding",
+    "wrong_side": "names another side than the boxes",
+    "wrong_zone": "names a zone in which its finding has no box",
+    "side_unknown": "names a side, and the film does not tell its sides",
+    "earlier_film": "speaks of an earlier film, which the network never saw",
+    "normal_with_finding": "calls a region normal in which a finding lies",
+    "says_nothing": "names neither a finding nor the state of a region",
+    "unreadable": "repeats itself, breaks off, or is no text",
+}
+"""What is wrong with a withheld sentence, by its reason."""
+
+ABSENT: Final = "not reported, may have been missed"
+LOCATED: Final = "Location of a region; neither present nor absent."
+
+ANSWERS: Final[Mapping[str, str]] = {
+    FindingState.PRESENT: "Present",
+    **{state: mark.capitalize() for state, mark in wording.MARKS.items()},
+    FindingState.ABSENT: ABSENT.capitalize(),
+    "": LOCATED,
+}
+"""The state of the answer to a question; "" if it has none."""
+
+SOURCES: Final[Mapping[str, str]] = {
+    "page": "on the page",
+    "api": "by a program",
+    "command": "by command",
+    "dicom": "from a workstation",
+}
+"""Where a question came from, by `AskedQuestion.source`."""
