@@ -96,7 +96,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     if found is None:
         return _refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
     wanted = request.query_params.get("film")
-    answers = studies.answers(parts.spool, uid)
+    answers = studies.answers(parts.settings, parts.spool, uid)
     film = next((film for film in found.films if wanted in (None, film.uid)), None)
     if film is None and wanted is not None:
         return _refuse(

@@ -80,7 +80,7 @@ def show(film: Film) -> ShownFilm:
         about=tuple(wording.about(film)),
         findings=tuple(_findings(film)),
         absent=tuple(
-            (wording.name_of(finding), wording.percent(finding.probability))
+            (wording.name_of(finding), wording.certainty(finding))
             for finding in impression.by_urgency(film.in_state(FindingState.ABSENT))
         ),
         loose=tuple(
@@ -101,7 +101,7 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
             name=wording.sided(wording.name_of(finding), finding.side),
             state=REVIEW if finding.state in wording.MARKS else PRESENT,
             mark=wording.MARKS.get(finding.state, PRESENT),
-            probability=wording.percent(finding.probability),
+            probability=wording.certainty(finding),
             sentence="" if finding.sentence is None else wording.said(film.sentences[finding.sentence]),
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),

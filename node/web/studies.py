@@ -187,9 +187,9 @@ def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | Non
     )
 
 
-def answers(spool: Spool, study_uid: str) -> dict[str, Film]:
-    """Return the answer to each film of a study that has one, by its SOP Instance UID."""
-    seen = _seen(study_uid, spool)
+def answers(settings: Settings, spool: Spool, study_uid: str) -> dict[str, Film]:
+    """Return the answer to each film of a study that has one, with its corrections, by its SOP Instance UID."""
+    seen = _seen(study_uid, settings, spool)
     return {known.instance.sop_instance_uid: known.film for known in seen if known.film is not None}
 
 

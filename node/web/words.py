@@ -44,6 +44,7 @@ WITHHELD: Final[Mapping[str, str]] = {
     "normal_with_finding": "calls a region normal in which a finding lies",
     "says_nothing": "names neither a finding nor the state of a region",
     "unreadable": "repeats itself, breaks off, or is no text",
+    "corrected": "says otherwise than a reader, who corrected a finding",
 }
 """What is wrong with a withheld sentence, by its reason."""
 
