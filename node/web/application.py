@@ -7,12 +7,16 @@ from typing import Final
 from fastapi import FastAPI
 
 from node.dicom.identity import VERSION
-from node.web import api, problems, submit
+from node.web import api, looks, problems, submit
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
 
-_BODIES: Final = dict.fromkeys(("/api/v1/instances", "/api/v1/dicomweb/studies"), submit.MOST_BYTES)
+_BODIES: Final = {
+    "/api/v1/instances": submit.MOST_BYTES,
+    "/api/v1/dicomweb/studies": submit.MOST_BYTES,
+    "/api/v1/looks": looks.MOST_BYTES,
+}
 
 
 def build(parts: WebParts) -> FastAPI:
@@ -32,6 +36,7 @@ def build(parts: WebParts) -> FastAPI:
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
     application.include_router(submit.router)
+    application.include_router(looks.router)
     _describe_problems(application)
     return application
 

@@ -12,8 +12,10 @@ from starlette.requests import Request
 
 from node.config import Settings
 from node.metrics import Metrics
+from node.read.open_model import OpenModel
 from node.receive.intake import Intake
 from node.store.spool import Spool
+from node.web.look_files import Looks
 from node.web.pictures import Pictures
 
 
@@ -38,12 +40,16 @@ class WebParts:
     """The parts of a process that its pages use.
 
     intake: stores objects that are submitted; None in a process that does not receive
+    model: of this process; None while it is not open, and in a process that does not read
+    looks: films that are looked at without a study
     """
 
     settings: Settings
     spool: Spool
     metrics: Metrics
     intake: Callable[[], Intake | None] = lambda: None
+    model: Callable[[], OpenModel | None] = lambda: None
+    looks: Looks
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
 
