@@ -25,7 +25,7 @@ _PAUSE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class LookFile:
     """A film that is looked at; until: when it is removed, by `time.monotonic`."""
 
     id: str
@@ -43,7 +43,7 @@ class Looks:
     def __init__(self, folder: Path, *, seconds: float = SECONDS, pause_seconds: float = _PAUSE_SECONDS) -> None:
         self._folder, self._seconds = folder, seconds
         self._lock = threading.Lock()
-        self._looks: OrderedDict[str, Look] = OrderedDict()
+        self._looks: OrderedDict[str, LookFile] = OrderedDict()
         shutil.rmtree(folder, ignore_errors=True)
         self._cleaner = Periodic(self._forget_old, name="looks", pause_seconds=pause_seconds)
 
@@ -54,16 +54,16 @@ class Looks:
         path = self._folder / f"{uuid4().hex}{suffix}"
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"), path
 
-    def add(self, path: Path, film: Film) -> Look:
+    def add(self, path: Path, film: Film) -> LookFile:
         """Keep a written file and its answer for a while."""
-        look = Look(id=path.stem, path=path, film=film, until=time.monotonic() + self._seconds)
+        look = LookFile(id=path.stem, path=path, film=film, until=time.monotonic() + self._seconds)
         with self._lock:
             self._looks[look.id] = look
             while len(self._looks) > MOST:
                 self._remove(next(iter(self._looks)))
         return look
 
-    def find(self, look_id: str) -> Look | None:
+    def find(self, look_id: str) -> LookFile | None:
         """Return a film by its id; None if it is unknown or removed."""
         with self._lock:
             look = self._looks.get(look_id)

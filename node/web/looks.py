@@ -21,7 +21,7 @@ from node.read.film import answer_film, answer_picture
 from node.read.model import FilmQuestion
 from node.read.open_model import OpenModel
 from node.web import bodies, look_files, pictures
-from node.web.look_files import Look
+from node.web.look_files import LookFile
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 
@@ -56,20 +56,20 @@ class LookAnswer(BaseModel):
     model: dict[str, str]
 
 
-class AskedAbout(BaseModel):
+class LookQuestion(BaseModel):
     """A question: a phrase, a box (left, top, right, bottom in pixels of the stored film), or both."""
 
     prompt: Annotated[str, Field(min_length=1, max_length=300, pattern=r"\S")] | None = None
     box: tuple[Edge, Edge, Edge, Edge] | None = None
 
 
-class Questions(BaseModel):
-    """Questions about one film."""
+class LookQuestions(BaseModel):
+    """LookQuestions about one film."""
 
-    questions: Annotated[list[AskedAbout], Field(min_length=1, max_length=_MOST_QUESTIONS)]
+    questions: Annotated[list[LookQuestion], Field(min_length=1, max_length=_MOST_QUESTIONS)]
 
 
-class Answers(BaseModel):
+class LookAnswers(BaseModel):
     """The answers, as `node ask` gives them."""
 
     film: str
@@ -127,7 +127,7 @@ def show_look(parts: Parts, look_id: LookId) -> Response:
 
 
 @router.post("/{look_id}/questions", responses=responses(404, 409, 413, 422, 503))
-def ask_look(parts: Parts, look_id: LookId, asked: Questions) -> Answers:
+def ask_look(parts: Parts, look_id: LookId, asked: LookQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
     look, model = _find(parts, look_id), _model(parts)
     if not look.film.is_read:
@@ -140,7 +140,7 @@ def ask_look(parts: Parts, look_id: LookId, asked: Questions) -> Answers:
         raise Problem(422, _without_path(error, look.path)) from error
     except FileNotFoundError as error:
         raise _forgotten() from error
-    return Answers(film=look.film.source, questions=[dict(answer_to_json(answer)) for answer in answers])
+    return LookAnswers(film=look.film.source, questions=[dict(answer_to_json(answer)) for answer in answers])
 
 
 def _model(parts: WebParts) -> OpenModel:
@@ -150,7 +150,7 @@ def _model(parts: WebParts) -> OpenModel:
     return model
 
 
-def _find(parts: WebParts, look_id: str) -> Look:
+def _find(parts: WebParts, look_id: str) -> LookFile:
     look = parts.looks.find(look_id)
     if look is None:
         raise _forgotten()
@@ -201,7 +201,7 @@ def _decoded(path: FilePath) -> decoding.BytePicture:
     return decoding.picture_of(decoding.read_file(path))
 
 
-def _question(asked: AskedAbout) -> FilmQuestion:
+def _question(asked: LookQuestion) -> FilmQuestion:
     """Return a question. Raises Problem if there is none."""
     if asked.prompt is None and asked.box is None:
         raise Problem(422, "nothing was asked; give a prompt, a box, or both")
