@@ -22,7 +22,7 @@ MEGABYTE = b"x" * 2**20
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, list[str]]]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, web_fuzz.Known]]:
     with web_fuzz.running(tmp_path_factory.mktemp("api")) as found:
         yield found
 
@@ -58,7 +58,7 @@ def routes(service: Service, method: str) -> list[str]:
     return [path.replace("{uid}", "1.2.3").replace("{look_id}", "0" * 32) for path in found]
 
 
-def test_every_answer_is_one_that_the_description_names(node: tuple[Service, list[str]]) -> None:
+def test_every_answer_is_one_that_the_description_names(node: tuple[Service, web_fuzz.Known]) -> None:
     service, known = node
 
     tally = web_fuzz.run(service.http_port, known, cases=300, seed=1, say=quiet)
@@ -88,14 +88,14 @@ def test_every_answer_is_one_that_the_description_names(node: tuple[Service, lis
         "/api/v1/studies%0a/x",
     ],
 )
-def test_a_path_that_is_no_uid_finds_nothing(node: tuple[Service, list[str]], path: str) -> None:
+def test_a_path_that_is_no_uid_finds_nothing(node: tuple[Service, web_fuzz.Known], path: str) -> None:
     answer = sent(node[0], requested("GET", path))
 
     assert status_of(answer) in (404, 422)
     assert problem_of(answer)["status"] == status_of(answer)
 
 
-def test_a_body_of_100_mb_is_refused_by_other_routes(node: tuple[Service, list[str]]) -> None:
+def test_a_body_of_100_mb_is_refused_by_other_routes(node: tuple[Service, web_fuzz.Known]) -> None:
     service, _ = node
     paths = [path for path in routes(service, "post") if not path.endswith(("instances", "dicomweb/studies", "looks"))]
 
@@ -108,7 +108,18 @@ def test_a_body_of_100_mb_is_refused_by_other_routes(node: tuple[Service, list[s
     assert memory_of(service.pid) - before < 20 * 2**20
 
 
-def test_100_mb_of_no_film_take_no_memory(node: tuple[Service, list[str]]) -> None:
+def test_a_body_that_is_no_json_is_refused(node: tuple[Service, web_fuzz.Known]) -> None:
+    service, known = node
+    path = f"/api/v1/looks/{known['look_id'][0]}/questions"
+    for body in (b"\xff\xfe\x00", b"{", b"[" * 100_000, b"null", b'{"questions": [{"prompt": "\\ud800"}]}', b"NaN"):
+        fields = ("Content-Type: application/json", f"Content-Length: {len(body)}")
+        answer = sent(service, requested("POST", path, *fields) + body)
+
+        assert status_of(answer) in (400, 422), body[:40]
+        assert problem_of(answer)["status"] == status_of(answer)
+
+
+def test_100_mb_of_no_film_take_no_memory(node: tuple[Service, web_fuzz.Known]) -> None:
     service, _ = node
     fields = ("Content-Type: application/dicom", f"Content-Length: {100 * 2**20}")
     before = peak_of(service.pid)
@@ -124,7 +135,7 @@ def test_100_mb_of_no_film_take_no_memory(node: tuple[Service, list[str]]) -> No
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "BREW"])
-def test_other_methods_are_refused(node: tuple[Service, list[str]], method: str) -> None:
+def test_other_methods_are_refused(node: tuple[Service, web_fuzz.Known], method: str) -> None:
     service, _ = node
     for path in {*routes(service, "get"), *routes(service, "post")}:
         answer = sent(service, requested(method, path))
@@ -135,7 +146,7 @@ def test_other_methods_are_refused(node: tuple[Service, list[str]], method: str)
 @pytest.mark.parametrize(
     "kind", ["text/html", "application/x-www-form-urlencoded", "multipart/form-data", "", "x" * 4000]
 )
-def test_a_foreign_content_type_is_refused(node: tuple[Service, list[str]], kind: str) -> None:
+def test_a_foreign_content_type_is_refused(node: tuple[Service, web_fuzz.Known], kind: str) -> None:
     service, _ = node
     for path in routes(service, "post"):
         answer = sent(service, requested("POST", path, f"Content-Type: {kind}", "Content-Length: 2") + b"{}")
@@ -143,8 +154,9 @@ def test_a_foreign_content_type_is_refused(node: tuple[Service, list[str]], kind
         assert status_of(answer) in (404, 415, 422), path
 
 
-def test_a_slow_reader_of_pictures_is_closed(node: tuple[Service, list[str]]) -> None:
-    service, (_, film) = node
+def test_a_slow_reader_of_pictures_is_closed(node: tuple[Service, web_fuzz.Known]) -> None:
+    service, known = node
+    film = known["uid"][1]
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         slow.connect((LOOPBACK, service.http_port))

@@ -14,8 +14,9 @@ import json
 import random
 import sys
 import tempfile
+import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,8 @@ from tests.peers import LOOPBACK
 from tests.service import Service, settings_for
 
 AnyCase: TypeAlias = "schemathesis.Case[Any]"  # what its library makes of a route
+Known: TypeAlias = Mapping[str, Sequence[str]]
+"""What a running node knows, by the name of the parameter of a path."""
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 ENDLESS = "/api/v1/events"
 LIMIT_SECONDS = 20.0
@@ -52,7 +55,6 @@ class Tally:
     cases: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
     faults: dict[str, str] = field(default_factory=dict)
-    untried: list[str] = field(default_factory=list)
 
     @property
     def figures(self) -> dict[str, object]:
@@ -62,7 +64,6 @@ class Tally:
             "cases": self.cases,
             "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
             "faults": self.faults,
-            "untried": self.untried,
         }
 
 
@@ -74,19 +75,23 @@ def as_bytes(_context: object, value: object) -> bytes:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[Service, list[str]]]:
-    """A node that has read a film and sends nothing; with the UIDs that it knows."""
+def running(folder: Path) -> Iterator[tuple[Service, Known]]:
+    """A node that has read a film, and looked at another, and sends nothing; with what it knows."""
     film = films.thumbnail()
     settings = replace(settings_for(folder / "node", archive_port=104), destinations=())
     with Service(settings) as service:
         if peers.send(film, port=service.dicom_port) != 0:
             raise AssertionError("the node took no film")
         service.wait_for("study.finished")
-        yield service, [str(film.StudyInstanceUID), str(film.SOPInstanceUID)]
+        url = f"http://{LOOPBACK}:{service.http_port}/api/v1/looks"
+        request = urllib.request.Request(url, films.file_bytes(film), {"Content-Type": "application/dicom"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            look = str(json.loads(answer.read())["id"])
+        yield service, {"uid": [str(film.StudyInstanceUID), str(film.SOPInstanceUID)], "look_id": [look]}
 
 
-def run(port: int, known: list[str], *, cases: int, seed: int, say: Callable[[str], None]) -> Tally:
-    """Try every route, with so many cases in all; known: UIDs that are taken for some parameters."""
+def run(port: int, known: Known, *, cases: int, seed: int, say: Callable[[str], None]) -> Tally:
+    """Try every route, with so many cases in all; known: values that are taken for some parameters."""
     schema = schemathesis.openapi.from_url(f"http://{LOOPBACK}:{port}/api/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
     tried = [operation for operation in operations if operation.path != ENDLESS]
@@ -97,14 +102,12 @@ def run(port: int, known: list[str], *, cases: int, seed: int, say: Callable[[st
             say(name)
             try:
                 _try(operation.as_strategy(generation_mode=mode), known, tally, name=name, count=each, seed=seed)
-            except Unsatisfiable:  # a route without a parameter has no bad ones
-                tally.untried.append(name)
+            except Unsatisfiable:  # any body fits, so there are no bad ones: other good ones
+                _try(operation.as_strategy(), known, tally, name=name, count=each, seed=seed + 1)
     return tally
 
 
-def _try(
-    strategy: st.SearchStrategy[AnyCase], known: list[str], tally: Tally, *, name: str, count: int, seed: int
-) -> None:
+def _try(strategy: st.SearchStrategy[AnyCase], known: Known, tally: Tally, *, name: str, count: int, seed: int) -> None:
     @hypothesis.seed(seed)
     @hypothesis.settings(
         max_examples=count,
@@ -113,10 +116,11 @@ def _try(
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @hypothesis.given(case=strategy, uid=st.sampled_from([*known, None]))
-    def attempt(case: AnyCase, uid: str | None) -> None:
-        if uid is not None and "uid" in (case.path_parameters or {}):
-            case.path_parameters["uid"] = uid
+    @hypothesis.given(case=strategy, choice=st.integers(min_value=0, max_value=2))
+    def attempt(case: AnyCase, choice: int) -> None:
+        for name, values in known.items():
+            if choice < len(values) and name in (case.path_parameters or {}):
+                case.path_parameters[name] = values[choice]
         answer = case.call(timeout=LIMIT_SECONDS)
         tally.cases += 1
         tally.statuses[answer.status_code] += 1

@@ -52,3 +52,6 @@ def _describe_problems(application: FastAPI) -> None:
             answer = operation["responses"].get("422", {})
             if "HTTPValidationError" in str(answer):
                 operation["responses"]["422"] = problems.responses(422)[422]
+            if "requestBody" in operation:  # one that cannot be parsed, or is too long
+                for status, described in problems.responses(400, 413).items():
+                    operation["responses"].setdefault(str(status), described)

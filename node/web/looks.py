@@ -79,7 +79,7 @@ class LookAnswers(BaseModel):
 router = APIRouter(prefix="/api/v1/looks", tags=["looks"])
 
 
-@router.post("", status_code=201, openapi_extra=_BODY, responses=responses(400, 413, 415, 422, 503))
+@router.post("", status_code=201, openapi_extra=_BODY, responses=responses(415, 422, 503))
 async def look_at(parts: Parts, request: Request) -> LookAnswer:
     """Read one film that is in no study. Nothing of it is sent; the node forgets it after some minutes."""
     model = _model(parts)
@@ -126,7 +126,7 @@ def show_look(parts: Parts, look_id: LookId) -> Response:
         raise _forgotten() from error
 
 
-@router.post("/{look_id}/questions", responses=responses(404, 409, 413, 422, 503))
+@router.post("/{look_id}/questions", responses=responses(404, 409, 422, 503))
 def ask_look(parts: Parts, look_id: LookId, asked: LookQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
     look, model = _find(parts, look_id), _model(parts)
