@@ -15,7 +15,7 @@
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    films taken beside dcmtk, turnaround, deliveries a second
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
-#   make fuzz     bent associations and bent files for more than an hour
+#   make fuzz     bent associations, requests and files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk

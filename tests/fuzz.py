@@ -1,9 +1,10 @@
-"""Runnable: bent associations against a listener and bent files against the reading, for an hour or as long as asked.
+"""Runnable: bent associations against a listener, requests against the pages, bent files against the reading.
 
     python -m tests.fuzz [--seconds 3600] [--seed N]
 
-First `tests.pdu_fuzz` for so many seconds, then the properties of `tests/test_fuzz.py` with the hypothesis profile
-`long` (`tests/conftest.py`). The last line is one JSON object with `passed`.
+First `tests.pdu_fuzz` for so many seconds, then 10,000 cases of `tests.web_fuzz`, then the properties of
+`tests/test_fuzz.py` with the hypothesis profile `long` (`tests/conftest.py`). The last line is
+one JSON object with `passed`.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     arguments = parser.parse_args()
     say(f"seed {arguments.seed}: bent associations for {arguments.seconds:g} s")
-    associations = bent_associations(arguments.seconds, seed=arguments.seed)
-    say(f"bent associations: {json.dumps(associations)}; bent files, which take as long as they take")
+    associations = figures_of("pdu_fuzz", "--seconds", arguments.seconds, "--seed", arguments.seed)
+    say(f"bent associations: {json.dumps(associations)}; requests against the pages")
+    requests = figures_of("web_fuzz", "--seed", arguments.seed)
+    say(f"requests: {json.dumps(requests)}; bent files, which take as long as they take")
     is_read = bent_files(arguments.seed)
-    passed = associations["passed"] is True and is_read
-    say(json.dumps({"passed": passed, "associations": associations, "files": {"passed": is_read}}))
+    passed = associations["passed"] is True and requests["passed"] is True and is_read
+    figures = {"associations": associations, "requests": requests, "files": {"passed": is_read}}
+    say(json.dumps({"passed": passed, **figures}))
     return 0 if passed else 1
 
 
-def bent_associations(seconds: float, *, seed: int) -> dict[str, object]:
-    """Run `tests.pdu_fuzz`; what it counted."""
-    command = [sys.executable, "-m", "tests.pdu_fuzz", "--seconds", str(seconds), "--seed", str(seed)]
+def figures_of(name: str, *options: object) -> dict[str, object]:
+    """Run a command of the tests; what it counted."""
+    command = [sys.executable, "-m", f"tests.{name}", *map(str, options)]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
     said = done.stdout.splitlines()
     return json.loads(said[-1]) if said else {"passed": False, "exit_code": done.returncode}

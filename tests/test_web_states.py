@@ -15,10 +15,12 @@ from node.domain import FindingState
 from node.jobs import parked
 from node.metrics import Metrics
 from node.outputs import impression, wording
+from node.outputs.corrected_film import CORRECTED
 from node.outputs.writers import WRITERS
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web import application, shown, words
+from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests import films, samples
 from tests.service import settings_for
@@ -44,7 +46,9 @@ def spool(settings: Settings) -> Spool:
 
 def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
     """Answers of the application, as to a user whom it knows."""
-    built = application.build(WebParts(settings=settings, spool=spool, metrics=Metrics()))
+    looks = Looks(spool.directory / "looks")
+    looks.close()
+    built = application.build(WebParts(settings=settings, spool=spool, metrics=Metrics(), looks=looks))
     return TestClient(_with_user(built, user))
 
 
@@ -169,7 +173,7 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
 
 
 def test_the_pages_have_words_for_everything() -> None:
-    assert words.WITHHELD.keys() == set(metrics.WITHHELD)
+    assert words.WITHHELD.keys() == {*metrics.WITHHELD, CORRECTED}
     assert words.OUTPUT_KINDS.keys() == {*WRITERS, "oru"}
     assert words.ANSWERS.keys() == {*FindingState, ""}
     assert "normal" not in " ".join(words.ANSWERS.values()).lower()

@@ -80,6 +80,16 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
     return Answered(dataset=dataset, film=film, reason=None)
 
 
+def answer_picture(image: Radiograph, reader: Reader, prompts: PromptSet, *, source: str) -> Film:
+    """Read a picture without a header, a PNG or JPEG; source: a UID for it."""
+    reading = reader.read(image, prompts)
+    unknown = Decision(action=routing.Action.READ, notes=(Note.VIEW_UNKNOWN,))
+    decision = views.confirm(unknown, None, reading.view)
+    if decision.reason is not None:
+        return Film(source=source, reason=decision.reason, notes=decision.notes)
+    return film_of(reading, image, prompts, source=source, model=reader.identity, notes=decision.notes)
+
+
 def _unread(dataset: Dataset, decision: Decision, view: FilmView, *, source: str) -> Answered:
     """Answer a film that is not read with the reason of a decision."""
     film = Film(source=source, reason=decision.reason, notes=decision.notes, view=view)

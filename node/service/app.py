@@ -38,6 +38,7 @@ from node.store import database, files
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web.application import build
+from node.web.look_files import Looks
 from node.web.parts import WebParts
 
 _STOP_POLL_SECONDS: Final = 0.2
@@ -294,11 +295,15 @@ def _open_spool(settings: Settings) -> Spool:
 def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     """Serve the pages until the service stops; returns the real port."""
     shared, settings = opened.shared, opened.shared.settings
+    looks = Looks(settings.storage.directory / "looks" / shared.process.executor)
+    parts.callback(looks.close)
     application = build(
         WebParts(
             settings=settings,
             spool=shared.spool,
             metrics=shared.metrics,
+            model=lambda: opened.model,
+            looks=looks,
             intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
             desk=lambda: opened.desk,
         )

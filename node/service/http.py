@@ -22,7 +22,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from node.config import HttpSettings, ListenerSettings
@@ -186,13 +186,12 @@ def _routed(pages: Mapping[str, Page], application: ASGIApp | None) -> Starlette
 
     packed = [Middleware(GZipMiddleware, compresslevel=6)]  # not of pictures, which are compressed
     routed = Starlette(
-        routes=[
-            *(Route(path, page, methods=["GET"], middleware=packed) for path, page in pages.items()),
-            *([] if application is None else [Mount("/", application)]),
-        ],
+        routes=[Route(path, page, methods=["GET"], middleware=packed) for path, page in pages.items()],
         exception_handlers={404: refuse, 405: refuse},
     )
     routed.router.redirect_slashes = False
+    if application is not None:  # not a Mount, which takes no path with a line feed
+        routed.router.default = application
     return routed
 
 

@@ -8,12 +8,16 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, pages, problems, questions, submit
+from node.web import api, corrections, looks, pages, problems, questions, submit
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
 
-_BODIES: Final = dict.fromkeys(("/api/v1/instances", "/api/v1/dicomweb/studies"), submit.MOST_BYTES)
+_BODIES: Final = {
+    "/api/v1/instances": submit.MOST_BYTES,
+    "/api/v1/dicomweb/studies": submit.MOST_BYTES,
+    "/api/v1/looks": looks.MOST_BYTES,
+}
 
 
 def build(parts: WebParts) -> FastAPI:
@@ -37,6 +41,7 @@ def build(parts: WebParts) -> FastAPI:
     application.include_router(submit.router)
     application.include_router(pages.router)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
+    application.include_router(looks.router)
     _describe_problems(application)
     return application
 
@@ -52,3 +57,6 @@ def _describe_problems(application: FastAPI) -> None:
             answer = operation["responses"].get("422", {})
             if "HTTPValidationError" in str(answer):
                 operation["responses"]["422"] = problems.responses(422)[422]
+            if "requestBody" in operation:  # one that cannot be parsed, or is too long
+                for status, described in problems.responses(400, 413).items():
+                    operation["responses"].setdefault(str(status), described)

@@ -13,8 +13,10 @@ from starlette.requests import Request
 from node.config import Settings
 from node.jobs.asking import Desk
 from node.metrics import Metrics
+from node.read.open_model import OpenModel
 from node.receive.intake import Intake
 from node.store.spool import Spool
+from node.web.look_files import Looks
 from node.web.pictures import Pictures
 
 
@@ -40,6 +42,8 @@ class WebParts:
 
     intake: stores objects that are submitted; None in a process that does not receive
     desk: answers questions about films; None in a process that does not read, and until its model is open
+    model: of this process; None while it is not open, and in a process that does not read
+    looks: films that are looked at without a study
     """
 
     settings: Settings
@@ -47,6 +51,8 @@ class WebParts:
     metrics: Metrics
     intake: Callable[[], Intake | None] = lambda: None
     desk: Callable[[], Desk | None] = lambda: None
+    model: Callable[[], OpenModel | None] = lambda: None
+    looks: Looks
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
 

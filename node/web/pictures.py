@@ -16,7 +16,7 @@ import numpy as np
 
 from node.errors import Undecodable
 from node.read import decoding
-from node.read.decoding import StoredPicture
+from node.read.decoding import BytePicture, StoredPicture
 from node.read.grayscale import Window
 from node.store.instances import Instance
 
@@ -56,17 +56,9 @@ class Pictures:
         Raises Undecodable if it has no picture, and OSError for an error of the disk.
         """
         picture = self._decoded(film)
-        shown = picture.shown(window, is_inverted=is_inverted)
-        if longest is not None and max(shown.shape) > longest:
-            ratio = longest / max(shown.shape)
-            columns, rows = (max(1, round(side * ratio)) for side in (shown.shape[1], shown.shape[0]))
-            shown = cv2.resize(shown, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.uint8)
-        is_made, png = cv2.imencode(".png", shown, [cv2.IMWRITE_PNG_COMPRESSION, _COMPRESSION])
-        if not is_made:
-            raise Undecodable("undecodable", "no PNG could be made of the film")
         exposed = picture.levels.values[picture.levels.exposed]
         return ShownPicture(
-            png=png.tobytes(),
+            png=to_png(picture.shown(window, is_inverted=is_inverted), longest=longest),
             window=window or picture.window,
             values=(float(exposed[0]), float(exposed[-1])),
             is_dark_high=picture.header.is_inverted != is_inverted,
@@ -81,3 +73,15 @@ class Pictures:
             while len(self._kept) > 1 and sum(kept.indices.nbytes for kept in self._kept.values()) > _KEPT_BYTES:
                 self._kept.popitem(last=False)
             return picture
+
+
+def to_png(shown: BytePicture, *, longest: int | None = None) -> bytes:
+    """Return a picture as PNG; longest: of its sides, in pixels, if it is to be shrunk. Raises Undecodable."""
+    if longest is not None and max(shown.shape) > longest:
+        ratio = longest / max(shown.shape)
+        columns, rows = (max(1, round(side * ratio)) for side in (shown.shape[1], shown.shape[0]))
+        shown = cv2.resize(shown, (columns, rows), interpolation=cv2.INTER_AREA).astype(np.uint8)
+    is_made, png = cv2.imencode(".png", shown, [cv2.IMWRITE_PNG_COMPRESSION, _COMPRESSION])
+    if not is_made:
+        raise Undecodable("undecodable", "no PNG could be made of the film")
+    return png.tobytes()

@@ -19,7 +19,7 @@ from node.config import Caller, DicomDestination, ListenerSettings, ServerTlsSet
 from node.deliver import commitment, dicom
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.errors import Failed, GiveUp, Refused, RetryLater, SpoolFull
+from node.errors import Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
 from node.jobs.executor import SENDS_AT_ONCE
 from node.net import admission
 from node.net.admission import Call, Refusal
@@ -226,8 +226,9 @@ def store_answers() -> Rows:
             "the object is not what was announced, or has no valid UIDs; correct the sender",
         ),
     }
-    kinds: list[type[Refused]] = [Refused, *Refused.__subclasses__()]
-    assert set(kinds) == meanings.keys()
+    # A syntax that is not accepted has no presentation context, so only a request over HTTP may name it.
+    kinds = {Refused, *Refused.__subclasses__()} - {SyntaxRefused}
+    assert kinds == meanings.keys()
     rows = [(f"`{kind.status:04X}`", *words) for kind, words in meanings.items()]
     return [
         ("status", "meaning", "when"),

@@ -1,0 +1,221 @@
+"""Looking at a film without a PACS: a DICOM file, PNG or JPEG is read, shown and asked about, and then forgotten."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path as FilePath
+from typing import Annotated, BinaryIO, Final
+
+import anyio.to_thread
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from node.domain import Box, Film, derive_uid
+from node.errors import InputError, Undecodable
+from node.outputs import report_json
+from node.outputs.answer_json import answer_to_json
+from node.read import decoding, open_film
+from node.read.film import answer_film, answer_picture
+from node.read.model import FilmQuestion
+from node.read.open_model import OpenModel
+from node.web import bodies, look_files, pictures
+from node.web.look_files import LookFile
+from node.web.parts import Parts, WebParts
+from node.web.problems import Problem, responses
+
+MOST_BYTES: Final = 256 * bodies.MIB
+_SUFFIXES: Final = {"application/dicom": ".dcm", "image/png": ".png", "image/jpeg": ".jpg"}
+_MOST_QUESTIONS: Final = 20
+_BODY: Final[dict[str, object]] = {
+    "requestBody": {
+        "required": True,
+        "description": f"one file, at most {MOST_BYTES // bodies.MIB} MiB",
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in _SUFFIXES},
+    }
+}
+_PNG: Final[dict[int | str, dict[str, object]]] = {
+    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
+}
+_turn = threading.BoundedSemaphore(2)
+
+Edge = Annotated[float, Field(ge=-1e6, le=1e6)]
+LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
+
+
+class LookAnswer(BaseModel):
+    """The answer to a film that is looked at.
+
+    film: an entry of `films` in report.json
+    """
+
+    id: str
+    seconds: int = Field(description="after which the node forgets the film, or earlier for newer ones")
+    film: dict[str, object]
+    model: dict[str, str]
+
+
+class LookQuestion(BaseModel):
+    """A question: a phrase, a box (left, top, right, bottom in pixels of the stored film), or both."""
+
+    prompt: Annotated[str, Field(min_length=1, max_length=300, pattern=r"\S")] | None = None
+    box: tuple[Edge, Edge, Edge, Edge] | None = None
+
+
+class LookQuestions(BaseModel):
+    """LookQuestions about one film."""
+
+    questions: Annotated[list[LookQuestion], Field(min_length=1, max_length=_MOST_QUESTIONS)]
+
+
+class LookAnswers(BaseModel):
+    """The answers, as `node ask` gives them."""
+
+    film: str
+    questions: list[dict[str, object]]
+
+
+router = APIRouter(prefix="/api/v1/looks", tags=["looks"])
+
+
+@router.post("", status_code=201, openapi_extra=_BODY, responses=responses(415, 422, 503))
+async def look_at(parts: Parts, request: Request) -> LookAnswer:
+    """Read one film that is in no study. Nothing of it is sent; the node forgets it after some minutes."""
+    model = _model(parts)
+    suffix = _SUFFIXES.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
+    if suffix is None:
+        raise Problem(415, f"send one of {', '.join(_SUFFIXES)}")
+    if not parts.spool.has_room:
+        raise Problem(503, "the disk is below its reserve; try again later")
+    try:
+        file, path = parts.looks.create(suffix)
+    except OSError as error:
+        raise Problem(503, "the file cannot be written; check the disk") from error
+    is_added = False
+    try:
+        with file:
+            await bodies.take(request, lambda part: _write(parts, file, part))
+        film = await anyio.to_thread.run_sync(_read, path, model)
+        look = parts.looks.add(path, film)
+        is_added = True
+    except ClientDisconnect as error:
+        raise Problem(400, "the connection was lost within the body") from error
+    finally:
+        if not is_added:
+            path.unlink(missing_ok=True)
+    identity = model.reader.identity
+    return LookAnswer(
+        id=look.id,
+        seconds=int(look_files.SECONDS),
+        film=dict(report_json.film_for_programs(film)),
+        model={"name": identity.name, "version": identity.version, "engine": identity.engine},
+    )
+
+
+@router.get("/{look_id}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
+def show_look(parts: Parts, look_id: LookId) -> Response:
+    """Draw the film in stored orientation, with its columns and rows."""
+    path = _find(parts, look_id).path
+    try:
+        picture = open_film.read_picture(path) if open_film.is_picture(path) else _decoded(path)
+        return Response(pictures.to_png(picture), media_type="image/png")
+    except (Undecodable, InputError) as error:
+        raise Problem(409, "this film cannot be decoded; its report says why") from error
+    except FileNotFoundError as error:
+        raise _forgotten() from error
+
+
+@router.post("/{look_id}/questions", responses=responses(404, 409, 422, 503))
+def ask_look(parts: Parts, look_id: LookId, asked: LookQuestions) -> LookAnswers:
+    """Ask about the film. Neither questions nor answers are kept."""
+    look, model = _find(parts, look_id), _model(parts)
+    if not look.film.is_read:
+        raise Problem(409, f"this film was not read ({look.film.reason})")
+    questions = list(map(_question, asked.questions))
+    try:
+        with _Turn():
+            answers = open_film.ask(look.path, questions, reader=model.reader, prompts=model.prompts)
+    except InputError as error:
+        raise Problem(422, _without_path(error, look.path)) from error
+    except FileNotFoundError as error:
+        raise _forgotten() from error
+    return LookAnswers(film=look.film.source, questions=[dict(answer_to_json(answer)) for answer in answers])
+
+
+def _model(parts: WebParts) -> OpenModel:
+    model = parts.model()
+    if model is None:
+        raise Problem(503, "the model is not open in this process", headers={"Retry-After": "5"})
+    return model
+
+
+def _find(parts: WebParts, look_id: str) -> LookFile:
+    look = parts.looks.find(look_id)
+    if look is None:
+        raise _forgotten()
+    return look
+
+
+def _forgotten() -> Problem:
+    return Problem(404, "the node does not know this film, or has forgotten it; send it again")
+
+
+class _Turn:
+    """A turn at the model: two films are read or asked about at once, and more requests are told to come again."""
+
+    def __enter__(self) -> None:
+        if not _turn.acquire(timeout=30.0):
+            raise Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+
+    def __exit__(self, *_: object) -> None:
+        _turn.release()
+
+
+def _write(parts: WebParts, file: BinaryIO, part: bytes) -> None:
+    """Write a part of the file. Raises Problem when the disk has no room."""
+    try:
+        if not parts.spool.has_room:
+            raise Problem(503, "the disk is below its reserve; try again later")
+        file.write(part)
+    except OSError as error:
+        raise Problem(503, "the file cannot be written; check the disk") from error
+
+
+def _read(path: FilePath, model: OpenModel) -> Film:
+    """Answer a file as a film. Raises Problem if it is none."""
+    try:
+        with _Turn():
+            if open_film.is_picture(path):
+                image = open_film.load(path, model.reader)
+                return answer_picture(image, model.reader, model.prompts, source=derive_uid("look", path.stem))
+            answered = answer_film(path, model.reader, model.prompts)
+    except (InputError, Undecodable) as error:
+        raise Problem(422, _without_path(error, path)) from error
+    if answered.film is None:
+        raise Problem(422, f"this object gets no answer ({answered.reason}); send a film")
+    return answered.film
+
+
+def _decoded(path: FilePath) -> decoding.BytePicture:
+    return decoding.picture_of(decoding.read_file(path))
+
+
+def _question(asked: LookQuestion) -> FilmQuestion:
+    """Return a question. Raises Problem if there is none."""
+    if asked.prompt is None and asked.box is None:
+        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
+    try:
+        box = None if asked.box is None else _box(asked.box)
+    except ValueError as error:
+        raise Problem(422, "the box is empty; give left, top, right, bottom in pixels of the film") from error
+    return FilmQuestion(prompt=asked.prompt, box=box)
+
+
+def _box(edges: tuple[float, float, float, float]) -> Box:
+    left, top, right, bottom = edges
+    return Box(left=left, top=top, right=right, bottom=bottom)
+
+
+def _without_path(error: Exception, path: FilePath) -> str:
+    return str(error).removeprefix(f"{path}: ")
