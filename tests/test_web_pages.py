@@ -313,6 +313,8 @@ def test_a_film_that_was_not_read_says_why(node: Node, seen: Browsed) -> None:
 
     expect(page.locator("section.impression")).to_contain_text("Not processed: it is a lateral view")
     expect(page.locator(".strip a").nth(1)).to_have_attribute("aria-current", "page")
+    page.keyboard.press("b")
+    assert not page.locator("#drawn").is_visible() and not page.locator("#ask").is_visible()
     assert page.locator(".research").inner_text() == "AI RESEARCH - NOT FOR DIAGNOSIS"
 
 

@@ -26,6 +26,11 @@ export class Asking {
     this.load();
   }
 
+  // A film that was not processed answers nothing.
+  get isClosed() {
+    return this.form.hidden;
+  }
+
   async load() {
     const [asked, prompts] = await Promise.allSettled([get(`/api/v1/films/${this.film}/questions`), get("/api/v1/prompts")]);
     if (asked.status === "fulfilled") this.add(asked.value.questions);
