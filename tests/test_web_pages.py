@@ -290,6 +290,18 @@ def test_a_box_is_drawn_and_asked_by_keys_alone(node: Node, seen: Browsed) -> No
     expect(page.locator("#drawn")).to_be_hidden()
 
 
+def test_an_answer_without_a_sentence_says_so(node: Node, seen: Browsed) -> None:
+    page = seen.open(node.path)
+    seen.answers = 201, {"questions": [ASKED | {"sentence": "", "state": "absent", "score": 0.1, "boxes": []}]}
+
+    page.fill("#prompt", "Pleural effusion")
+    page.locator(".go").click()
+
+    expect(page.locator("#answers li")).to_contain_text("Not reported, may have been missed")
+    assert page.locator("#answers li").evaluate("answer => getComputedStyle(answer).columnCount") == "auto"
+    assert "The network gave no sentence that may be said." in page.locator("#answers li").inner_text()
+
+
 def test_a_refused_question_says_why(node: Node, seen: Browsed) -> None:
     page = seen.open(node.path)
     seen.answers = 429, {"title": "Too Many Requests", "status": 429, "detail": "ask again in 3 seconds"}
@@ -313,6 +325,8 @@ def test_a_film_that_was_not_read_says_why(node: Node, seen: Browsed) -> None:
 
     expect(page.locator("section.impression")).to_contain_text("Not processed: it is a lateral view")
     expect(page.locator(".strip a").nth(1)).to_have_attribute("aria-current", "page")
+    page.keyboard.press("b")
+    assert not page.locator("#drawn").is_visible() and not page.locator("#ask").is_visible()
     assert page.locator(".research").inner_text() == "AI RESEARCH - NOT FOR DIAGNOSIS"
 
 

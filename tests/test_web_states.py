@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,6 +126,17 @@ def test_a_film_that_waits_says_so(settings: Settings, spool: Spool) -> None:
     films.keep(spool, films.thumbnail(), study_uid=STUDY)
 
     assert "This film is not read yet." in client(settings, spool).get(f"/studies/{STUDY}").text
+
+
+@pytest.mark.parametrize(("orientation", "edges"), [(["L", "F"], ["R", "L"]), (["A", "F"], ["P", "A"]), (None, [])])
+def test_a_film_shows_its_sides_as_its_header_says(
+    settings: Settings, spool: Spool, orientation: list[str] | None, edges: list[str]
+) -> None:
+    films.keep(spool, films.thumbnail({"PatientOrientation": orientation}), study_uid=STUDY)
+
+    page = client(settings, spool).get(f"/studies/{STUDY}")
+
+    assert re.findall(r"edge of the film: </span>(.)</p>", page.text) == edges
 
 
 def test_only_a_known_user_sees_the_patient(settings: Settings, spool: Spool) -> None:

@@ -14,11 +14,13 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter
+from pydicom.dataset import Dataset
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from node.dicom import identity
+from node.dicom.film_header import parse_header
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
 from node.errors import NodeError, Undecodable
 from node.outputs import patient
@@ -38,6 +40,7 @@ _PATIENT: Final = {
     "PatientBirthDate": "Born",
     "StudyDate": "Study date",
 }
+_OPPOSITE: Final = {"R": "L", "L": "R", "A": "P", "P": "A", "H": "F", "F": "H"}
 
 router = APIRouter(include_in_schema=False)
 
@@ -102,6 +105,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         return _refuse(
             parts, request, 404, "This study has no such film, or the film was removed.", back=f"/studies/{uid}"
         )
+    header = _header(parts, film)
     about = {
         "study": found.line,
         "films": found.films,
@@ -109,7 +113,8 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "shown": {of: shown.show(answer) for of, answer in answers.items()},
         "results": _results(found),
         "words": words,
-        "patient": _patient(parts, film, user=user_of(request)),
+        "patient": {} if header is None or not user_of(request) else _patient(header),
+        "sides": None if header is None else _sides(header),
     }
     # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
     return render(parts, request, "study.html", about, status=200 if found.films else 410)
@@ -158,16 +163,26 @@ def _refuse(parts: WebParts, request: Request, status: int, text: str, *, back: 
     return render(parts, request, "problem.html", {"status": status, "text": text, "back": back}, status=status)
 
 
-def _patient(parts: WebParts, film: StudyFilm | None, *, user: str) -> dict[str, str]:
-    """Return who the patient of a film is, from its header; nothing for a user whom the node does not know."""
-    found = None if film is None or not user else studies.find_film(parts.spool, film.uid)
-    if found is None:
-        return {}
+def _header(parts: WebParts, film: StudyFilm | None) -> Dataset | None:
+    """Return the header of a film; None if it is removed or cannot be read."""
+    found = None if film is None else studies.find_film(parts.spool, film.uid)
     try:
-        header = decoding.read_header(found.path)
+        return None if found is None else decoding.read_header(found.path)
     except (Undecodable, OSError):
-        return {}
+        return None
+
+
+def _patient(header: Dataset) -> dict[str, str]:
     return {name: _readable(patient.read_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
+
+
+def _sides(header: Dataset) -> tuple[str, str] | None:
+    """Return which part of the patient lies at the left and at the right edge of the stored film (PS3.3 C.7.6.1.1.1).
+
+    None if the header does not say it.
+    """
+    end = next(iter(parse_header(header).patient_orientation), "")[:1]
+    return (_OPPOSITE[end], end) if end in _OPPOSITE else None
 
 
 def _readable(value: str, keyword: str) -> str:

@@ -49,6 +49,7 @@ WITHHELD: Final[Mapping[str, str]] = {
 """What is wrong with a withheld sentence, by its reason."""
 
 ABSENT: Final = "not reported, may have been missed"
+NO_SENTENCE: Final = "The network gave no sentence that may be said."
 LOCATED: Final = "Location of a region; neither present nor absent."
 
 ANSWERS: Final[Mapping[str, str]] = {

@@ -26,6 +26,11 @@ export class Asking {
     this.load();
   }
 
+  // A film that was not processed answers nothing.
+  get isClosed() {
+    return this.form.hidden;
+  }
+
   async load() {
     const [asked, prompts] = await Promise.allSettled([get(`/api/v1/films/${this.film}/questions`), get("/api/v1/prompts")]);
     if (asked.status === "fulfilled") this.add(asked.value.questions);
@@ -79,7 +84,7 @@ export class Asking {
     this.boxes.pin(key, true);
     item.scrollIntoView({ block: "nearest" });
     clearTimeout(this.telling);
-    this.state.textContent = `Answer: ${item.querySelector(".name").textContent.trim()}. ${question.message ?? question.sentence}`;
+    this.state.textContent = `Answer: ${item.querySelector(".name").textContent.trim()}. ${this.said(question)}`;
   }
 
   add(questions) {
@@ -90,6 +95,10 @@ export class Asking {
     }
     document.getElementById("asked").hidden = !this.count;
     this.boxes.drawTags();
+  }
+
+  said({ message, sentence }) {
+    return message ?? (sentence || this.template.dataset.noSentence);
   }
 
   mark(question) {
@@ -109,7 +118,7 @@ export class Asking {
     put("b", asked(question));
     if (question.score !== null) put(".probability", `score ${question.score.toFixed(2)}`);
     put(".mark", question.error ? "" : this.words[question.state ?? ""]);
-    put(".sentence", question.message ?? question.sentence);
+    put(".sentence", this.said(question));
     put(".objection", question.reason ?? "");
     put(".who", this.who(question));
     this.setSending(item.querySelector(".send"), question);

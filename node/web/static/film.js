@@ -20,7 +20,10 @@ const alert = byId("film-alert");
 
 const viewport = new Viewport(frame, byId("stage"), (scale) => (byId("zoom").textContent = `${Math.round(100 * scale)} %`));
 const boxes = new Boxes(byId("stage"), viewport);
-const drawn = new Drawn(byId("drawn"), viewport, (box) => asking.onDrawn(box));
+const drawn = new Drawn(byId("drawn"), viewport, (box) => {
+  asking.onDrawn(box);
+  if (!box) setTool("pan");
+});
 const asking = new Asking(film, boxes, drawn);
 const gray = new GrayWindow(film, byId("picture"), byId("gray"), {
   said: (center, width) => (byId("reading").textContent = `C ${Math.round(center)}  W ${Math.round(width)}`),
@@ -116,14 +119,12 @@ onKeys({
   "/": () => byId("prompt").focus(),
   u: () => location.assign("/"),
   b() {
+    if (asking.isClosed) return;
     setTool("box");
     frame.focus({ preventScroll: true });
     drawn.open();
   },
-  Escape() {
-    drawn.clear();
-    setTool("pan");
-  },
+  Escape: () => drawn.clear(),
   Enter: (event) => (event.target === frame && drawn.box ? void asking.ask() : false),
   " ": (event) => event.target === frame && ((isSpaceHeld = true), true),
   ArrowLeft: arrow(-1, 0),
