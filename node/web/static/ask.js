@@ -63,9 +63,9 @@ export class Asking {
     try {
       const { questions } = await post(`/api/v1/films/${this.film}/questions`, { questions: [question] });
       this.add(questions);
-      this.show(questions.at(-1));
       this.prompt.value = "";
       this.drawn.clear();
+      this.show(questions.at(-1)); // last, for what it says must stay
     } catch (error) {
       this.alert.textContent = error.message;
     }
