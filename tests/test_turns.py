@@ -50,7 +50,7 @@ def test_a_person_goes_before_films_that_waited_longer() -> None:
 
 def test_a_film_that_has_waited_long_goes_before_a_person() -> None:
     users = Users(Turns(patience_seconds=0.2))
-    with users.turns.turn():
+    with for_person(), users.turns.turn():
         users.begin("film", is_person=False)
         time.sleep(0.3)
         users.begin("person", is_person=True)
@@ -87,6 +87,64 @@ def test_a_film_gives_way_in_the_middle_and_goes_on_first() -> None:
         users.order.append("the first film again")
 
     assert users.finish() == ["person", "the first film again", "film"]
+
+
+def test_films_wait_while_a_person_is_between_two_calls() -> None:
+    users = Users(Turns())
+    with for_person():
+        with users.turns.turn():
+            users.begin("film", is_person=False)
+        time.sleep(0.1)
+        with users.turns.turn():
+            users.order.append("the person again")
+
+    assert users.finish() == ["the person again", "film"]
+
+
+def test_a_film_that_was_paused_too_long_is_not_paused_again() -> None:
+    turns, is_over, paused = Turns(patience_seconds=0.1), threading.Event(), 0.0
+
+    def ask() -> None:
+        while not is_over.is_set():
+            with for_person(), turns.turn():
+                time.sleep(0.001)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    with turns.turn():
+        for thread in threads:
+            thread.start()
+        began = time.monotonic()
+        for _ in range(100):
+            time.sleep(0.001)
+            turns.give_way()
+        paused = time.monotonic() - began
+    is_over.set()
+    for thread in threads:
+        thread.join(timeout=30)
+
+    assert 0.1 < paused < 3.0  # and not 0.1 for each of the hundred
+
+
+def test_a_film_goes_on_while_a_person_makes_no_calls() -> None:
+    users = Users(Turns(patience_seconds=0.2))
+    with for_person():
+        with users.turns.turn():
+            users.begin("film", is_person=False)
+        order = users.finish()
+
+    assert order == ["film"]
+
+
+def test_a_person_within_a_person_is_the_same_person() -> None:
+    users = Users(Turns())
+    with for_person():
+        with users.turns.turn():
+            pass
+        with for_person(), users.turns.turn():
+            users.begin("film", is_person=False)
+        users.order.append("the person")
+
+    assert users.finish() == ["the person", "film"]
 
 
 def test_nobody_gives_way_to_nobody_or_to_another_person() -> None:

@@ -1,75 +1,109 @@
 """Who may use the device next: one call at a time, and a person's question before the films that wait.
 
 A film is read by a chain of calls, and a question goes between two of them, or between two tokens of its sentences. So
-it waits for milliseconds, and never changes what a film's answer is: a film continues with what it had computed.
+it waits for milliseconds, and never changes what a film's answer is: a film continues with what it had computed. A
+question is a chain of calls as well, and films wait until it is answered.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from threading import Condition
 from typing import Final
 
 FILM_PATIENCE_SECONDS: Final = 2.0
-"""A film's call that has waited so long goes before questions, so that questions without end stop no film."""
+"""When no film had a turn for so long, a film's call goes before questions: questions without end stop no film."""
 
-_is_person: ContextVar[bool] = ContextVar("is_person", default=False)
+_question: ContextVar[ExitStack | None] = ContextVar("question", default=None)
 
 
 @contextmanager
 def for_person() -> Iterator[None]:
-    """Let the calls that this thread makes in the block go before those of films."""
-    token = _is_person.set(True)
-    try:
+    """Let the calls that this thread makes in the block go before those of films, which wait until the block ends."""
+    if _question.get() is not None:
         yield
-    finally:
-        _is_person.reset(token)
+        return
+    with ExitStack() as question:
+        token = _question.set(question)
+        try:
+            yield
+        finally:
+            _question.reset(token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Call:
+    """A call that waits; question: the one that it belongs to, None for a film's call."""
+
+    question: ExitStack | None
+    since: float = field(default_factory=time.monotonic)
 
 
 class Turns:
-    """Lets one call at a time use a device. Calls of one kind keep their order."""
+    """Lets one call at a time use a device: those of the oldest question, then those of films in their order."""
 
     def __init__(self, *, patience_seconds: float = FILM_PATIENCE_SECONDS) -> None:
         self._patience_seconds = patience_seconds
         self._changed = Condition()
-        self._is_taken = False
-        self._people, self._films = deque[float](), deque[float]()  # when each began to wait
+        self._is_taken = self._may_give_way = False
+        self._questions: list[ExitStack] = []  # that have begun and not ended
+        self._people, self._films = list[_Call](), list[_Call]()
+        self._film_ended = time.monotonic()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for the turn, and have it while the block runs."""
-        queue = self._people if _is_person.get() else self._films
-        with self._changed:
-            queue.append(began := time.monotonic())
-            self._wait(queue, began)
+        self._take()
         try:
             yield
         finally:
-            with self._changed:
-                self._is_taken = False
-                self._changed.notify_all()
+            self._end_turn()
 
     def give_way(self) -> None:
-        """Let people use the device, in the middle of a film's turn; the film goes on before all other films."""
-        if _is_person.get() or not self._people:
-            return
+        """Let people use the device, in the middle of a film's turn; the film goes on before all other films.
+
+        A film that people have kept waiting for too long goes on to the end of its turn.
+        """
+        if self._may_give_way and self._questions:
+            self._end_turn()
+            self._take(is_continued=True)
+
+    def _take(self, *, is_continued: bool = False) -> None:
+        call = _Call(question=_question.get())
+        queue = self._films if call.question is None else self._people
+        with self._changed:
+            if call.question is not None and call.question not in self._questions:
+                self._questions.append(call.question)
+                call.question.callback(self._end_question, call.question)
+            queue.insert(0 if is_continued else len(queue), call)
+            while self._is_taken or self._next() is not call:
+                self._changed.wait(timeout=self._patience_seconds)
+            queue.remove(call)
+            self._is_taken = True
+            self._may_give_way = call.question is None and not self._has_waited_long(call)
+
+    def _end_turn(self) -> None:
         with self._changed:
             self._is_taken = False
+            if _question.get() is None:
+                self._film_ended = time.monotonic()
             self._changed.notify_all()
-            self._films.appendleft(began := time.monotonic())
-            self._wait(self._films, began)
 
-    def _wait(self, queue: deque[float], began: float) -> None:
-        """Wait until a call in a queue is next, and take the device."""
-        self._changed.wait_for(lambda: not self._is_taken and self._next() is queue and queue[0] == began)
-        queue.popleft()
-        self._is_taken = True
+    def _end_question(self, question: ExitStack) -> None:
+        with self._changed:
+            self._questions.remove(question)
+            self._changed.notify_all()
 
-    def _next(self) -> deque[float]:
-        """Return the queue whose first call is next."""
-        waits_long = bool(self._films) and time.monotonic() - self._films[0] > self._patience_seconds
-        return self._people if self._people and not waits_long else self._films
+    def _next(self) -> _Call | None:
+        """Return the call that is next; None while the oldest question is between two of its calls."""
+        if self._films and (not self._questions or self._has_waited_long(self._films[0])):
+            return self._films[0]
+        return next((call for call in self._people if call.question is self._questions[0]), None)
+
+    def _has_waited_long(self, call: _Call) -> bool:
+        """Whether a film's call waits, and no film had a turn, for longer than a film should."""
+        return time.monotonic() - max(call.since, self._film_ended) >= self._patience_seconds

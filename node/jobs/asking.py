@@ -16,7 +16,7 @@ from typing import Final
 
 from node.dicom.film_header import parse_header
 from node.domain import Box
-from node.errors import InputError, RetryLater, Undecodable
+from node.errors import GpuLost, InputError, RetryLater, Undecodable
 from node.metrics import Metrics
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion
@@ -24,6 +24,7 @@ from node.read import decoding, routing
 from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
 from node.read.open_model import OpenModel
+from node.store import received
 from node.store.instances import Instance
 from node.store.spool import Spool
 
@@ -38,8 +39,14 @@ class Desk:
     def __init__(self, spool: Spool, model: OpenModel, metrics: Metrics) -> None:
         self._spool, self._model, self._metrics = spool, model, metrics
         self._places = threading.BoundedSemaphore(_MOST_WAITING)
-        self._lock = threading.Lock()
+        self._seeing = threading.Lock()
         self._seen: OrderedDict[Path, SeenFilm] = OrderedDict()
+        self._is_broken = False
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the GPU computes nothing any more, so that the process must end."""
+        return self._is_broken
 
     def ask(
         self, film: Instance, questions: Sequence[FilmQuestion], *, by: str, source: str
@@ -47,13 +54,17 @@ class Desk:
         """Answer questions, each on its own, and store them.
 
         by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
-        Raises InputError for a film that is not read and for a box that does not fit, RetryLater if too many wait.
+        Raises InputError for a film that is not read, damaged or removed and for a box that does not fit, RetryLater if
+        too many wait, and GpuLost.
         """
         if not self._places.acquire(blocking=False):
             raise RetryLater("too many questions wait for their answers; ask again in a moment")
         began = time.monotonic()
         try:
             answers = self._answer(film, questions)
+        except GpuLost:
+            self._is_broken = True
+            raise
         finally:
             self._places.release()
         identity, now = self._model.reader.identity, datetime.now(UTC)
@@ -71,8 +82,11 @@ class Desk:
             )
             for answer in answers
         )
-        for question in made:
-            self._spool.keep_document(film.study_uid, "questions", question.id, asked.to_json(question))
+        try:
+            for question in made:
+                self._spool.keep_document(film.study_uid, "questions", question.id, asked.to_json(question))
+        except FileNotFoundError as error:
+            raise InputError("the study of this film is being removed") from error
         self._metrics.questions.labels(source).inc(len(made))
         self._metrics.question_seconds.observe(time.monotonic() - began)
         return made
@@ -88,20 +102,22 @@ class Desk:
             raise InputError(str(error)) from error
 
     def _see(self, film: Instance) -> SeenFilm:
-        """Return a film as the network encoded it, from memory if it was asked about before."""
-        with self._lock:
-            if (seen := self._seen.get(film.path)) is not None:
-                self._seen.move_to_end(film.path)
-                return seen
-        seen = self._model.reader.see(self._decoded(film))
-        with self._lock:
-            self._seen[film.path] = seen
-            while len(self._seen) > _MOST_SEEN:
-                self._seen.popitem(last=False)
-        return seen
+        """Return a film as the network encoded it, from memory if it was asked about before.
+
+        One film at a time is decoded: that takes a hundred megabytes.
+        """
+        with self._seeing:
+            if film.path not in self._seen:
+                self._seen[film.path] = self._model.reader.see(self._decoded(film))
+                if len(self._seen) > _MOST_SEEN:
+                    self._seen.popitem(last=False)
+            self._seen.move_to_end(film.path)
+            return self._seen[film.path]
 
     def _decoded(self, film: Instance) -> decoding.Radiograph:
         reader = self._model.reader
+        if not received.is_intact(film.path):
+            raise InputError("the stored file of this film is damaged or removed; send it again")
         try:
             dataset = decoding.read_file(film.path)
             header = parse_header(dataset)

@@ -81,8 +81,10 @@ class _Opened:
     @property
     def is_broken(self) -> bool:
         """Whether the process must end."""
-        return (self.working is not None and self.working.gate.is_broken) or (
-            self.receiving is not None and self.receiving.is_broken
+        return (
+            (self.working is not None and self.working.gate.is_broken)
+            or (self.receiving is not None and self.receiving.is_broken)
+            or (self.desk is not None and self.desk.is_broken)
         )
 
     def readiness(self) -> Readiness:

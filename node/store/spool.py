@@ -32,7 +32,7 @@ from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused, is_of_file
-from node.store import files, output_files, received, rounds
+from node.store import documents, files, output_files, received, rounds
 from node.store.conflict import has_other_pixels
 from node.store.incoming import Incoming, full
 from node.store.instances import Instance, Study
@@ -223,8 +223,8 @@ class Spool:
         return sorted(kept, key=lambda reading: reading[0])
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
-        """Store a document of a study, synced. After a correction its films are unread until a round follows it."""
-        self._write(self._folder(study_uid) / kind / f"{name}.json", files.to_json(content))
+        """Store a document of a study, see `documents`; a correction makes its films unread until a round follows."""
+        documents.keep(self._folder(study_uid), f"{kind}/{name}.json", content=content, lock=self._folders_lock)
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
         """Return the documents of a study of one kind."""

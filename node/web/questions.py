@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from node.domain import Box
-from node.errors import InputError
+from node.errors import InputError, RetryLater
 from node.jobs.asking import questions_of
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
@@ -90,6 +90,8 @@ def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> Answ
         )
     except InputError as error:
         raise Problem(409, str(error)) from error
+    except RetryLater as error:
+        raise Problem(503, str(error), headers={"Retry-After": "2"}) from error
     return AnsweredQuestions(film=uid, questions=[_entry(question) for question in made])
 
 
