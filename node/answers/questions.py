@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 from language.cues import cues
@@ -60,7 +61,7 @@ _ASIDE: Final = re.compile(
     r"\b(is|are|was|were|be|do|does|did|can|could|please|there|any|some|an?|the|this|that|these|those|you|i|we|see|seen|"
     r"look|looking|for|if|tell|me|check|evidence|signs?|of|no|not|without|what|whats|what's|which|about|how|has|have|it|its|patient|"
     r"patient's|and|or|in|on|at|to|by|with|film|image|picture|x-?ray|radiograph|side|sided|sides|area|region|present|visible|"
-    r"exist|lie|lies|finding|all|everything|give|suffering|from|got|part)\b|[^\w']+"
+    r"exist|lie|lies|finding|all|everything|give|suffering|from|got|part|other|structures?|silhouette)\b|[^\w']+"
 )
 _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
     Topic.COMPARE: re.compile(
@@ -93,16 +94,15 @@ def understand(text: str, prompts: PromptSet) -> Query:
     typed = _SHORT_IS.sub(" is", " ".join(text.lower().split()))
     if len(typed) > LONGEST:
         return Query(topic=Topic.FREE, prompt=" ".join(text.split()))
-    rules = dict(_rules(prompts))
-    mentions = {key: found for key, rule in rules.items() if (found := [each[0] for each in rule.mentions_in(typed)])}
-    if _EITHER.search(typed):
-        mentions |= {key: [_EITHER.findall(typed)[0]] for key in _EITHER_OF if key in rules}
-    rest = _without(typed, mentions, rules)
+    mentions = {key: found for key, rule in _rules(prompts).items() if (found := _mentioned(key, rule, typed))}
+    rest = typed
+    for mention in sorted((each for found in mentions.values() for each in found), key=len, reverse=True):
+        rest = rest.replace(mention, " ")
     is_placed = bool(names_in(rest, "zones") or names_in(rest, "organs") - {_LUNG})  # "edema of the lungs" has no place
     regions = _regions(rest, prompts) if is_placed or not mentions else ()
     side = _side(typed)
     topics = [topic for topic, words in _TOPICS.items() if words.search(rest)]
-    if _left_over(rest):
+    if _left_over(rest, prompts):
         return Query(topic=Topic.FREE, side=side, prompt=_asked(typed) or typed)
     topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions))
     return Query(
@@ -124,11 +124,21 @@ def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool) -> Topic
     return next((topic for topic in (Topic.NORMAL, Topic.LIST, Topic.SUMMARY) if topic in topics), Topic.NOTHING)
 
 
-def _rules(prompts: PromptSet) -> Iterator[tuple[str, ClassRule]]:
-    """Yield how each pathology of a prompt set is spoken of: by its own names, and as its class of CheXpert."""
+@cache
+def _rules(prompts: PromptSet) -> Mapping[str, ClassRule]:
+    """Return how each pathology of a prompt set is spoken of: by its own names, and as its class of CheXpert."""
     known = class_rules()
-    for prompt in _pathologies(prompts):
-        yield prompt.key, named_rule(_names(prompt), known.get(prompt.key))
+    return {prompt.key: named_rule(_names(prompt), known.get(prompt.key)) for prompt in _pathologies(prompts)}
+
+
+@cache
+def _spellings(prompts: PromptSet) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return the words of each region's prompt, and its key."""
+    return tuple(
+        (prompt.key, named_rule(prompt.phrases).mentions)
+        for prompt in prompts.prompts
+        if prompt.kind is PromptKind.REGION
+    )
 
 
 def _pathologies(prompts: PromptSet) -> Iterator[Prompt]:
@@ -150,29 +160,33 @@ def _is_named(mentions: Mapping[str, list[str]], prompts: PromptSet) -> bool:
     )
 
 
-def _without(typed: str, mentions: Mapping[str, list[str]], rules: Mapping[str, ClassRule]) -> str:
-    """Return a text without the words for findings."""
-    rest = _EITHER.sub(" ", typed)
-    for key in mentions:
-        rest = rules[key].mentions.sub(" ", rest)
-    return rest
+def _mentioned(key: str, rule: ClassRule, typed: str) -> list[str]:
+    """Return the whole words with which a text mentions a finding."""
+    spans = [found.span() for found in rule.mentions_in(typed)]
+    if key in _EITHER_OF:
+        spans += [found.span() for found in _EITHER.finditer(typed)]
+    mentioned = []
+    for start, end in spans:
+        while start and typed[start - 1].isalnum():
+            start -= 1
+        while end < len(typed) and typed[end].isalnum():
+            end += 1
+        mentioned.append(typed[start:end])
+    return mentioned
 
 
 def _regions(rest: str, prompts: PromptSet) -> tuple[str, ...]:
     """Return the regions that a text names: in the words of their prompts, or by organ, zone and side."""
-    regions = [prompt for prompt in prompts.prompts if prompt.kind is PromptKind.REGION]
-    spelled = [
-        prompt.key for prompt in regions if any(named_rule([phrase]).mentions.search(rest) for phrase in prompt.phrases)
-    ]
-    if spelled:
-        return tuple(spelled)
+    if spelled := tuple(key for key, words in _spellings(prompts) if words.search(rest)):
+        return spelled
     organs, zones, sides = names_in(rest, "organs"), names_in(rest, "zones"), sides_in(rest)
     if not organs and not zones and not sides:
         return ()
     return tuple(
         prompt.key
-        for prompt in regions
-        if all(_agree(asked, said) for asked, said in zip((organs, zones, sides), _words_of(prompt), strict=True))
+        for prompt in prompts.prompts
+        if prompt.kind is PromptKind.REGION
+        and all(_agree(asked, said) for asked, said in zip((organs, zones, sides), _words_of(prompt), strict=True))
     )
 
 
@@ -192,8 +206,10 @@ def _side(typed: str) -> Side | None:
     return Side(next(iter(sides))) if sides else None
 
 
-def _left_over(rest: str) -> str:
+def _left_over(rest: str, prompts: PromptSet) -> str:
     """Return what no rule understands."""
+    for _, words in _spellings(prompts):
+        rest = words.sub(" ", rest)
     for organ in cues().organs.values():
         rest = re.sub(rf"\w*(?:{organ.pattern})\w*", " ", rest)
     for words in (*cues().zones.values(), _SIDE_WORDS, *_TOPICS.values(), _ASIDE):

@@ -67,13 +67,14 @@ def answer(query: Query, film: Film) -> Reply:
         return Reply(text=_NOTHING)
     if query.topic is Topic.COMPARE:
         return Reply(text=_CHOOSE)
+    unasked = [key for key, finding in _asked_for(query, film) if finding is None]
     wider = [_Said(text=_WIDER)] if query.prompt is not None else []
     said = [*wider, *_SAYERS[query.topic](query, film)]
     return Reply(
         text=" ".join((*(each.text for each in said), *wording.cautions(film))),
         findings=tuple(dict.fromkeys(each.finding for each in said if each.finding is not None)),
         boxes=tuple(dict.fromkeys(box.tracking_uid for each in said for box in each.boxes)),
-        needs_network=query.prompt,
+        needs_network=query.prompt or next((key.replace("_", " ") for key in unasked), None),
     )
 
 
@@ -149,7 +150,10 @@ def _asked_for(query: Query, film: Film) -> Iterator[tuple[str, Finding | None]]
 
 
 def _unasked(key: str) -> _Said:
-    return _Said(text=f"The film was not asked for this finding: {key.replace('_', ' ')}.")
+    name = key.replace("_", " ").capitalize()
+    return _Said(
+        text=f"{name} {'are' if is_plural(name) else 'is'} not among the findings that the film was asked for."
+    )
 
 
 def _by_urgency(film: Film) -> list[Finding]:
@@ -191,7 +195,7 @@ def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
     sides = (Side.RIGHT, Side.LEFT) if asked is Side.BILATERAL else (asked,)
     for side in sides:
         if side not in {box.side for box in finding.boxes}:
-            yield f"On the {side} none is reported, and may have been missed."
+            yield f"None is reported on the {side}, where it may have been missed."
 
 
 def _statement(finding: Finding) -> str:
@@ -204,7 +208,7 @@ def _statement(finding: Finding) -> str:
         zone=zone if zone is not None and zone.endswith("zone") else None,
     )
     doubt = " The network contradicts itself about it." if finding.contradiction is not None else ""
-    return f"{said} The network gives it {wording.percent(finding.probability)}.{doubt}"
+    return f"{said} Its probability is {wording.percent(finding.probability)}.{doubt}"
 
 
 def _missing(finding: Finding) -> str:
@@ -221,7 +225,7 @@ def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
         name = f"Box {number} of {count}" if count > 1 else "Its box"
         evidence = box.evidence
         if evidence is None or evidence.site is None:
-            yield f"{name} lies in no zone that the network found."
+            yield f"{name} lies outside all zones that are known."
             continue
         zone = wording.uncapitalized(wording.sided(evidence.site.meaning, evidence.side))
         yield f"{name} lies in the {zone} and covers {wording.percent(evidence.extent)} of it."
