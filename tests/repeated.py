@@ -4,7 +4,8 @@
 
 Each phantom is read twice, cropped, turned, shifted and exposed a little differently. The first half chooses the error
 (`change`, which a manifest may state), the second half says how often findings are called changed with it: of the same
-phantom, where nothing changed, and of the next phantom, where the truth tells which findings are new or gone.
+phantom, where nothing changed, and of the next phantom, where the truth tells which findings are new or gone. Every
+reply and every comparison is read back (`replies`): none may say what the film's answer does not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from models.reading.tokenizers import VOCABULARIES
 from models.training.augment import vary
 from models.training.stages import Augmentation
 from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare, extents
-from node.domain import Box, Film, FilmView, Finding, FindingState
+from node.answers.questions import Query, Topic
+from node.answers.replies import answer
+from node.domain import Box, Film, FilmView, Finding, FindingState, Side
 from node.measurement import ErrorOfChange
 from node.prompt_set import PromptSet
 from node.read import prompts
@@ -35,6 +38,7 @@ from node.read.decoding import Radiograph
 from node.read.film import film_of
 from node.read.framing import Framing
 from node.read.model import Reader, open_reader
+from tests.spoken import PATHOLOGIES, REGIONS, misread
 
 SIDE: Final = 224
 AGAIN: Final = Augmentation(
@@ -81,7 +85,8 @@ def main() -> int:
                           "probability": error.probability},
                "chosen_on": describe(pairs[:half]),
                "unchanged": called(reader, [pair.films for pair in pairs[half:]], error),
-               "changed": told_apart(reader, pairs[half:], error)}  # fmt: skip
+               "changed": told_apart(reader, pairs[half:], error),
+               "replies": read_back(reader, pairs, error)}  # fmt: skip
     sys.stdout.write(json.dumps(figures, indent=1) + "\n")
     return 0
 
@@ -163,6 +168,30 @@ def told_apart(reader: Reader, pairs: Sequence[Pair], error: ErrorOfChange) -> d
             elif found.prompt in earlier.there - later.there:
                 counts[Change.GONE][found.obstacle or found.change] += 1
     return {name: dict(counter.most_common()) for name, counter in counts.items()}
+
+
+def read_back(reader: Reader, pairs: Sequence[Pair], error: ErrorOfChange) -> dict[str, object]:
+    """Ask about every finding and region of the first reading, compare both, and read what is said."""
+    texts = [(text, film) for pair in pairs for film in pair.films[:1] for text in _replies(film)]
+    texts += [
+        (found.text, later)
+        for earlier, later in (pair.films for pair in pairs)
+        for found in _compare(reader, earlier, later, error)
+    ]
+    wrong = [problem for text, film in texts for problem in misread(text, film)]
+    return {"read": len(texts), "misread": len(wrong), "examples": wrong[:5]}
+
+
+def _replies(film: Film) -> Iterator[str]:
+    for prompt in PATHOLOGIES:
+        for topic in (Topic.PRESENCE, Topic.PLACE):
+            yield answer(Query(topic=topic, findings=(prompt.key,)), film).text
+        for side in Side:
+            yield answer(Query(topic=Topic.PRESENCE, findings=(prompt.key,), side=side), film).text
+    for region in REGIONS:
+        yield answer(Query(topic=Topic.REGION, regions=(region.key,)), film).text
+    for topic in (Topic.LIST, Topic.SUMMARY, Topic.NORMAL):
+        yield answer(Query(topic=topic), film).text
 
 
 def _compare(reader: Reader, earlier: Film, later: Film, error: ErrorOfChange) -> tuple[ComparedFinding, ...]:

@@ -43,7 +43,10 @@ LAYERS = (
 # Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
-    "node": {"models": ("node/read/model.py", "node/read/gpu.py", "node/read/change_error.py", "node/__main__.py"), "language": ("node/",)},
+    "node": {
+        "models": ("node/read/model.py", "node/read/gpu.py", "node/read/change_error.py", "node/__main__.py"),
+        "language": ("node/",),
+    },
     "models": {"language": ("models/",)},
     "export": {"models": ("export/",), "language": ("export/",)},
     "language": {},

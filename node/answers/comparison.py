@@ -65,8 +65,8 @@ OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.OTHER_POPULATION: "the model's error of change was not measured on such films",
     Obstacle.NOT_ASKED: "only one of the films was asked for it",
     Obstacle.UNCALIBRATED: "its threshold was not measured on such films",
-    Obstacle.NEAR: "its probability changed by no more than the model's error",
-    Obstacle.NO_ZONE: "it lies in no zone that the network found",
+    Obstacle.NEAR: "its probability changed by less than the model's error",
+    Obstacle.NO_ZONE: "it lies outside all known zones",
     Obstacle.OTHER_ZONE: "its boxes lie in other zones on the two films",
     Obstacle.MIXED: "it covers more of one zone and less of another",
 }
@@ -213,7 +213,8 @@ def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     sided = name if finding.state is FindingState.ABSENT else wording.sided(name, finding.side)
     be, have = ("are", "have") if is_plural(name) else ("is", "has")
     if obstacle is not None:
-        return f"{sided} {be} not comparable: {OBSTACLES[obstacle]}."
+        missing = f" {be} not reported, and" if finding.state is FindingState.ABSENT else ""
+        return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
     review = f" Please review: {wording.MARKS[finding.state]}." if finding.state in wording.MARKS else ""
     texts = {
         Change.NEW: f"{sided} {be} reported and {have} not been reported on the earlier film.",
