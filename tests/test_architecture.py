@@ -20,12 +20,12 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 PRODUCT = ("node", "models", "export", "language")
 
-# From what starts everything down to what everything uses: files at the top of `node/`, and folders with all in them.
-# A file imports only what stands in a line below its own; the files of one folder may import each other.
+# Files and folders of `node/`: a file imports only what stands in a line below its own, and files of its own folder.
 LAYERS = (
     {"__main__"},
     {"commands"},
     {"service"},
+    {"web"},
     {"jobs"},
     {"pipeline"},
     {"receive"},
@@ -40,13 +40,11 @@ LAYERS = (
     {"errors", "measurement"},
 )
 
+# The last shows progress as models do.
+USES_MODELS = ("node/read/model.py", "node/read/gpu.py", "node/read/change_error.py", "node/__main__.py")
 # Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
-    # node/__main__.py shows progress as models do.
-    "node": {
-        "models": ("node/read/model.py", "node/read/gpu.py", "node/read/change_error.py", "node/__main__.py"),
-        "language": ("node/",),
-    },
+    "node": {"models": USES_MODELS, "language": ("node/",)},
     "models": {"language": ("models/",)},
     "export": {"models": ("export/",), "language": ("export/",)},
     "language": {},
