@@ -40,7 +40,6 @@ LAYERS = (
     {"errors", "measurement"},
 )
 
-# The last shows progress as models do.
 USES_MODELS = ("node/read/model.py", "node/read/gpu.py", "node/read/change_error.py", "node/__main__.py")
 # Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {

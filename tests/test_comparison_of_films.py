@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_a_change_counts_beyond_the_error(
     assert change(earlier, later) == expected
 
 
-def test_a_finding_that_only_one_film_was_asked_for_is_not_compared() -> None:
+def test_what_only_one_film_was_asked_for_is_not_compared() -> None:
     found = compare(seen(finding()), seen(finding(), absent()), error=ERROR).findings
 
     assert [(each.prompt, each.obstacle) for each in found] == [
@@ -201,6 +202,18 @@ def test_a_model_may_state_its_error_of_change(tmp_path: Path) -> None:
     assert stated is not None
     assert (stated.measured_on, stated.films) == ("phantoms", 100)
     with pytest.raises(InputError, match="unknown"):
+        read_change_error(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["extent = 1.5", "probability = -0.1", "films = 0", 'measured_on = " "'])
+def test_a_bad_error_of_change_is_refused(tmp_path: Path, wrong: str) -> None:
+    shipped = Path(__file__).parents[1] / "models" / "weights" / "phantom"
+    key = wrong.partition(" ")[0]
+    before, _, after = (shipped / "manifest.toml").read_text(encoding="utf-8").partition("[change]")
+    changed = re.sub(rf"(?m)^{key} = .*$", wrong, after, count=1)
+    (tmp_path / "manifest.toml").write_text(f"{before}[change]{changed}", encoding="utf-8")
+
+    with pytest.raises(InputError, match=key):
         read_change_error(tmp_path)
 
 

@@ -40,7 +40,7 @@ class _Term(TypedDict):
     link: str
 
 
-class _File(TypedDict):
+class _Glossary(TypedDict):
     caution: str
     terms: list[_Term]
 
@@ -53,7 +53,7 @@ def explain(code: Code) -> Explanation | None:
 @cache
 def explanations() -> Mapping[tuple[str, str], Explanation]:
     """Return the whole glossary, by value and scheme of the code."""
-    file = cast("_File", tomllib.loads(_FILE.read_text(encoding="utf-8")))
+    file = cast("_Glossary", tomllib.loads(_FILE.read_text(encoding="utf-8")))
     found = {}
     for term in file["terms"]:
         value, scheme = term["code"]
