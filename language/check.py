@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final, Literal
 
 from language.cues import cues
-from language.labels import DEVICES, NO_FINDING, ClassRule, class_rules
+from language.labels import DEVICES, NO_FINDING, ClassRule, class_rules, named_rule
 from language.legible import is_legible, speaks_of_an_earlier_film
 from language.normal import Normality, names_in, normal_statements
 from language.statements import Side, Stance, Statement, sides_in, statements_of
@@ -245,21 +245,4 @@ def _rule_of(claim: Claim) -> dict[str, ClassRule]:
     if known is not None and not claim.names:
         return {}
     words = claim.names or (claim.finding.replace("_", " "),)
-    own = "|".join(rf"(?<!\w){_any_spelling(name)}(?!\w)" for name in words)
-    if known is None:
-        return {claim.finding: ClassRule(mentions=re.compile(own))}
-    mentions = re.compile(f"{known.mentions.pattern}|{own}")
-    return {claim.finding: ClassRule(mentions=mentions, normal=known.normal, unless=known.unless)}
-
-
-def _any_spelling(name: str) -> str:
-    """Match a name, of one or of several, with spaces or hyphens.
-
-    Without what stands in parentheses, and without the "other" of a class for the rest.
-    """
-    words = re.sub(r"\(.*?\)", " ", name.lower()).removeprefix("other ").split() or [name.lower()]
-    return r"[\s-]+".join(f"{re.escape(_stem(word))}(?:y|ies|x|ces|e?s)?" for word in words)
-
-
-def _stem(word: str) -> str:
-    return re.sub(r"(y|x)$", "", word)
+    return {claim.finding: named_rule(words, known)}

@@ -112,6 +112,15 @@ def class_rules() -> Mapping[str, ClassRule]:
     return {key: _rule(words) for key, words in _read()["classes"].items()}
 
 
+def named_rule(names: Iterable[str], known: ClassRule | None = None) -> ClassRule:
+    """Make the rule for a finding with these names, beside what is known of its class."""
+    own = "|".join(rf"(?<!\w){_any_spelling(name)}(?!\w)" for name in names)
+    if known is None:
+        return ClassRule(mentions=re.compile(own))
+    mentions = re.compile(f"{known.mentions.pattern}|{own}")
+    return ClassRule(mentions=mentions, normal=known.normal, unless=known.unless)
+
+
 def any_of(words: Iterable[str]) -> re.Pattern[str]:
     """Match any of these words or patterns, as whole words."""
     return re.compile("|".join(rf"(?<!\w)(?:{word})(?!\w)" for word in words))
@@ -139,3 +148,16 @@ def _rule(words: _Class) -> ClassRule:
         normal=re.compile("|".join(words["normal"])) if "normal" in words else None,
         unless=(unless[0], unless[1]) if unless else None,
     )
+
+
+def _any_spelling(name: str) -> str:
+    """Match a name, of one or of several, with spaces or hyphens.
+
+    Without what stands in parentheses, and without the "other" of a class for the rest.
+    """
+    words = re.sub(r"\(.*?\)", " ", name.lower()).removeprefix("other ").split() or [name.lower()]
+    return r"[\s-]+".join(f"{re.escape(_stem(word))}(?:y|ies|x|ces|e?s)?" for word in words)
+
+
+def _stem(word: str) -> str:
+    return re.sub(r"(y|x)$", "", word)

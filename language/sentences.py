@@ -44,6 +44,11 @@ def by_rule(*, name: str, state: State, side: str | None, zone: str | None) -> s
     return f"The model points to {noun.words}; please review, its threshold is uncalibrated."
 
 
+def is_plural(name: str) -> bool:
+    """Say whether the name of a finding takes the plural, as "Support devices" does."""
+    return bool(_PLURAL.search(name.partition(" of ")[0].split()[-1]))
+
+
 def _in_a_sentence(name: str) -> str:
     """Begin a name in lower case, except for an abbreviation."""
     return name if name[1:2].isupper() else name[0].lower() + name[1:]
@@ -62,17 +67,17 @@ def _noun(name: str, side: str | None, place: str) -> _Noun:
     name = name.removeprefix("other ")
     head = name.partition(" of ")[0]  # "fracture of bone"
     last = head.split()[-1]
-    is_plural = bool(_PLURAL.search(last))
-    is_counted = not is_plural and not _is_mass(last)
+    several = is_plural(name)
+    is_counted = not several and not _is_mass(last)
     if side == "both" and is_counted and not _has_plural(name):
         return _Noun(words=f"{_article(name, another=another)} {name} on both sides{place}", is_plural=False)
     if side == "both" and is_counted:
         name = head.removesuffix(last) + _plural(last) + name.removeprefix(head)
-        is_plural, is_counted = True, False
+        several, is_counted = True, False
     if side is not None:
         name = f"{'bilateral' if side == 'both' else side} {name}"
     article = f"{_article(name, another=another)} " if is_counted else "other " if another else ""
-    return _Noun(words=article + name + place, is_plural=is_plural)
+    return _Noun(words=article + name + place, is_plural=several)
 
 
 def _is_mass(last: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Literal
 import tomli_w
 
 from models.bounds import require_divisible, require_positive, require_rising, require_size, require_unit
-from models.decisions import Decisions, RatioError
+from models.decisions import ChangeError, Decisions, RatioError
 from models.errors import ModelError
 from models.files import replacing
 from models.tables import read_table
@@ -286,6 +286,7 @@ class Manifest:
     views: how the outputs of the view head are read; None without that head
     ages: of the patients whose films it is for; None for any
     cardiothoracic: the measured error of the cardiothoracic ratio; None if nobody measured it
+    change: the measured error of a change between two films; None if nobody measured it
     origins: where the weights of each part came from, by the beginning of their names, if not all from one place
     vocabulary: the words, in lower case, that the prompt encoder learned; empty if it knows any word, as the published
     one, which began with CLIP's
@@ -306,6 +307,7 @@ class Manifest:
     views: ViewRule | None = None
     ages: Ages | None = None
     cardiothoracic: RatioError | None = None
+    change: ChangeError | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     vocabulary: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,7 @@ LAYERS = (
     {"jobs"},
     {"pipeline"},
     {"receive"},
-    {"deliver", "orders"},
+    {"answers", "deliver", "orders"},
     {"outputs"},
     {"metrics", "read"},
     {"net"},

@@ -129,10 +129,10 @@ def _to_review(film: Film) -> Iterator[str]:
 def _phrase(finding: Finding) -> str:
     """Return a finding in words: "Right pleural effusion, lower zone, 91 %", or "..., confirmed by a reader"."""
     name = wording.sided(wording.name_of(finding), finding.side)
-    return ", ".join(filter(None, (name, _zone(finding), wording.certainty(finding))))
+    return ", ".join(filter(None, (name, zone_of(finding), wording.certainty(finding))))
 
 
-def _zone(finding: Finding) -> str | None:
+def zone_of(finding: Finding) -> str | None:
     """Return the zone of a finding on one side; None if the finding has none, or its evidence is of the other side."""
     site, side, evidence = finding.site, finding.side, finding.evidence
     if evidence is None or evidence.zone is None or site is None or finding.code.value in _DIFFUSE:

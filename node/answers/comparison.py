@@ -1,0 +1,231 @@
+"""Compare two films of one patient, finding by finding: new, not reported any more, larger, smaller, unchanged.
+
+Boxes of two films have no common frame, so each is measured against the network's own zones: the share of a zone that
+the boxes of a finding cover. A change counts only beyond the error that the model makes on films of one kind where
+nothing changed (`[change]` of its manifest); without that figure nothing is compared. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from language.sentences import is_plural
+from node.domain import Film, Finding, FindingState, ModelIdentity, Note
+from node.measurement import ErrorOfChange
+from node.outputs import wording
+
+PHANTOMS: Final = "phantoms"
+_REPORTED: Final = (FindingState.PRESENT, FindingState.INDETERMINATE)
+_DOUBTFUL: Final = (Note.VIEW_DISAGREES, Note.MIRRORED, Note.ROTATED)
+_PROJECTIONS: Final = ("AP", "PA")
+
+
+class Change(StrEnum):
+    """What became of a finding between two films."""
+
+    NEW = "new"
+    GONE = "gone"
+    LARGER = "larger"
+    SMALLER = "smaller"
+    UNCHANGED = "unchanged"
+    NOT_REPORTED = "not_reported"
+    NOT_COMPARABLE = "not_comparable"
+
+
+class Obstacle(StrEnum):
+    """Why films, or one finding on them, cannot be compared."""
+
+    NOT_READ = "not_read"
+    OTHER_MODEL = "other_model"
+    OTHER_PROMPTS = "other_prompts"
+    DOUBTFUL = "doubtful"
+    VIEW_UNKNOWN = "view_unknown"
+    OTHER_VIEW = "other_view"
+    UNMEASURED = "unmeasured"
+    OTHER_POPULATION = "other_population"
+    NOT_ASKED = "not_asked"
+    UNCALIBRATED = "uncalibrated"
+    NEAR = "near"
+    NO_ZONE = "no_zone"
+    OTHER_ZONE = "other_zone"
+    MIXED = "mixed"
+
+
+OBSTACLES: Final[Mapping[Obstacle, str]] = {
+    Obstacle.NOT_READ: "one of the films was not read",
+    Obstacle.OTHER_MODEL: "the films were read by different models",
+    Obstacle.OTHER_PROMPTS: "the films were read with different prompt sets",
+    Obstacle.DOUBTFUL: "one of the films looks mirrored or rotated, or its header names another view than it shows",
+    Obstacle.VIEW_UNKNOWN: "it is not known whether each film is AP or PA",
+    Obstacle.OTHER_VIEW: "one film is AP and the other PA",
+    Obstacle.UNMEASURED: "this model states no error of change",
+    Obstacle.OTHER_POPULATION: "the model's error of change was not measured on such films",
+    Obstacle.NOT_ASKED: "only one of the films was asked for it",
+    Obstacle.UNCALIBRATED: "its threshold was not measured on such films",
+    Obstacle.NEAR: "its probability changed by less than the model's error",
+    Obstacle.NO_ZONE: "it lies outside all known zones",
+    Obstacle.OTHER_ZONE: "its boxes lie in other zones on the two films",
+    Obstacle.MIXED: "it covers more of one zone and less of another",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFilm:
+    """A film, the network that read it, and the hash of its prompt set."""
+
+    film: Film
+    model: ModelIdentity
+    prompts_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFinding:
+    """What became of one finding.
+
+    obstacle: only of a finding that is not comparable
+    earlier, later: tracking UIDs of its boxes
+    """
+
+    prompt: str
+    change: Change
+    text: str
+    obstacle: Obstacle | None = None
+    earlier: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmComparison:
+    """Two films of one patient; obstacle: why nothing of them is compared, then there is no finding."""
+
+    text: str
+    obstacle: Obstacle | None = None
+    findings: tuple[ComparedFinding, ...] = ()
+
+
+def compare(earlier: ReadFilm, later: ReadFilm, *, error: ErrorOfChange | None) -> FilmComparison:
+    """Compare two films; the caller vouches that they are of one patient, and which is the earlier one.
+
+    error: of the model that read both; None if it states none
+    """
+    obstacle = _obstacle(earlier, later, error)
+    if obstacle is not None or error is None:
+        obstacle = obstacle or Obstacle.UNMEASURED
+        return FilmComparison(text=f"The films are not comparable: {OBSTACLES[obstacle]}.", obstacle=obstacle)
+    before = {finding.prompt: finding for finding in earlier.film.findings}
+    after = {finding.prompt: finding for finding in later.film.findings}
+    compared = tuple(_compared(before.get(key), after.get(key), error) for key in before | after)
+    told = [found.text for found in compared if found.change is not Change.NOT_REPORTED]
+    rest = "What is not reported on either film may have been missed."
+    return FilmComparison(text=" ".join((*told, rest)), findings=compared)
+
+
+def extents(finding: Finding) -> dict[str, float]:
+    """Return the share of each zone that the boxes of a finding cover, by the zone's prompt key."""
+    found: dict[str, float] = {}
+    for evidence in (*(box.evidence for box in finding.boxes), finding.evidence):
+        if evidence is not None and evidence.zone is not None:
+            found[evidence.zone] = max(evidence.extent, found.get(evidence.zone, 0.0))
+    return found
+
+
+def _obstacle(earlier: ReadFilm, later: ReadFilm, error: ErrorOfChange | None) -> Obstacle | None:
+    """Return what speaks against comparing two films at all."""
+    films = (earlier.film, later.film)
+    views = [_view(film) for film in films]
+    reasons = {
+        Obstacle.NOT_READ: not all(film.is_read for film in films),
+        Obstacle.OTHER_MODEL: _answers(earlier.model) != _answers(later.model),
+        Obstacle.OTHER_PROMPTS: earlier.prompts_sha256 != later.prompts_sha256,
+        Obstacle.DOUBTFUL: any(note in film.notes for film in films for note in _DOUBTFUL),
+        Obstacle.VIEW_UNKNOWN: None in views,
+        Obstacle.OTHER_VIEW: views[0] != views[1],
+        Obstacle.UNMEASURED: error is None,
+        Obstacle.OTHER_POPULATION: error is not None and not _counts(error.measured_on, later.model.trusted),
+    }
+    return next((obstacle for obstacle, holds in reasons.items() if holds), None)
+
+
+def _answers(model: ModelIdentity) -> tuple[str, str, str]:
+    """Return what the findings of a film depend on; the runtime is none of it, because each is proven equal."""
+    return model.weights_sha256, model.manifest_sha256, model.trusted
+
+
+def _view(film: Film) -> str | None:
+    """Return AP or PA: what the header names, else what the picture shows; None if neither tells."""
+    named = (film.view.tag, film.view.seen) if film.view is not None else ()
+    return next((view for view in named if view in _PROJECTIONS), None)
+
+
+def _counts(population: str, trusted: str) -> bool:
+    """Say whether an error that was measured on a population holds for the films that a model is used on."""
+    return trusted == "any" or (population == PHANTOMS) == (trusted == PHANTOMS)
+
+
+def _compared(earlier: Finding | None, later: Finding | None, error: ErrorOfChange) -> ComparedFinding:
+    change, obstacle = _change(earlier, later, error)
+    named = later or earlier
+    if named is None:
+        raise ValueError("a finding is on one of the films")
+    return ComparedFinding(
+        prompt=named.prompt,
+        change=change,
+        obstacle=obstacle,
+        text=_text(named, change, obstacle),
+        earlier=_tracked(earlier),
+        later=_tracked(later),
+    )
+
+
+def _change(earlier: Finding | None, later: Finding | None, error: ErrorOfChange) -> tuple[Change, Obstacle | None]:
+    if earlier is None or later is None:
+        return Change.NOT_COMPARABLE, Obstacle.NOT_ASKED
+    if FindingState.UNCALIBRATED in (earlier.state, later.state):
+        return Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED
+    was, is_now = earlier.state in _REPORTED, later.state in _REPORTED
+    if not was and not is_now:
+        return Change.NOT_REPORTED, None
+    if was is not is_now:
+        if abs(later.probability - earlier.probability) <= error.probability:
+            return Change.NOT_COMPARABLE, Obstacle.NEAR
+        return (Change.NEW if is_now else Change.GONE), None
+    return _resized(extents(earlier), extents(later), error.extent)
+
+
+def _resized(earlier: Mapping[str, float], later: Mapping[str, float], error: float) -> tuple[Change, Obstacle | None]:
+    if not earlier or not later:
+        return Change.NOT_COMPARABLE, Obstacle.NO_ZONE
+    if earlier.keys() != later.keys():
+        return Change.NOT_COMPARABLE, Obstacle.OTHER_ZONE
+    grown = {zone: later[zone] - earlier[zone] for zone in earlier}
+    more, less = any(growth > error for growth in grown.values()), any(growth < -error for growth in grown.values())
+    if more and less:
+        return Change.NOT_COMPARABLE, Obstacle.MIXED
+    return (Change.LARGER if more else Change.SMALLER if less else Change.UNCHANGED), None
+
+
+def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
+    """Say what became of a finding; finding: as it is on the later film, if that was asked for it."""
+    name = wording.name_of(finding)
+    sided = name if finding.state is FindingState.ABSENT else wording.sided(name, finding.side)
+    be, have = ("are", "have") if is_plural(name) else ("is", "has")
+    if obstacle is not None:
+        missing = f" {be} not reported, and" if finding.state is FindingState.ABSENT else ""
+        return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
+    review = f" Please review: {wording.MARKS[finding.state]}." if finding.state in wording.MARKS else ""
+    texts = {
+        Change.NEW: f"{sided} {be} reported and {have} not been reported on the earlier film.",
+        Change.GONE: f"{sided} {be} not reported any more, and may have been missed.",
+        Change.LARGER: f"{sided} {be} larger than on the earlier film.",
+        Change.SMALLER: f"{sided} {be} smaller than on the earlier film.",
+        Change.UNCHANGED: f"{sided} {be} about as large as on the earlier film.",
+        Change.NOT_REPORTED: f"{sided} {be} not reported on either film, and may have been missed.",
+    }
+    return texts[change] + review
+
+
+def _tracked(finding: Finding | None) -> tuple[str, ...]:
+    return () if finding is None else tuple(box.tracking_uid for box in finding.boxes)

@@ -1,0 +1,222 @@
+"""Tell what a typed text asks about a film, by rules on its words; a pure function.
+
+A text is understood only if every word of it is: "large effusion" and "tip of the line" are left to the network,
+because the report answers neither. What a finding is called stands in `language/labels.toml` and in the prompt set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Final
+
+from language.cues import cues
+from language.labels import ClassRule, class_rules, named_rule
+from language.normal import names_in
+from language.statements import sides_in
+from node.domain import Side
+from node.prompt_set import Prompt, PromptKind, PromptSet
+
+LONGEST: Final = 200
+"""The most characters of a text that is looked through; a longer one is left to the network."""
+
+
+class Topic(StrEnum):
+    """What a text asks for; free: something that only the network can be asked; nothing: no question at all."""
+
+    PRESENCE = "presence"
+    PLACE = "place"
+    REGION = "region"
+    LIST = "list"
+    SUMMARY = "summary"
+    NORMAL = "normal"
+    COMPARE = "compare"
+    FREE = "free"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What a typed text asks.
+
+    findings, regions: keys of prompts; side: of the patient, None if the text names none
+    prompt: the words for the network, if the report does not answer the text or answers it with a wider finding
+    """
+
+    topic: Topic
+    findings: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    side: Side | None = None
+    prompt: str | None = None
+
+
+_FRAME: Final = re.compile(
+    r"^((is|are|was|were|do|does|can|could|please|there|any|some|an?|the|you|i|we|see|show|me|find|look|looking|for|if|tell|check|"
+    r"evidence|signs?|of|no|where|what|about|how|has|have|it|patient|and|or)\b[\s,]*)+"
+)
+_ASIDE: Final = re.compile(
+    r"\b(is|are|was|were|be|do|does|did|can|could|please|there|any|some|an?|the|this|that|these|those|you|i|we|see|seen|"
+    r"look|looking|for|if|tell|me|check|evidence|signs?|of|no|not|without|what|whats|what's|which|about|how|has|have|it|its|patient|"
+    r"patient's|and|or|in|on|at|to|by|with|film|image|picture|x-?ray|radiograph|side|sided|sides|area|region|present|visible|"
+    r"exist|lie|lies|finding|all|everything|give|suffering|from|got|part|other|structures?|silhouette)\b|[^\w']+"
+)
+_TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
+    Topic.COMPARE: re.compile(
+        r"\b(compared?|comparison|changed?|changes|larger|smaller|bigger|better|worse|improved|worsened|grown|previous|prior|"
+        r"earlier|last|progress(ed|ion)?|than|since|films|studies|study|new)\b"
+    ),
+    Topic.PLACE: re.compile(
+        r"\b(where|where's|locat(e|ion|ed)|points?|mark|show|position|which (side|zone|lung|part))\b"
+    ),
+    Topic.NORMAL: re.compile(r"\b(normal|abnormal(ity|ities)?|healthy|okay|ok|fine|clear|unremarkable|alright)\b"),
+    Topic.LIST: re.compile(r"\b(lists?|findings|anything|reported|found|detected|else|show)\b"),
+    Topic.SUMMARY: re.compile(
+        r"\b(summar(y|ies|i[sz]e|i[sz]ed)|overview|impression|report|conclusion|results?|describe|read|say|"
+        r"what (do|can) (you|we|i) see)\b"
+    ),
+}
+"""The words of each topic that is not a finding or a region; the first that is found counts."""
+_SHORT_IS: Final = re.compile(r"(?<=what|here)['\u2019]s\b|(?<=\bit)['\u2019]s\b")
+_EITHER: Final = re.compile(r"\bcollapsed lungs?\b|\blungs? collapsed?\b")
+"""Words that people use for two findings: `language/labels.toml` reads them as atelectasis alone."""
+_LUNG: Final = "lung"
+_EITHER_OF: Final = ("atelectasis", "pneumothorax")
+_SIDE_WORDS: Final = re.compile(
+    r"\b(left|right|lt|rt|l|r|l-sided|r-sided|(left|right)-sided|bilateral(ly)?|both|either|each|lungs?|zones?|fields?)\b"
+)
+
+
+def understand(text: str, prompts: PromptSet) -> Query:
+    """Return what a text asks about a film that is read with a prompt set."""
+    typed = _SHORT_IS.sub(" is", " ".join(text.lower().split()))
+    if len(typed) > LONGEST:
+        return Query(topic=Topic.FREE, prompt=" ".join(text.split()))
+    mentions = {key: found for key, rule in _rules(prompts).items() if (found := _mentioned(key, rule, typed))}
+    rest = typed
+    for mention in sorted((each for found in mentions.values() for each in found), key=len, reverse=True):
+        rest = rest.replace(mention, " ")
+    is_placed = bool(names_in(rest, "zones") or names_in(rest, "organs") - {_LUNG})  # "edema of the lungs" has no place
+    regions = _regions(rest, prompts) if is_placed or not mentions else ()
+    side = _side(typed)
+    topics = [topic for topic, words in _TOPICS.items() if words.search(rest)]
+    if _left_over(rest, prompts):
+        return Query(topic=Topic.FREE, side=side, prompt=_asked(typed) or typed)
+    topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions))
+    return Query(
+        topic=topic,
+        findings=tuple(mentions) if topic in (Topic.PRESENCE, Topic.PLACE, Topic.COMPARE) else (),
+        regions=regions if topic in (Topic.PRESENCE, Topic.PLACE, Topic.REGION) else (),
+        side=side,
+        prompt=_asked(typed) if mentions and not _is_named(mentions, prompts) else None,
+    )
+
+
+def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool) -> Topic:
+    if Topic.COMPARE in topics:
+        return Topic.COMPARE
+    if has_finding:
+        return Topic.PLACE if Topic.PLACE in topics else Topic.PRESENCE
+    if has_region:
+        return Topic.REGION
+    return next((topic for topic in (Topic.NORMAL, Topic.LIST, Topic.SUMMARY) if topic in topics), Topic.NOTHING)
+
+
+@cache
+def _rules(prompts: PromptSet) -> Mapping[str, ClassRule]:
+    """Return how each pathology of a prompt set is spoken of: by its own names, and as its class of CheXpert."""
+    known = class_rules()
+    return {prompt.key: named_rule(_names(prompt), known.get(prompt.key)) for prompt in _pathologies(prompts)}
+
+
+@cache
+def _spellings(prompts: PromptSet) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return the words of each region's prompt, and its key."""
+    return tuple(
+        (prompt.key, named_rule(prompt.phrases).mentions)
+        for prompt in prompts.prompts
+        if prompt.kind is PromptKind.REGION
+    )
+
+
+def _pathologies(prompts: PromptSet) -> Iterator[Prompt]:
+    return (prompt for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY)
+
+
+def _names(prompt: Prompt) -> tuple[str, ...]:
+    return (*prompt.phrases, *((prompt.finding.meaning,) if prompt.finding else ()))
+
+
+def _is_named(mentions: Mapping[str, list[str]], prompts: PromptSet) -> bool:
+    """Say whether a text calls its findings by their own names, or by a word of these: "effusion"."""
+    own = {prompt.key: " ".join(_names(prompt)).lower() for prompt in _pathologies(prompts)}
+    return all(
+        any(word.rstrip("s") in own[key] for word in re.findall(r"\w+", mention))
+        and len(mention.split()) <= len(own[key].split())
+        for key, found in mentions.items()
+        for mention in found
+    )
+
+
+def _mentioned(key: str, rule: ClassRule, typed: str) -> list[str]:
+    """Return the whole words with which a text mentions a finding."""
+    spans = [found.span() for found in rule.mentions_in(typed)]
+    if key in _EITHER_OF:
+        spans += [found.span() for found in _EITHER.finditer(typed)]
+    mentioned = []
+    for start, end in spans:
+        while start and typed[start - 1].isalnum():
+            start -= 1
+        while end < len(typed) and typed[end].isalnum():
+            end += 1
+        mentioned.append(typed[start:end])
+    return mentioned
+
+
+def _regions(rest: str, prompts: PromptSet) -> tuple[str, ...]:
+    """Return the regions that a text names: in the words of their prompts, or by organ, zone and side."""
+    if spelled := tuple(key for key, words in _spellings(prompts) if words.search(rest)):
+        return spelled
+    organs, zones, sides = names_in(rest, "organs"), names_in(rest, "zones"), sides_in(rest)
+    if not organs and not zones and not sides:
+        return ()
+    return tuple(
+        prompt.key
+        for prompt in prompts.prompts
+        if prompt.kind is PromptKind.REGION
+        and all(_agree(asked, said) for asked, said in zip((organs, zones, sides), _words_of(prompt), strict=True))
+    )
+
+
+def _words_of(prompt: Prompt) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    phrase = prompt.phrases[0].lower()
+    return names_in(phrase, "organs"), names_in(phrase, "zones"), frozenset(sides_in(phrase))
+
+
+def _agree(asked: frozenset[str], said: frozenset[str]) -> bool:
+    return not asked or bool(asked & said)
+
+
+def _side(typed: str) -> Side | None:
+    sides = sides_in(typed)
+    if len(sides) > 1:
+        return Side.BILATERAL
+    return Side(next(iter(sides))) if sides else None
+
+
+def _left_over(rest: str, prompts: PromptSet) -> str:
+    """Return what no rule understands."""
+    for _, words in _spellings(prompts):
+        rest = words.sub(" ", rest)
+    for organ in cues().organs.values():
+        rest = re.sub(rf"\w*(?:{organ.pattern})\w*", " ", rest)
+    for words in (*cues().zones.values(), _SIDE_WORDS, *_TOPICS.values(), _ASIDE):
+        rest = words.sub(" ", rest)
+    return rest.strip()
+
+
+def _asked(typed: str) -> str:
+    """Return a text without the words that make it a question."""
+    return _FRAME.sub("", typed).rstrip(" ?!.,").strip()

@@ -1,0 +1,258 @@
+"""Answer what a text asks about a film, from the film's stored answer alone; pure functions.
+
+A finding is stated as in every output: present, to be reviewed, to be reviewed without calibration, or not reported. No
+reply denies a finding or calls anything normal, because the network may have missed what it did not report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from language.check import assertions, contradictions
+from language.normal import normal_statements
+from language.sentences import by_rule, is_plural
+from language.statements import Stance
+from node.answers.questions import Query, Topic
+from node.domain import Film, Finding, FindingBox, FindingState, GroundedSentence, Side
+from node.outputs import impression, wording
+
+_SIDES: Final[Mapping[Side | None, str | None]] = {
+    Side.RIGHT: "right",
+    Side.LEFT: "left",
+    Side.BILATERAL: "both",
+    None: None,
+}
+_WHOLE_FILM: Final = "This program does not judge a whole film; it reports the findings that it was asked for."
+_NETWORK: Final = "The report does not answer this; the network can be asked."
+_WIDER: Final = "The closest prompted finding answers this; the network can be asked in these words."
+_NOTHING: Final = (
+    "Ask whether a finding is on the film, where it lies, what lies in a region, for a list of the findings, or for a "
+    "summary."
+)
+_CHOOSE: Final = "Choose an earlier film of this patient to compare with."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to a typed text.
+
+    findings, boxes: what it rests on: keys of prompts, and tracking UIDs in the order of the text
+    needs_network: words that the network has to be asked, because the film's answer does not say it
+    """
+
+    text: str
+    findings: tuple[str, ...] = ()
+    boxes: tuple[str, ...] = ()
+    needs_network: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """Some sentences, and the boxes of one finding that they rest on."""
+
+    text: str
+    finding: str | None = None
+    boxes: tuple[FindingBox, ...] = ()
+
+
+def answer(query: Query, film: Film) -> Reply:
+    """Answer a query from a film's stored answer."""
+    if not film.is_read:
+        return Reply(text=wording.not_processed(film))
+    if query.topic is Topic.FREE:
+        return Reply(text=_NETWORK, needs_network=query.prompt)
+    if query.topic is Topic.NOTHING:
+        return Reply(text=_NOTHING)
+    if query.topic is Topic.COMPARE:
+        return Reply(text=_CHOOSE)
+    unasked = [key for key, finding in _asked_for(query, film) if finding is None]
+    wider = [_Said(text=_WIDER)] if query.prompt is not None else []
+    said = [*wider, *_SAYERS[query.topic](query, film)]
+    return Reply(
+        text=" ".join((*(each.text for each in said), *wording.cautions(film))),
+        findings=tuple(dict.fromkeys(each.finding for each in said if each.finding is not None)),
+        boxes=tuple(dict.fromkeys(box.tracking_uid for each in said for box in each.boxes)),
+        needs_network=query.prompt or next((key.replace("_", " ") for key in unasked), None),
+    )
+
+
+def _presence(query: Query, film: Film) -> Iterator[_Said]:
+    for key, finding in _asked_for(query, film):
+        yield _stated(finding, query) if finding is not None else _unasked(key)
+
+
+def _place(query: Query, film: Film) -> Iterator[_Said]:
+    for key, finding in _asked_for(query, film):
+        if finding is None:
+            yield _unasked(key)
+            continue
+        said = _stated(finding, query)
+        yield _Said(text=" ".join((said.text, *_places(finding, said.boxes))), finding=said.finding, boxes=said.boxes)
+
+
+def _region(query: Query, film: Film) -> Iterator[_Said]:
+    """Say what lies in regions: a box counts to the one that it overlaps most."""
+    inside = [(finding, _within(finding.boxes, query.regions)) for finding in _by_urgency(film)]
+    found = [(finding, boxes) for finding, boxes in inside if boxes]
+    names = _joined([key.replace("_", " ") for key in query.regions])
+    if not found:
+        yield _Said(text=f"None of the reported boxes lies in the {names}; what is there may have been missed.")
+    for finding, boxes in found:
+        yield _Said(text=_statement(finding), finding=finding.prompt, boxes=boxes)
+    if found:
+        yield _Said(text=f"By the boxes of the network this lies in the {names}.")
+    if any(not _tells_side(box) for _, boxes in found for box in boxes):
+        yield _Said(text="The film does not tell its sides; left and right are as on an upright film.")
+    for sentence in film.sentences:
+        if sentence.prompt in query.regions and _may_be_quoted(sentence, film):
+            yield _Said(text=f"The report says: {sentence.text.strip()}")
+
+
+def _list(_query: Query, film: Film) -> Iterator[_Said]:
+    yield from _reported(film)
+    missing = [wording.name_of(finding) for finding in film.in_state(FindingState.ABSENT)]
+    if missing:
+        names = _joined([missing[0], *map(wording.uncapitalized, missing[1:])])
+        be = "are" if len(missing) > 1 or is_plural(missing[0]) else "is"
+        yield _Said(text=f"{names} {be} not reported, and may have been missed.")
+    yield from _limits(film)
+
+
+def _summary(_query: Query, film: Film) -> Iterator[_Said]:
+    yield from _reported(film)
+    if count := len(film.in_state(FindingState.ABSENT)):
+        other = "other " if wording.reported(film) else ""
+        many, be = ("findings", "are") if count > 1 else ("finding", "is")
+        yield _Said(text=f"{count} {other}prompted {many} {be} not reported, and may have been missed.")
+    yield from _limits(film)
+
+
+def _whole_film(query: Query, film: Film) -> Iterator[_Said]:
+    yield _Said(text=_WHOLE_FILM)
+    yield from _summary(query, film)
+
+
+_SAYERS: Final = {
+    Topic.PRESENCE: _presence,
+    Topic.PLACE: _place,
+    Topic.REGION: _region,
+    Topic.LIST: _list,
+    Topic.SUMMARY: _summary,
+    Topic.NORMAL: _whole_film,
+}
+
+
+def _asked_for(query: Query, film: Film) -> Iterator[tuple[str, Finding | None]]:
+    found = {finding.prompt: finding for finding in film.findings}
+    return ((key, found.get(key)) for key in query.findings)
+
+
+def _unasked(key: str) -> _Said:
+    name = key.replace("_", " ").capitalize()
+    return _Said(
+        text=f"{name} {'are' if is_plural(name) else 'is'} not among the findings that the film was asked for."
+    )
+
+
+def _by_urgency(film: Film) -> list[Finding]:
+    """Return the reported findings: what is present first, then what is to be reviewed, each by urgency."""
+    states = (FindingState.PRESENT, *wording.MARKS)
+    return [finding for state in states for finding in impression.by_urgency(film.in_state(state))]
+
+
+def _reported(film: Film) -> Iterator[_Said]:
+    for finding in _by_urgency(film):
+        yield _Said(text=_statement(finding), finding=finding.prompt, boxes=finding.boxes)
+
+
+def _limits(film: Film) -> Iterator[_Said]:
+    outside = "" if wording.is_whole(film) else ", and nothing outside the analyzed square"
+    yield _Said(text=f"The program looked for nothing else{outside}.")
+
+
+def _stated(finding: Finding, query: Query) -> _Said:
+    """State a finding, with a word about the asked side and regions if it does not lie there."""
+    if finding.state is FindingState.ABSENT:
+        return _Said(text=_missing(finding), finding=finding.prompt)
+    texts, boxes = [_statement(finding)], finding.boxes
+    if query.side is not None and not any(box.side for box in finding.boxes):
+        texts.append("The film does not say on which side.")
+    elif query.side is not None:
+        texts += _missing_sides(finding, query.side)
+        boxes = tuple(box for box in boxes if query.side in (Side.BILATERAL, box.side)) or boxes
+    if query.regions and not _within(boxes, query.regions):
+        names = _joined([key.replace("_", " ") for key in query.regions])
+        texts.append(f"None of its boxes lies in the {names}, where it may have been missed.")
+    elif query.regions:
+        boxes = _within(boxes, query.regions)
+    return _Said(text=" ".join(texts), finding=finding.prompt, boxes=boxes)
+
+
+def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
+    """Say on which asked side no box of a finding lies."""
+    sides = (Side.RIGHT, Side.LEFT) if asked is Side.BILATERAL else (asked,)
+    for side in sides:
+        if side not in {box.side for box in finding.boxes}:
+            yield f"None is reported on the {side}, where it may have been missed."
+
+
+def _statement(finding: Finding) -> str:
+    """Say in plain sentences what was decided about a finding that is reported."""
+    zone = impression.zone_of(finding)
+    said = by_rule(
+        name=wording.name_of(finding),
+        state=finding.state.value,
+        side=_SIDES[finding.side],
+        zone=zone if zone is not None and zone.endswith("zone") else None,
+    )
+    doubt = " The network contradicts itself about it." if finding.contradiction is not None else ""
+    return f"{said} Its probability is {wording.percent(finding.probability)}.{doubt}"
+
+
+def _missing(finding: Finding) -> str:
+    name = wording.name_of(finding)
+    return f"{name} {'are' if is_plural(name) else 'is'} not reported, and may have been missed."
+
+
+def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
+    """Say where boxes of a finding lie, by the network's own zones."""
+    count = len(finding.boxes)
+    for number, box in enumerate(finding.boxes, 1):
+        if box not in boxes:
+            continue
+        name = f"Box {number} of {count}" if count > 1 else "Its box"
+        evidence = box.evidence
+        if evidence is None or evidence.site is None:
+            yield f"{name} lies outside all zones that are known."
+            continue
+        zone = wording.uncapitalized(wording.sided(evidence.site.meaning, evidence.side))
+        yield f"{name} lies in the {zone} and covers {wording.percent(evidence.extent)} of it."
+
+
+def _within(boxes: Iterable[FindingBox], regions: Collection[str | None]) -> tuple[FindingBox, ...]:
+    return tuple(box for box in boxes if box.evidence is not None and box.evidence.zone in regions)
+
+
+def _tells_side(box: FindingBox) -> bool:
+    """Say whether a box in a zone of one side tells its side; all others need none."""
+    if box.evidence is None or box.evidence.zone is None:
+        return True
+    return box.evidence.side is not None or not box.evidence.zone.startswith(("left_", "right_"))
+
+
+def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:
+    """Say whether a sentence of the report asserts a finding, denies none, and agrees with every decision."""
+    decided = {finding.prompt: finding.state.value for finding in film.findings}
+    asserted = assertions(sentence.text)
+    return (
+        bool(asserted)
+        and all(statement.stance in (Stance.AFFIRMED, Stance.POSSIBLE) for statement in asserted)
+        and not normal_statements(sentence.text)
+        and not contradictions(sentence.text, decided)
+    )
+
+
+def _joined(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

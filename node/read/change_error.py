@@ -1,0 +1,27 @@
+"""Read what a model states of its error when two films are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from node.errors import InputError
+from node.measurement import ErrorOfChange
+
+
+def read_change_error(directory: Path) -> ErrorOfChange | None:
+    """Read the error of change from a model's manifest; None if it states none.
+
+    Raises InputError if the manifest cannot be read.
+    """
+    from models.errors import ModelError
+    from models.manifest import read_manifest
+
+    try:
+        stated = read_manifest(directory).change
+    except ModelError as error:
+        raise InputError(str(error)) from error
+    if stated is None:
+        return None
+    return ErrorOfChange(
+        measured_on=stated.measured_on, films=stated.films, extent=stated.extent, probability=stated.probability
+    )

@@ -1,0 +1,198 @@
+"""Typed questions: what a text asks for, and an answer that says what the film's own answer says, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.answers.questions import LONGEST, Query, Topic, understand
+from node.answers.replies import answer
+from node.domain import Film, FindingState, GroundedSentence, Note, Reason, Side
+from node.outputs import wording
+from node.prompt_set import Prompt
+from tests import samples
+from tests.samples import absent, finding, uncalibrated, unread
+from tests.spoken import PATHOLOGIES, PROMPTS, REGIONS, films, misread
+
+EFFUSION = ("pleural_effusion",)
+TEXTS = [
+    *(phrase for prompt in PATHOLOGIES for phrase in prompt.phrases),
+    *(f"Where is the {prompt.phrases[0]} on the left?" for prompt in PATHOLOGIES),
+    *(f"What is in the {prompt.phrases[0]}?" for prompt in REGIONS),
+    *(f"{prompt.phrases[0]} in the right lower lung zone?" for prompt in PATHOLOGIES),
+    "list the findings", "summary", "is this film normal?", "what changed?", "hiatal hernia?",
+    "collapsed lung on both sides?",
+]  # fmt: skip
+
+
+def ask(text: str, film: Film) -> str:
+    return answer(understand(text, PROMPTS), film).text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pleural effusion", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
+        ("Effusion?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
+        ("no effusion?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
+        ("Any effusion on the left", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.LEFT)),
+        ("bilateral effusions", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.BILATERAL)),
+        ("Is there a pneumothorax, or an effusion?",
+         Query(topic=Topic.PRESENCE, findings=("pleural_effusion", "pneumothorax"))),
+        ("opacity", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
+        ("edema of the lungs", Query(topic=Topic.PRESENCE, findings=("edema",))),
+        ("a pacemaker?", Query(topic=Topic.PRESENCE, findings=("support_devices",), prompt="pacemaker")),
+        ("collapsed lung",
+         Query(topic=Topic.PRESENCE, findings=("atelectasis", "pneumothorax"), prompt="collapsed lung")),
+        ("consolidation in the right lower lung zone",
+         Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("where is the consolidation", Query(topic=Topic.PLACE, findings=("consolidation",))),
+        ("what is in the right lower lung zone",
+         Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("What's in the right base?",
+         Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("is the heart normal?", Query(topic=Topic.REGION, regions=("cardiac_silhouette",))),
+        ("list the findings", Query(topic=Topic.LIST)),
+        ("Summarize.", Query(topic=Topic.SUMMARY)),
+        ("is it normal", Query(topic=Topic.NORMAL)),
+        ("is the effusion larger?", Query(topic=Topic.COMPARE, findings=EFFUSION)),
+        ("compare with the previous film", Query(topic=Topic.COMPARE)),
+        ("Is there a hiatal hernia on the left?",
+         Query(topic=Topic.FREE, side=Side.LEFT, prompt="hiatal hernia on the left")),
+        ("large effusion", Query(topic=Topic.FREE, prompt="large effusion")),
+        ("tip of the tube", Query(topic=Topic.FREE, prompt="tip of the tube")),
+        (" ? ", Query(topic=Topic.NOTHING)),
+        ("", Query(topic=Topic.NOTHING)),
+    ],
+)  # fmt: skip
+def test_a_text_is_understood_by_its_words(text: str, expected: Query) -> None:
+    assert understand(text, PROMPTS) == expected
+
+
+@pytest.mark.parametrize("prompt", PATHOLOGIES, ids=lambda prompt: prompt.key)
+def test_every_finding_is_known_by_each_of_its_names(prompt: Prompt) -> None:
+    names = (*prompt.phrases, prompt.finding.meaning) if prompt.finding else ()
+
+    assert names
+    for name in names:
+        assert prompt.key in understand(f"is there any {name}?", PROMPTS).findings, name
+
+
+@pytest.mark.parametrize("region", REGIONS, ids=lambda region: region.key)
+def test_every_region_is_known_by_its_phrase(region: Prompt) -> None:
+    assert understand(f"What is in the {region.phrases[0]}?", PROMPTS).regions == (region.key,)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_understood_in_some_way(text: str) -> None:
+    query = understand(text, PROMPTS)
+
+    assert (query.topic is Topic.FREE) <= (query.prompt is not None)
+    assert len(text) <= LONGEST or query.topic in (Topic.FREE, Topic.NOTHING) or len(" ".join(text.split())) <= LONGEST
+
+
+@settings(max_examples=200)
+@given(films(), st.sampled_from(TEXTS))
+def test_no_reply_says_more_than_the_film(film: Film, text: str) -> None:
+    reply = answer(understand(text, PROMPTS), film)
+
+    assert misread(reply.text, film) == []
+    assert set(reply.boxes) <= {box.tracking_uid for found in film.findings for box in found.boxes}
+    assert set(reply.findings) <= {found.prompt for found in film.findings}
+
+
+@settings(max_examples=50)
+@given(films(), st.sampled_from(PATHOLOGIES))
+def test_a_reported_finding_is_answered_with_boxes(film: Film, prompt: Prompt) -> None:
+    own = next(found for found in film.findings if found.prompt == prompt.key)
+
+    reply = answer(Query(topic=Topic.PRESENCE, findings=(own.prompt,)), film)
+
+    assert reply.needs_network is None
+    assert reply.boxes == tuple(dict.fromkeys(box.tracking_uid for box in own.boxes))
+    assert bool(reply.boxes) is (own.state is not FindingState.ABSENT)
+    assert ("not reported, and may have been missed" in reply.text) is (own.state is FindingState.ABSENT)
+    assert ("please review" in reply.text) is (own.state in wording.MARKS)
+    assert ("uncalibrated" in reply.text) is (own.state is FindingState.UNCALIBRATED)
+
+
+@settings(max_examples=20)
+@given(films())
+def test_a_list_names_all_findings(film: Film) -> None:
+    reply = answer(Query(topic=Topic.LIST), film)
+
+    for found in film.findings:
+        assert found.code.meaning.lower().removeprefix("other ").split()[0][:5] in reply.text.lower()
+    assert reply.findings == tuple(
+        found.prompt for found in sorted(wording.reported(film), key=lambda found: reply.findings.index(found.prompt))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("effusion?", "There is a right pleural effusion in the lower zone. Its probability is 83 %."),
+        ("effusion on the left?",
+         "There is a right pleural effusion in the lower zone. Its probability is 83 %. None is reported on the left, "
+         "where it may have been missed."),
+        ("where is the effusion?",
+         "There is a right pleural effusion in the lower zone. Its probability is 83 %. Its box lies in the right "
+         "lower zone of lung and covers 34 % of it."),
+        ("pneumothorax?", "Pneumothorax is not reported, and may have been missed."),
+        ("what is in the heart?",
+         "None of the reported boxes lies in the cardiac silhouette; what is there may have been missed."),
+        ("hernia?", "The report does not answer this; the network can be asked."),
+        ("fracture?", "Fracture is not among the findings that the film was asked for."),
+    ],
+)  # fmt: skip
+def test_a_reply_is_plain_sentences(text: str, expected: str) -> None:
+    assert ask(text, film_with_effusion()) == expected
+
+
+def test_what_the_film_was_not_asked_is_for_the_network() -> None:
+    film = film_with_effusion()
+
+    assert answer(understand("fracture?", PROMPTS), film).needs_network == "fracture"
+    assert answer(understand("hernia on the left?", PROMPTS), film).needs_network == "hernia on the left"
+    assert answer(understand("pacemaker?", PROMPTS), film).needs_network == "pacemaker"
+    assert answer(understand("effusion?", PROMPTS), film).needs_network is None
+
+
+def test_a_side_without_a_box_is_not_denied() -> None:
+    film = samples.film(findings=(replace(finding(), prompt="pleural_effusion", side=None, boxes=()),))
+    unsided = replace(film.findings[0], boxes=(replace(finding().boxes[0], side=None),))
+
+    reply = ask("left effusion?", replace(film, findings=(unsided,)))
+
+    assert "The film does not say on which side." in reply
+
+
+@pytest.mark.parametrize("text", TEXTS[::9])
+def test_a_film_that_was_not_read_says_why(text: str) -> None:
+    film = unread(1, Reason.BLANK)
+
+    assert answer(understand(text, PROMPTS), film).text == wording.not_processed(film)
+
+
+def test_a_film_that_looks_mirrored_says_so_in_a_reply() -> None:
+    film = replace(film_with_effusion(), notes=(Note.MIRRORED,))
+
+    assert ask("effusion?", film).endswith(wording.CAUTIONS[Note.MIRRORED])
+
+
+def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
+    texts = ("A pleural effusion is seen.", "A pneumothorax is seen.", "The lung is clear.", "No pleural effusion.")
+    said = tuple(GroundedSentence(text=text, prompt="right_lower_lung_zone", score=0.5, boxes=()) for text in texts)
+    film = replace(film_with_effusion(), sentences=said)
+
+    reply = ask("what is in the right lower lung zone?", film)
+
+    assert [text in reply for text in texts] == [True, False, False, False]
+
+
+def film_with_effusion() -> Film:
+    uncalibrated_edema = replace(uncalibrated(), prompt="edema")
+    return samples.film(findings=(finding(), absent(), uncalibrated_edema))
