@@ -91,7 +91,8 @@ class EvaluatedModel:
     ) -> None:
         """Use an engine of this directory; see `open_model`."""
         vocabularies = directory / "vocab"
-        self.manifest = manifest
+        self._trusted = trusted
+        self.manifest = self._own(manifest)
         self.questions = questions
         self._directory = directory
         self._engine = engine
@@ -102,12 +103,17 @@ class EvaluatedModel:
         self._by_default = self.reader_by(manifest, checked=True, trusted=trusted)
         self._phrasebook = Phrasebook(engine, self._phrases)
 
+    def _own(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with the decisions for the films that are measured."""
+        return manifest.on_phantoms() if self._trusted == "phantoms" else manifest
+
     def reader_by(self, manifest: Manifest, *, checked: bool = False, trusted: Trusted = "any") -> ChexReader:
         """Return a reader with the same engine and another manifest's decisions.
 
         It trusts every threshold unless told otherwise: what is measured here are the thresholds themselves.
         """
-        return ChexReader(manifest, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
+        own = self._own(manifest)
+        return ChexReader(own, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
 
     def observe(self, case: EvaluationCase, tasks: Collection[Task]) -> Observation:
         """Run everything that these tasks need on one film."""

@@ -18,18 +18,15 @@ from language.labels import NO_FINDING
 from models.evaluation.bootstrap import Figures, Indices, mean
 from models.evaluation.calibration import calibration_error
 from models.evaluation.cases import Truth
-from models.evaluation.tuning import Aim, Labelled, calibrate, sigmoid
+from models.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate, sigmoid
 from models.training.split import part_of
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 FOLDS: Final = 5
-LEAST_POSITIVES: Final = 15
-"""How many films must show a finding before it gets a threshold, or counts in a mean over findings."""
 MOST_FALSE: Final = 0.1
 """How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
-OPACITY: Final = "lung_opacity"
 _INTERVAL: Final = (2.5, 97.5)
 
 
@@ -82,9 +79,9 @@ def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]
     )
 
 
-def measure(films: Films, *, resamples: int, seed: int = 0) -> dict[str, object]:
-    """Compute all figures, and the bounds of their 95 % intervals."""
-    called = cross_fitted(films)
+def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = MOST_FALSE) -> dict[str, object]:
+    """Compute all figures, and the bounds of their 95 % intervals; most_false: as of `cross_fitted`."""
+    called = cross_fitted(films, most_false=most_false)
     everything = np.arange(len(films.patients))
     made: dict[str, object] = dict(figures(films, called, everything))
     made["per_class"] = {key: auroc(films, key, everything) for key in films.keys}
@@ -134,9 +131,10 @@ def auroc(films: Films, key: str, some: Indices) -> float | None:
     return _area(films.differences[some, place][known], films.there[some, place][known])
 
 
-def cross_fitted(films: Films) -> Called:
+def cross_fitted(films: Films, *, most_false: float = MOST_FALSE) -> Called:
     """Choose temperature and thresholds without the films of each fold, and use them there.
 
+    most_false: findings that may be called present on the mean film without a finding, where thresholds are chosen
     A finding with too few positives gets no threshold and is never called present.
     """
     folds = np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in films.patients])
@@ -148,7 +146,7 @@ def cross_fitted(films: Films) -> Called:
         labelled = {key: _labelled(films, key, others) for key in chosen}
         temperature, thresholds = 1.0, dict[str, float]()
         if any(some.there.any() for some in labelled.values()):
-            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=MOST_FALSE))
+            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=most_false))
         probabilities[own] = sigmoid(films.differences[own] / temperature)
         for key, threshold in thresholds.items():
             place = films.place(key)

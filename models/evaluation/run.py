@@ -59,8 +59,12 @@ def figures(
     habits: Habits,
     labeler: Labeler,
     bootstrap: Bootstrap,
+    most_false: float,
 ) -> dict[str, dict[str, object]]:
-    """Compute the figures of these tasks, each with its reference figures; decisions: of the model."""
+    """Compute the figures of these tasks, each with its reference figures.
+
+    decisions: of the model; most_false: as of `films.cross_fitted`
+    """
     makers: dict[Task, Callable[[], dict[str, object]]] = {
         "detection": lambda: _detection(observed, habits, bootstrap),
         "anatomy": lambda: _anatomy(observed, habits, bootstrap),
@@ -70,6 +74,7 @@ def figures(
         "films": lambda: films.measure(
             films.films_of(observed.truths, [observation.differences for observation in observed.said]),
             resamples=bootstrap.resamples,
+            most_false=most_false,
         ),
         "hints": lambda: hints.measure(
             observed.truths, [observation.hints for observation in observed.said], bootstrap
