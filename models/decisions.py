@@ -6,7 +6,7 @@ And the measured errors of what is no decision: the cardiothoracic ratio, and a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.bounds import require_positive, require_unit
 
@@ -25,6 +25,19 @@ class Measurement:
     def __post_init__(self) -> None:
         if not self.measured_on.strip():
             raise ValueError("measured_on must name the population of the films")
+        require_positive(self, "positives", "negatives")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhantomThreshold:
+    """The threshold of a finding on phantoms, whose other threshold was measured on real films; counts of phantoms."""
+
+    threshold: float
+    positives: int
+    negatives: int
+
+    def __post_init__(self) -> None:
+        require_unit(self, "threshold")
         require_positive(self, "positives", "negatives")
 
 
@@ -80,6 +93,7 @@ class Decisions:
     temperature: divides the difference of cosines to the positive and the negative prompt (spec §8)
     thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key
     measurements: where thresholds come from, by prompt key; a threshold without a measurement was never measured
+    phantoms: thresholds on phantoms, by prompt key, of findings whose threshold in `thresholds` is for real films
     review_band: width of the band below the threshold in which a finding is indeterminate
     box_threshold: score from which a box is reported
     region_threshold: positiveness above which a region's sentence is kept (spec §9.1.4)
@@ -91,6 +105,7 @@ class Decisions:
     default_threshold: float
     thresholds: Mapping[str, float] = field(default_factory=dict)
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    phantoms: Mapping[str, PhantomThreshold] = field(default_factory=dict)
     review_band: float
     box_threshold: float
     region_threshold: float
@@ -108,6 +123,46 @@ class Decisions:
         for key in self.measurements:
             if key not in self.thresholds:
                 raise ValueError(f"measurements.{key} belongs to no threshold; add thresholds.{key} or remove it")
+        for key in self.phantoms:
+            if key not in self.measurements or self.measurements[key].measured_on == PHANTOMS:
+                raise ValueError(
+                    f"phantoms.{key} needs thresholds.{key}, measured on real films; add it or remove this"
+                )
+
+    def on_phantoms(self) -> Decisions:
+        """Return the decisions for phantoms: the thresholds on phantoms instead of those on real films."""
+        return replace(
+            self,
+            thresholds=dict(self.thresholds) | {key: own.threshold for key, own in self.phantoms.items()},
+            measurements=dict(self.measurements)
+            | {
+                key: Measurement(measured_on=PHANTOMS, positives=own.positives, negatives=own.negatives)
+                for key, own in self.phantoms.items()
+            },
+            phantoms={},
+        )
+
+    def measured(self, key: str, threshold: float, measurement: Measurement) -> Decisions:
+        """Return the decisions with a new threshold of a finding.
+
+        One on real films goes before one on phantoms, and each replaces only its like.
+        """
+        before, phantoms = self.measurements.get(key), dict(self.phantoms)
+        if measurement.measured_on == PHANTOMS and before is not None and before.measured_on != PHANTOMS:
+            own = PhantomThreshold(
+                threshold=threshold, positives=measurement.positives, negatives=measurement.negatives
+            )
+            return replace(self, phantoms=phantoms | {key: own})
+        if measurement.measured_on != PHANTOMS and before is not None and before.measured_on == PHANTOMS:
+            phantoms[key] = PhantomThreshold(
+                threshold=self.thresholds[key], positives=before.positives, negatives=before.negatives
+            )
+        return replace(
+            self,
+            thresholds=dict(self.thresholds) | {key: threshold},
+            measurements=dict(self.measurements) | {key: measurement},
+            phantoms=phantoms,
+        )
 
     def threshold(self, key: str) -> float:
         """Return the probability from which the finding of a prompt is present."""

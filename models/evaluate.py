@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         "--false-findings",
         type=_share,
         metavar="NUMBER",
-        help="raise thresholds until at most so many findings are called present on the mean film without a finding",
+        help="choose thresholds with at most so many findings called present on the mean film without a finding, "
+        "in --tune and in the task films (default there: 0.1)",
     )
     parser.add_argument(
         "--ablate", choices=ABLATIONS, action="append", default=[], help="leave out a part of the report generation"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -324,6 +324,10 @@ class Manifest:
                 f"({self.sizes.image_encoder.image_size})"
             )
 
+    def on_phantoms(self) -> Manifest:
+        """Return the manifest with the decisions for phantoms."""
+        return replace(self, decisions=self.decisions.on_phantoms())
+
 
 def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a model directory. Raises ModelError that lists every mistake in it."""
@@ -350,8 +354,9 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     for part in ("prompt_encoder", "generator"):
         if not table["sizes"][part]["own_tokens"]:
             del table["sizes"][part]["own_tokens"]
-    if not manifest.decisions.measurements:
-        del table["decisions"]["measurements"]
+    for key in ("measurements", "phantoms"):
+        if not table["decisions"][key]:
+            del table["decisions"][key]
     if manifest.decisions.merge_overlap == 1:
         del table["decisions"]["merge_overlap"]
     if manifest.detection == DetectionRule():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from models.decisions import Decisions, Measurement, RatioError
+from models.decisions import Decisions, Measurement, PhantomThreshold, RatioError
 from models.reading.decision import State, Trusted, decide, is_ratio_trusted
 
 DECISIONS = Decisions(
@@ -73,6 +75,24 @@ def test_a_measurement_without_a_threshold_is_refused() -> None:
             box_threshold=0.5,
             region_threshold=0.5,
         )
+
+
+def test_a_finding_has_a_threshold_for_each_kind_of_film() -> None:
+    own = PhantomThreshold(threshold=0.4, positives=3, negatives=7)
+    decisions = replace(DECISIONS, phantoms={"edema": own})
+
+    real = [decide(decisions, "edema", probability, trusted="real") for probability in (0.5, 0.7)]
+    on_phantoms = [
+        decide(decisions.on_phantoms(), "edema", probability, trusted="phantoms") for probability in (0.2, 0.5)
+    ]
+
+    assert (real, on_phantoms) == (["absent", "present"], ["absent", "present"])
+
+
+@pytest.mark.parametrize("key", ["fracture", "nodule", "pneumonia"])
+def test_phantoms_have_a_second_threshold_only_beside_a_real_one(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"phantoms\.{key} needs thresholds\.{key}, measured on real films"):
+        replace(DECISIONS, phantoms={key: PhantomThreshold(threshold=0.4, positives=3, negatives=7)})
 
 
 @pytest.mark.parametrize("wrong", [{"measured_on": " "}, {"positives": 0}, {"negatives": 0}])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.decisions import Decisions, RatioError
+from models.decisions import Decisions, Measurement, PhantomThreshold, RatioError
 from models.errors import ModelError
 from models.manifest import (
     MANIFEST,
@@ -220,6 +220,20 @@ def test_only_a_merging_of_boxes_is_written(tmp_path: Path) -> None:
     write_manifest(tmp_path, merging)
 
     assert read_manifest(tmp_path) == merging
+
+
+def test_thresholds_of_both_kinds_of_films_are_kept(tmp_path: Path) -> None:
+    measured = Measurement(measured_on="hospital", positives=20, negatives=80)
+    before = replace(manifest().decisions, thresholds={"edema": 0.7}, measurements={"edema": measured})
+    both = replace(
+        manifest(),
+        decisions=replace(before, phantoms={"edema": PhantomThreshold(threshold=0.4, positives=3, negatives=7)}),
+    )
+
+    write_manifest(tmp_path, both)
+
+    assert read_manifest(tmp_path) == both
+    assert both.on_phantoms().decisions.threshold("edema") == 0.4
 
 
 @pytest.mark.parametrize("wrong", [{"scales": {"edema": 0.0}}, {"overlap": 1.1}, {"temperature": 0.0}])

@@ -18,10 +18,12 @@ from models.evaluation.boxes_file import read_films
 from models.evaluation.cases import CaseSource, Phantoms, Truth
 from models.evaluation.document import markdown, rounded
 from models.evaluation.evaluated_model import EvaluatedModel, open_model
+from models.evaluation.films import MOST_FALSE
 from models.evaluation.pictures import write_sheets
 from models.evaluation.prompt_set import read_questions
 from models.evaluation.request import TASKS, Request, Task
-from models.evaluation.tuning import Aim, check_tunable, tune
+from models.evaluation.thresholds import LEAST_POSITIVES, Aim
+from models.evaluation.tuning import check_tunable, tune
 from models.evaluation.wording import best_wording
 from models.manifest import Manifest, ReportRule, read_manifest, write_manifest
 from models.phantoms import PhantomSet, parse_set
@@ -41,6 +43,8 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     if request.tune:
         if request.ablations:
             raise ModelError("--tune and --ablate exclude each other; leave one of them out")
+        if request.sensitivity is not None and request.false_findings is not None:
+            raise ModelError("--sensitivity and --false-findings exclude each other; leave one of them out")
         check_tunable(data, held_out=request.held_out)
     films = _films(data, request, read_manifest(request.model))
     tasks = _tasks(films, request, read_manifest(request.model))
@@ -59,10 +63,11 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "tasks": run.figures(
             observed,
             tasks,
-            decisions=model.manifest.decisions,
+            model=model,
             habits=references.training_habits(request.training_films),
             labeler=RuleLabeler(),
             bootstrap=Bootstrap(resamples=request.resamples),
+            most_false=MOST_FALSE if request.false_findings is None else request.false_findings,
         ),
         "model": {
             "name": model.manifest.name,
@@ -140,12 +145,16 @@ def _tune(request: Request, model: EvaluatedModel, films: CaseSource, report: Pr
     report("choosing decisions")
     data = _data(request)
     tuned = tune(
-        model.manifest,
+        read_manifest(request.model),
         truths,
         weighed,
         detections=model.detections,
-        population=PHANTOMS if isinstance(data, PhantomSet) else data.stem,
-        aim=Aim(sensitivity=request.sensitivity, false_findings=request.false_findings),
+        population=data.stem if isinstance(data, Path) else PHANTOMS,
+        aim=Aim(
+            sensitivity=request.sensitivity,
+            false_findings=request.false_findings,
+            least_positives=LEAST_POSITIVES if isinstance(data, Path) else 1,
+        ),
     )
     wording = _word(model, tuned.manifest, films, truths, report)
     write_manifest(request.model, replace(tuned.manifest, report=wording))

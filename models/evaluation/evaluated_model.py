@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from models.checkpoint.weights import load_network
 from models.engines import Engine
@@ -49,7 +50,7 @@ _ACROSS: Final = 0.05
 class Observation:
     """The model's answers for one film, for the tasks that were asked for.
 
-    found: findings, as published (spec §9.2); regions: the best box [4] of each
+    located: findings before they are scored; found: as published (spec §9.2); regions: the best box [4] of each
     chest: the widths of heart and thorax, as the node measures them
     region_scores: [region that the film shows, finding], for the true boxes of regions
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
@@ -58,6 +59,7 @@ class Observation:
     views: what the view head says of the film, as it is and otherwise
     """
 
+    located: Detection | None = None
     found: Detections | None = None
     regions: dict[str, FloatArray]
     chest: ChestWidths | None = None
@@ -91,7 +93,8 @@ class EvaluatedModel:
     ) -> None:
         """Use an engine of this directory; see `open_model`."""
         vocabularies = directory / "vocab"
-        self.manifest = manifest
+        self._trusted = trusted
+        self.manifest = self._own(manifest)
         self.questions = questions
         self._directory = directory
         self._engine = engine
@@ -102,12 +105,17 @@ class EvaluatedModel:
         self._by_default = self.reader_by(manifest, checked=True, trusted=trusted)
         self._phrasebook = Phrasebook(engine, self._phrases)
 
+    def _own(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with the decisions for the films that are measured."""
+        return manifest.on_phantoms() if self._trusted == "phantoms" else manifest
+
     def reader_by(self, manifest: Manifest, *, checked: bool = False, trusted: Trusted = "any") -> ChexReader:
         """Return a reader with the same engine and another manifest's decisions.
 
         It trusts every threshold unless told otherwise: what is measured here are the thresholds themselves.
         """
-        return ChexReader(manifest, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
+        own = self._own(manifest)
+        return ChexReader(own, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
 
     def observe(self, case: EvaluationCase, tasks: Collection[Task]) -> Observation:
         """Run everything that these tasks need on one film."""
@@ -121,8 +129,10 @@ class EvaluatedModel:
             return reader.report(look, self.questions.prompts, side_of=side_of) if needed else None
 
         reading = read(self.reader, needed="report" in tasks)
+        located = self._locate(picture) if "detection" in tasks else None
         return Observation(
-            found=self._found(picture) if "detection" in tasks else None,
+            located=located,
+            found=None if located is None else self.detections(located, self.manifest.detection),
             regions=dict(zip(names, boxes, strict=False)),
             chest=self._chest(look, reading) if "anatomy" in tasks else None,
             region_scores=self._region_scores(picture, case)
@@ -172,6 +182,11 @@ class EvaluatedModel:
         own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
         return features, {prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)}
 
+    def probabilities(self, look: Look) -> dict[str, float]:
+        """Return the probability of each judged prompt."""
+        temperature = self.manifest.decisions.temperature
+        return {key: float(sigmoid(value / temperature)) for key, value in self._features(look)[1].items()}
+
     def detections(self, located: Detection, rule: DetectionRule) -> Detections:
         """Score and merge located boxes by a manifest's rule."""
         rows = detection.detections(located, self._classes, settings_of(rule))[0]
@@ -215,9 +230,6 @@ class EvaluatedModel:
     def _locate(self, picture: Picture) -> Detection:
         with torch.inference_mode():
             return detection.locate(self._network, picture, self._classes.located_by)
-
-    def _found(self, picture: Picture) -> Detections:
-        return self.detections(self._locate(picture), self.manifest.detection)
 
     def _region_scores(self, picture: Picture, case: EvaluationCase) -> FloatArray:
         """Classify the true boxes of regions, each by itself."""
@@ -290,6 +302,12 @@ def as_read(reading: FilmReading) -> Detections:
         np.array([number for _, number, _ in rows], dtype=np.intp),
         np.array([score for _, _, score in rows], dtype=np.float32),
     )
+
+
+def sigmoid(values: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Return the probabilities of logits, without overflow."""
+    probabilities: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(np.asarray(values) / 2)
+    return probabilities
 
 
 def logit(probability: float) -> float:

@@ -6,7 +6,7 @@ and intervals come from drawing patients anew. A radiologist's reading goes befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,20 +16,18 @@ from sklearn.metrics import roc_auc_score
 
 from language.labels import NO_FINDING
 from models.evaluation.bootstrap import Figures, Indices, mean
-from models.evaluation.calibration import calibration_error
+from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import Truth
-from models.evaluation.tuning import Aim, Labelled, calibrate, sigmoid
+from models.evaluation.evaluated_model import sigmoid
+from models.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate
 from models.training.split import part_of
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 FOLDS: Final = 5
-LEAST_POSITIVES: Final = 15
-"""How many films must show a finding before it gets a threshold, or counts in a mean over findings."""
 MOST_FALSE: Final = 0.1
 """How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
-OPACITY: Final = "lung_opacity"
 _INTERVAL: Final = (2.5, 97.5)
 
 
@@ -82,18 +80,26 @@ def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]
     )
 
 
-def measure(films: Films, *, resamples: int, seed: int = 0) -> dict[str, object]:
-    """Compute all figures, and the bounds of their 95 % intervals."""
-    called = cross_fitted(films)
+def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = MOST_FALSE) -> dict[str, object]:
+    """Compute all figures, and the bounds of their 95 % intervals; most_false: as of `cross_fitted`."""
+    called = cross_fitted(films, most_false=most_false)
     everything = np.arange(len(films.patients))
     made: dict[str, object] = dict(figures(films, called, everything))
     made["per_class"] = {key: auroc(films, key, everything) for key in films.keys}
     made["positives"] = {key: int(films.there[:, films.place(key)].sum()) for key in films.keys}
     made["known"] = {key: int(films.known[:, films.place(key)].sum()) for key in films.keys}
     made["with_a_threshold"] = sorted(called.chosen)
-    made["intervals"] = _intervals(films, called, resamples=resamples, seed=seed)
+    chosen = [films.place(key) for key in sorted(called.chosen)]
+    known = films.known[:, chosen]
+    made["reliability"] = reliability(called.probabilities[:, chosen][known], films.there[:, chosen][known])
+
+    def intervals(some: Indices) -> dict[str, list[float]]:
+        drawn = drawn_by_patient(films.patients[some], resamples=resamples, seed=seed)
+        return interval([figures(films, called, some[again]) for again in drawn])
+
+    made["intervals"] = intervals(everything)
     made["by_group"] = {
-        group: {"films": len(some), **figures(films, called, some)}
+        group: {"films": len(some), **figures(films, called, some), "intervals": intervals(some)}
         for group in sorted(frozenset().union(*films.groups))
         if len(some := np.flatnonzero([group in own for own in films.groups]))
     }
@@ -134,12 +140,13 @@ def auroc(films: Films, key: str, some: Indices) -> float | None:
     return _area(films.differences[some, place][known], films.there[some, place][known])
 
 
-def cross_fitted(films: Films) -> Called:
+def cross_fitted(films: Films, *, most_false: float = MOST_FALSE) -> Called:
     """Choose temperature and thresholds without the films of each fold, and use them there.
 
+    most_false: findings that may be called present on the mean film without a finding, where thresholds are chosen
     A finding with too few positives gets no threshold and is never called present.
     """
-    folds = np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in films.patients])
+    folds = folds_of(films.patients)
     chosen = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
     present = np.zeros(films.there.shape, dtype=np.bool_)
     probabilities = np.zeros(films.there.shape)
@@ -148,7 +155,7 @@ def cross_fitted(films: Films) -> Called:
         labelled = {key: _labelled(films, key, others) for key in chosen}
         temperature, thresholds = 1.0, dict[str, float]()
         if any(some.there.any() for some in labelled.values()):
-            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=MOST_FALSE))
+            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=most_false))
         probabilities[own] = sigmoid(films.differences[own] / temperature)
         for key, threshold in thresholds.items():
             place = films.place(key)
@@ -165,17 +172,24 @@ def _labelled(films: Films, key: str, some: Indices) -> Labelled:
     )
 
 
-def _intervals(films: Films, called: Called, *, resamples: int, seed: int) -> dict[str, list[float]]:
-    """Draw patients anew, with all their films, and return the bounds of each figure that could be measured."""
+def folds_of(patients: NDArray[np.str_]) -> Indices:
+    """Return the fold of each film, by a hash of its patient."""
+    return np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in patients], dtype=np.intp)
+
+
+def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int) -> Iterator[Indices]:
+    """Draw patients anew, with all their films, and yield the numbers of these films."""
     rng = np.random.default_rng(seed)
-    names, owner = np.unique(films.patients, return_inverse=True)
+    names, owner = np.unique(patients, return_inverse=True)
     own = [np.flatnonzero(owner == number) for number in range(len(names))]
-    drawn: list[Figures] = []
     for _ in range(resamples):
-        some = np.concatenate([own[number] for number in rng.integers(len(names), size=len(names))])
-        drawn.append(figures(films, called, some))
+        yield np.concatenate([own[number] for number in rng.integers(len(names), size=len(names))])
+
+
+def interval(drawn: Sequence[Figures]) -> dict[str, list[float]]:
+    """Return the bounds of the 95 % interval of each figure that could be measured."""
     values = {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
-    return {name: [float(np.percentile(some, bound)) for bound in _INTERVAL] for name, some in values.items() if some}
+    return {name: [float(np.percentile(made, bound)) for bound in _INTERVAL] for name, made in values.items() if made}
 
 
 def _area(scores: Numbers, there: Marks) -> float | None:

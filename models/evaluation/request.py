@@ -26,7 +26,8 @@ class Request:
     tasks: None for all that the labels suffice for; pictures: films on each contact sheet
     held_out: use only patients that a run held out, a share or a file; resamples: for deviations, 0 for none
     tune: choose the manifest's decisions on these films first; sensitivity: that thresholds must reach, None for the
-    best F1; false_findings: the most that may be called present on the mean film without a finding, None for any number
+    best F1; false_findings: the most that may be called present on the mean film without a finding, by thresholds that
+    are tuned or cross-fitted; None for any number where they are tuned
     """
 
     model: Path

@@ -85,6 +85,7 @@ class ChexReader:
         checked: bool = False,
         on_written: OnWritten = lambda _tokens, _seconds: None,
     ) -> None:
+        manifest = manifest.on_phantoms() if trusted == "phantoms" else manifest
         self.manifest = manifest
         self.fallbacks = fallbacks
         self.trusted = trusted

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,9 @@ from typing import Final
 from language.labels import RuleLabeler
 from language.normal import normal_statements
 from language.statements import sides_in
+from models.decisions import PHANTOMS
 from models.evaluation.evaluated_model import side_of
+from models.manifest import read_manifest
 from node.domain import Box, Film, Finding, FindingState
 from node.outputs import wording
 from node.prompt_set import PromptKind, PromptSet
@@ -191,9 +192,8 @@ def measured_on(model: Path, population: str, prompts: PromptSet) -> frozenset[s
     """Read from the manifest whose thresholds may be trusted for films of a population: phantoms, real, or any."""
     if population == "any":
         return frozenset(prompt.key for prompt in prompts.prompts)
-    tables: Mapping[str, Mapping[str, object]] = tomllib.loads((model / "manifest.toml").read_text())["decisions"].get(
-        "measurements", {}
-    )
+    decisions = read_manifest(model).decisions
+    measurements = (decisions.on_phantoms() if population == "phantoms" else decisions).measurements
     return frozenset(
-        key for key, table in tables.items() if (table["measured_on"] == "phantoms") == (population == "phantoms")
+        key for key, made in measurements.items() if (made.measured_on == PHANTOMS) == (population == "phantoms")
     )
