@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from node.config import HttpSettings
+from node.config import HttpSettings, HttpTlsSettings
 from node.metrics import Metrics
 from node.net.http_limits import Limits
 from node.service.http import HttpServer, Readiness
@@ -78,6 +78,7 @@ def serving(
     metrics_seconds: float = 8.0,
     host: str = LOOPBACK,
     port: int = 0,
+    tls: HttpTlsSettings | None = None,
 ) -> Iterator[Served]:
     """Serve until the block ends."""
     metrics, ready, scrape = Metrics(), Hook(), Hook()
@@ -88,7 +89,7 @@ def serving(
         return Readiness(parts={"disk": True})
 
     server = HttpServer(
-        HttpSettings(host=host, port=port),
+        HttpSettings(host=host, port=port, tls=tls),
         metrics,
         readiness,
         limits=limits,
