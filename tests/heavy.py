@@ -24,7 +24,7 @@ HEAVY: Final = tuple(
     importer_parts importer_refusals journey_commitment ledger listener local located order_listener order_tls
     orthanc_names orthanc_routing peers phantom_dicom phantoms profiles published_runs random_weights ratio
     ratio_reading reader receiving_live reception refusals sending sr_forms statement static_decoding tensorrt_build
-    tensorrt_stubs tls tls_destinations torch_cuda upgrade
+    tensorrt_stubs tls tls_destinations torch_cuda upgrade web_passwords
     """.split()
 )
 """Names without `test_` and `.py`: above the empty line the slowest first, below it in the order of the alphabet."""

@@ -26,6 +26,7 @@ LAYERS = (
     {"__main__"},
     {"commands"},
     {"service"},
+    {"web"},
     {"jobs"},
     {"pipeline"},
     {"receive"},
@@ -49,13 +50,18 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     "language": {},
 }
 
+SQL_FILES = tuple(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "tables"))
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
+    "argon2": ("node/web/passwords.py",),
     "cryptography": ("node/net/tls.py",),
     "dbos": ("node/jobs/executor.py", "node/jobs/workflows.py"),
+    "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
     "highdicom": ("node/outputs/",),
     "hl7apy": ("node/outputs/oru.py",),
+    "itsdangerous": ("node/web/sessions.py",),
+    "jinja2": ("node/web/",),
     "matplotlib": ("models/evaluation/plots.py",),
     "onnx": ("export/",),
     "onnxruntime": ("models/engines/onnx_engine.py", "export/"),
@@ -68,12 +74,9 @@ HOMES = {
     "sacrebleu": ("models/evaluation/reports.py",),
     "scipy": ("models/losses/matching.py",),
     "sklearn": ("models/evaluation/",),
-    "sqlalchemy": (
-        "node/jobs/takeover.py",
-        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "tables")),
-    ),
+    "sqlalchemy": ("node/jobs/takeover.py", *SQL_FILES),
     "sqlite3": ("node/store/database.py",),
-    "starlette": ("node/service/http.py", "node/net/http_connections.py"),
+    "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
     "structlog": ("node/log.py",),
     "tensorrt": ("models/engines/tensorrt_build.py", "models/engines/tensorrt_engine.py"),
     "tomli_w": ("node/config.py", "models/manifest.py"),
@@ -136,8 +139,7 @@ FORBIDDEN_CALLS = {
     "datetime.utcnow": (),
 }
 
-LONGEST_FILE = 400
-LONGEST_FUNCTION = 60
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 
 
 class Import(NamedTuple):
