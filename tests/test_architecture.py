@@ -20,8 +20,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 PRODUCT = ("node", "models", "export", "language")
 
-# From what starts everything down to what everything uses: files at the top of `node/`, and folders with all in them.
-# A file imports only what stands in a line below its own; the files of one folder may import each other.
+# Files and folders of `node/`. A file imports only what stands in a line below its own, and files of its own folder.
 LAYERS = (
     {"__main__"},
     {"commands"},
