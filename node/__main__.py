@@ -50,9 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from node.net import tls
     from node.service import app
+    from node.web import passwords
 
     settings = config.load(options.settings)
     tls.check_files(settings)
+    passwords.check_file(settings)
     log.configure()
     return app.serve(settings, only=options.only and Role(options.only), executor=options.executor)
 
@@ -61,9 +63,11 @@ def _check(options: argparse.Namespace) -> int:
     from node.net import tls
     from node.read import prompts
     from node.read.model import check_files
+    from node.web import passwords
 
     settings = config.load(options.settings)
     tls.check_files(settings)
+    passwords.check_file(settings)
     prompts.load(settings.model.prompts)
     check_files(settings.model.directory, engine=settings.model.engine)
     if not settings.destinations:
@@ -241,6 +245,17 @@ def _abandon(options: argparse.Namespace) -> int:
     return 0
 
 
+def _password(options: argparse.Namespace) -> int:
+    from node.commands import password
+
+    if options.remove:
+        password.remove(options.file, options.user)
+    else:
+        password.change(options.file, options.user)
+    print(f"{options.file}: {options.user} {'is removed' if options.remove else 'has a new password'}")
+    return 0
+
+
 def _demo(options: argparse.Namespace) -> int:
     from node.commands import demo
 
@@ -310,6 +325,13 @@ def _parser() -> Parser:
     add_model(ask, run=_ask, required=False)
     ask.set_defaults(model=None)
     add_trust(ask)
+
+    text = "set the password of a user of the pages, typed twice or as a line of standard input"
+    password = commands.add_parser("password", help=text, description=text)
+    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
+    password.add_argument("user", metavar="USER")
+    password.add_argument("--remove", action="store_true", help="remove the user")
+    password.set_defaults(run=_password)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
     demo.add_argument("--out", type=Path, default=Path("demo-out"))

@@ -30,6 +30,19 @@ EVENTS: Final = {
     "association.aborted": "the node ended an association; `reason` says why",
     "connection.closed": "the node closed an HTTP connection; `reason` says why, `times` counts repetitions",
     "page.failed": "an HTTP page failed or took too long; `reason` says which and why",
+    "access.closed": "nobody can sign in on this address: only /metrics, /live and /ready are served",
+    "access.refused": "a request to a page or the API was refused; `reason` says why, `times` counts repetitions",
+    "session.begun": "a user signed in",
+    "session.refused": "a user did not sign in; `reason` says why; an unknown user is not named",
+    "session.ended": "a user signed out",
+    "passwords.reloaded": "the changed password file was read and is in use",
+    "passwords.refused": "the password file, or lines of it, cannot be used; those users cannot sign in",
+    "study.viewed": "audit: a user opened a study",
+    "study.retried": "audit: a user had parked work of a study run again",
+    "film.viewed": "audit: a user opened the picture of a film",
+    "film.submitted": "audit: a user sent in a film",
+    "question.asked": "audit: a user asked about a film",
+    "question.sent": "audit: a user had an answer sent to the destinations",
     "certificate.reloaded": "changed certificate files were read and are in use",
     "certificate.refused": "changed certificate files cannot be used; the old ones stay in use",
     "instance.kept": "a received object is synced on disk; the sender got Success",
@@ -74,6 +87,7 @@ FIELDS: Final = frozenset(
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
+    user outcome
     """.split()
 )
 

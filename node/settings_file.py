@@ -22,6 +22,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 Rule = Callable[[object], str | None]
 
+_OF_BROWSERS: Final = ("authorization", "cookie", "forwarded", "host", "origin", "referer", "x-forwarded-for")
+
 
 def setting(rule: Rule, *, default: object = dataclasses.MISSING) -> Any:  # noqa: ANN401  # as dataclasses.field
     """Declare a field with its rule; if it holds several values, the rule applies to each."""
@@ -77,6 +79,22 @@ def _is_address(value: object) -> str | None:
     return None
 
 
+def _is_host_name(value: object) -> str | None:
+    """RFC 1123 2.1: the name or address of a host, as a Host header has it without its port."""
+    name = str(value)
+    if _is_address(name) is None or re.fullmatch(r"(?!-)[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", name):
+        return None
+    return f"{name!r} is not a host name; write a name or an IP address, without a scheme or port"
+
+
+def _is_header_name(value: object) -> str | None:
+    """RFC 9110 5.6.2: a token; may be empty. Headers that browsers set are refused."""
+    name = str(value)
+    if name == "" or (re.fullmatch(r"[A-Za-z0-9-]+", name) and name.lower() not in _OF_BROWSERS):
+        return None
+    return f"{name!r} is not the name of a header for users; use a name such as X-Remote-User"
+
+
 def _is_database_url(value: object) -> str | None:
     """Require what libpq understands. The complaint does not repeat the value: it may contain a password."""
     if value == "":
@@ -116,7 +134,9 @@ def _is_time_zone(value: object) -> str | None:
 AE_TITLE: Final[Rule] = _is_ae_title
 ADDRESS: Final[Rule] = _is_address
 DATABASE_URL: Final[Rule] = _is_database_url
+HEADER_NAME: Final[Rule] = _is_header_name
 HL7_NAME: Final[Rule] = _is_hl7_name
+HOST_NAME: Final[Rule] = _is_host_name
 NOT_BLANK: Final[Rule] = _is_not_blank
 TIME_ZONE: Final[Rule] = _is_time_zone
 

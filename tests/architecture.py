@@ -41,12 +41,15 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
+    "argon2": ("node/web/passwords.py",),
     "cryptography": ("node/net/tls.py",),
     "dbos": ("node/jobs/executor.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
     "highdicom": ("node/outputs/",),
     "hl7apy": ("node/outputs/oru.py",),
+    "itsdangerous": ("node/web/sessions.py",),
+    "jinja2": ("node/web/",),
     "matplotlib": ("models/evaluation/plots.py",),
     "onnx": ("export/",),
     "onnxruntime": ("models/engines/onnx_engine.py", "export/"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp
 
-from node.config import HttpSettings
+from node.config import HttpSettings, HttpTlsSettings
 from node.metrics import Metrics
 from node.net.http_limits import Limits
 from node.service.http import HttpServer, Readiness
@@ -81,6 +81,7 @@ def serving(
     host: str = LOOPBACK,
     port: int = 0,
     application: ASGIApp | None = None,
+    tls: HttpTlsSettings | None = None,
 ) -> Iterator[Served]:
     """Serve until the block ends; application: answers all other paths."""
     metrics, ready, scrape = Metrics(), Hook(), Hook()
@@ -91,7 +92,7 @@ def serving(
         return Readiness(parts={"disk": True})
 
     server = HttpServer(
-        HttpSettings(host=host, port=port),
+        HttpSettings(host=host, port=port, tls=tls),
         metrics,
         readiness,
         limits=limits,

@@ -22,6 +22,7 @@ import yaml
 from node import __version__, config
 from node.__main__ import main
 from node.config import Caller, DicomDestination, Hl7Destination, Settings
+from node.net.tls import ca_of
 from tests import mllp
 from tests.chart import (
     CHART,
@@ -105,8 +106,10 @@ def test_the_node_accepts_the_settings_and_they_fit_the_chart(name: str) -> None
         assert ("/models" in mounts) is (
             role in ("node", "worker") and "existingClaim" in example(name).get("model", {})
         )
+        if settings.http.password_file is not None:
+            assert str(settings.http.password_file.parent) in mounts
         for _, tls in config.tls_tables(settings):
-            assert {str(path.parent) for path in (tls.ca, tls.certificate, tls.key) if path} <= mounts
+            assert {str(path.parent) for path in (ca_of(tls), tls.certificate, tls.key) if path} <= mounts
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -121,6 +124,7 @@ def test_check_accepts_the_settings_once_the_files_exist(
         shutil.copy(certificate, folder / "ca.crt")
         shutil.move(certificate, folder / "tls.crt")
         shutil.move(key, folder / "tls.key")
+        (folder / "users").touch()
     text = text.replace("/etc/chex-tls", str(tmp_path)).replace("/models/chex", str(phantom_model))
     path = tmp_path / "node.toml"
     path.write_text(text, encoding="utf-8")

@@ -263,3 +263,50 @@ def test_an_ae_title_is_at_most_sixteen_printable_ascii_letters(title: str) -> N
     else:
         with pytest.raises(ConfigError, match=r"listener\.ae_title"):
             config.parse(table)
+
+
+def with_http(keys: str) -> str:
+    return f"{GOOD}[http]\n{keys}\n"
+
+
+PROXY = 'trusted_proxy = ["10.0.0.2"]'
+HTTP_TLS = '[http.tls]\ncertificate = "node.pem"\nkey = "node.key"'
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_served"),
+    [
+        ("", True),
+        ('host = "::1"', True),
+        ('host = "localhost"', True),
+        ('host = "0.0.0.0"', False),
+        ('host = "node.hospital"', False),
+        (f'host = "0.0.0.0"\n{PROXY}\nuser_header = "X-Remote-User"', True),
+        (f'host = "0.0.0.0"\npassword_file = "users"\n{HTTP_TLS}', True),
+        (f'host = "0.0.0.0"\npassword_file = "users"\n{PROXY}', True),
+        ('password_file = "users"\nhosts = ["chex.hospital", "10.0.0.1", "::2"]', True),
+    ],
+)
+def test_pages_need_users_unless_only_this_machine_asks(tmp_path: Path, keys: str, is_served: bool) -> None:
+    settings = load(tmp_path, with_http(keys))
+
+    assert settings.http.serves_pages == is_served
+    assert load(tmp_path, config.render(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        ('host = "0.0.0.0"\npassword_file = "users"', {"http.password_file"}),
+        ('user_header = "X-Remote-User"', {"http.user_header"}),
+        (PROXY, {"http.trusted_proxy"}),
+        (f'{PROXY}\nuser_header = "Cookie"', {"http.user_header"}),
+        (f'{PROXY}\nuser_header = "X User"', {"http.user_header"}),
+        ('trusted_proxy = ["proxy"]', {"http.trusted_proxy"}),
+        ('hosts = ["https://chex"]', {"http.hosts"}),
+        ('hosts = ["chex:8080"]', {"http.hosts"}),
+        ('[http.tls]\ncertificate = "node.pem"', {"http.tls.key"}),
+    ],
+)
+def test_unsafe_access_to_the_pages_is_refused(tmp_path: Path, keys: str, names: set[str]) -> None:
+    assert {line.split(":")[0] for line in mistakes_in(tmp_path, with_http(keys))} == names

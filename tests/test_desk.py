@@ -24,6 +24,7 @@ from node.store.instances import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web.application import build
+from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests import films
 from tests.fakes import ScriptedReader
@@ -148,7 +149,10 @@ def test_too_many_questions_are_told_when_to_come_back(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
     reader = Waiting()
     desk, settings = desk_of(spool, reader), Settings(storage=StorageSettings(directory=tmp_path))
-    client = TestClient(build(WebParts(settings=settings, spool=spool, metrics=Metrics(), desk=lambda: desk)))
+    looks = Looks(tmp_path / "looks")
+    looks.close()
+    parts = WebParts(settings=settings, spool=spool, metrics=Metrics(), desk=lambda: desk, looks=looks)
+    client = TestClient(build(parts))
     reader.may_answer.clear()
 
     with ThreadPoolExecutor(16) as pool:

@@ -23,6 +23,7 @@ from node.store.spool import Spool
 from node.web import application, shown, words
 from node.web.look_files import Looks
 from node.web.parts import WebParts
+from node.web.users import User
 from tests import films, samples
 from tests.service import settings_for
 
@@ -56,7 +57,8 @@ def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
 def _with_user(application: ASGIApp, user: str) -> ASGIApp:
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope.setdefault("state", {}).update({"user": user, "csrf_token": "a token"} if user else {})
+            known = User(name=user, means="session", host="127.0.0.1", csrf_token="a token")
+            scope.setdefault("state", {}).update({"user": known} if user else {})
         await application(scope, receive, send)
 
     return called

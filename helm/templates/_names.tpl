@@ -53,3 +53,8 @@ app.kubernetes.io/component: {{ .role }}
 {{- $own := printf "%s-%s" .root.Chart.AppVersion (ternary "gpu" "cpu" (not (empty (include "chex-node.on-gpu" .)))) -}}
 {{ .root.Values.image.repository }}:{{ .root.Values.image.tag | default $own }}
 {{- end -}}
+
+{{/* How probes and Prometheus speak to the port for HTTP. */}}
+{{- define "chex-node.scheme" -}}
+{{- if (.Values.settings.http | default dict).tls }}HTTPS{{ else }}HTTP{{ end -}}
+{{- end -}}

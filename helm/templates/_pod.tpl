@@ -61,7 +61,7 @@ spec:
         {{- end }}
         {{- end }}
         - { name: http, containerPort: 8080 }
-      {{- include "chex-node.probes" (dict "minutes" (ternary 30 5 (not (empty $on_gpu)))) | nindent 6 }}
+      {{- include "chex-node.probes" (dict "minutes" (ternary 30 5 (not (empty $on_gpu))) "scheme" (include "chex-node.scheme" .root)) | nindent 6 }}
       resources:
         {{- $resources := deepCopy (ternary (get $values .role | default dict).resources $values.resources $is_split) }}
         {{- if $on_gpu }}
@@ -126,17 +126,17 @@ spec:
 {{/* Probes on HTTP only. It answers once the model is open; TensorRT may build engines before, for minutes. */}}
 {{- define "chex-node.probes" -}}
 startupProbe:
-  httpGet: { path: /live, port: http }
+  httpGet: { path: /live, port: http, scheme: {{ .scheme }} }
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: {{ mul .minutes 6 }}
 livenessProbe:
-  httpGet: { path: /live, port: http }
+  httpGet: { path: /live, port: http, scheme: {{ .scheme }} }
   periodSeconds: 15
   timeoutSeconds: 5
   failureThreshold: 4
 readinessProbe:
-  httpGet: { path: /ready, port: http }
+  httpGet: { path: /ready, port: http, scheme: {{ .scheme }} }
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end -}}

@@ -23,7 +23,7 @@ from typing import Final
 from node.config import HttpSettings, StorageSettings
 from node.domain import JsonObject
 from node.errors import InputError
-from node.net import callers
+from node.net import callers, tls
 from node.store import files
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -160,9 +160,12 @@ def _state(content: JsonObject, http: HttpSettings) -> ProcessState:
 def _ready_status(content: JsonObject, http: HttpSettings) -> int | None:
     """Return the HTTP status of `/ready`; None when there is no answer."""
     host = f"[{http.host}]" if ":" in http.host else http.host
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy of the environment
+    scheme = "http" if http.tls is None else "https"
+    direct = urllib.request.build_opener(  # no proxy of the environment; the certificate names the node, not `host`
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls.unverified_context())
+    )
     try:
-        with direct.open(f"http://{host}:{content['http_port']}/ready", timeout=_PATIENCE_SECONDS) as answer:
+        with direct.open(f"{scheme}://{host}:{content['http_port']}/ready", timeout=_PATIENCE_SECONDS) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

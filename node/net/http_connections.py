@@ -3,6 +3,9 @@
 A new connection is a `PendingConnection`, a socket and what it received, until its first header is complete. Only then
 it becomes a `Connection` of uvicorn. So a connection that never completes a header costs little, and one whose request
 is already there, as a probe's is, is recognized when it is accepted, however many others are accepted with it.
+
+With TLS a new connection is a `Handshake` until the handshake is done, and becomes a `Connection` then. The time for
+the first header includes the handshake. TLS connections need several turns, so a flood may close a probe's.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 import errno
 import re
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -41,10 +45,17 @@ class LimitedServer(uvicorn.Server):
 
     listening: an open socket, which is closed when the server stops
     on_second: is called about once a second and must not block
+    tls: returns the context for the next connection; None without TLS
     """
 
     def __init__(
-        self, application: ASGIApp, listening: socket.socket, table: ConnectionTable, *, on_second: Callable[[], None]
+        self,
+        application: ASGIApp,
+        listening: socket.socket,
+        table: ConnectionTable,
+        *,
+        on_second: Callable[[], None],
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._switching = _ThreadSwitching()
 
@@ -74,12 +85,14 @@ class LimitedServer(uvicorn.Server):
                 timeout_notify=0,
             )
         )
-        self._listening, self._table = listening, table
+        self._listening, self._table, self._tls = listening, table, tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
         await super().startup(sockets=[])
-        self._acceptor = _Acceptor(self._listening, self._table, self._connection, self._switching)
+        self._acceptor = _Acceptor(
+            self._listening, self._table, self._connection, switching=self._switching, tls=self._tls
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close idle connections at once, and the others when they are answered or after a second."""
@@ -90,7 +103,7 @@ class LimitedServer(uvicorn.Server):
         asyncio.get_running_loop().call_later(_LAST_SECONDS, self._table.close_all)
         await super().shutdown(sockets)
 
-    def _connection(self, pending: PendingConnection) -> Connection:
+    def _connection(self, pending: PendingConnection | Handshake) -> Connection:
         return Connection(self.config, self.server_state, self._table, pending)
 
 
@@ -124,17 +137,19 @@ class _ThreadSwitching:
 
 
 class _Acceptor:
-    """Accepts connections and reads their first header."""
+    """Accepts connections, and reads their first header or starts their TLS handshake."""
 
     def __init__(
         self,
         listening: socket.socket,
         table: ConnectionTable,
-        connection: Callable[[PendingConnection], Connection],
+        connection: Callable[[PendingConnection | Handshake], Connection],
+        *,
         switching: _ThreadSwitching,
+        tls: Callable[[], ssl.SSLContext] | None,
     ) -> None:
         self._listening, self._table, self._connection = listening, table, connection
-        self._switching = switching
+        self._switching, self._tls = switching, tls
         self._loop = asyncio.get_running_loop()
         # Accepted in one turn of the loop: few enough that each is read in the next turn before it may be closed.
         self._batch = max(table.limits.by_host // 2, 1)
@@ -163,12 +178,25 @@ class _Acceptor:
                     self._free_a_descriptor()
                 return
             connection.setblocking(False)
-            pending = PendingConnection(connection, host=str(address[0]), loop=self._loop)
-            self._table.add(pending)
-            self._read(pending)
-            if not pending.is_answering and not pending.is_closed:
-                self._loop.add_reader(connection.fileno(), self._read, pending)
+            if self._tls is None:
+                self._begin(connection, str(address[0]))
+            else:
+                self._begin_tls(connection, str(address[0]), self._tls())
         self._switching.hasten()  # more connections may be waiting than one turn accepts
+
+    def _begin(self, connection: socket.socket, host: str) -> None:
+        pending = PendingConnection(connection, host=host, loop=self._loop)
+        self._table.add(pending)
+        self._read(pending)
+        if not pending.is_answering and not pending.is_closed:
+            self._loop.add_reader(connection.fileno(), self._read, pending)
+
+    def _begin_tls(self, connection: socket.socket, host: str, context: ssl.SSLContext) -> None:
+        handshake = Handshake(host=host)
+        self._table.add(handshake)
+        handshake.task = self._loop.create_task(self._shake_hands(handshake, connection, context))
+        # A callback, because a task that is canceled before its first step runs no line of its own.
+        handshake.task.add_done_callback(lambda _: None if handshake.is_done else connection.close())
 
     def _free_a_descriptor(self) -> None:
         """Close a connection because the process has no descriptor left, and pause so that others can use it."""
@@ -203,6 +231,14 @@ class _Acceptor:
             self._table.remove(pending)
             pending.socket.close()
 
+    async def _shake_hands(self, handshake: Handshake, connection: socket.socket, context: ssl.SSLContext) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._connection(handshake), connection, ssl=context, ssl_shutdown_timeout=_LAST_SECONDS
+            )
+        except OSError:  # of TLS, or the client has closed the connection
+            self._table.remove(handshake)
+
 
 class PendingConnection:
     """A connection whose first header is not complete.
@@ -229,11 +265,32 @@ class PendingConnection:
             self.socket.close()
 
 
+class Handshake:
+    """A connection whose TLS handshake is not done. `task` is the handshake; `is_done` becomes true at its end."""
+
+    is_answering = False
+
+    def __init__(self, *, host: str) -> None:
+        self.host, self.idle_since, self.received = host, time.monotonic(), b""
+        self.is_done = self.is_closed = False
+        self.task: asyncio.Task[None] | None = None
+
+    def overdue(self, now: float, limits: Limits) -> CloseReason | None:
+        """Return `silent` if the handshake took too long."""
+        return "silent" if now - self.idle_since > limits.header_seconds else None
+
+    def close(self) -> None:
+        """End the handshake, which closes the socket."""
+        self.is_closed = True
+        if self.task is not None:
+            self.task.cancel()
+
+
 class Connection(H11Protocol):
-    """A connection on which at least one complete header has come."""
+    """A connection on which at least one complete header has come, or with TLS the handshake is done."""
 
     def __init__(
-        self, config: uvicorn.Config, state: ServerState, table: ConnectionTable, pending: PendingConnection
+        self, config: uvicorn.Config, state: ServerState, table: ConnectionTable, pending: PendingConnection | Handshake
     ) -> None:
         super().__init__(config, state, app_state={})
         self._table, self._pending = table, pending
@@ -243,12 +300,15 @@ class Connection(H11Protocol):
         self._received, self._received_at = 0, time.monotonic()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Take over from the `PendingConnection`."""
+        """Take over from the `PendingConnection` or the `Handshake`."""
         super().connection_made(transport)
         self._table.replace(self._pending, self)
+        if isinstance(self._pending, Handshake):
+            self._pending.is_done = True
+            self._incomplete_since = self._pending.idle_since
         if self._pending.is_closed:
             transport.abort()
-        else:
+        elif self._pending.received:
             self.data_received(bytes(self._pending.received))
 
     def data_received(self, data: bytes) -> None:
@@ -263,10 +323,10 @@ class Connection(H11Protocol):
         self._table.remove(self)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always closes
-        """Still answer a client that has closed its sending direction after the request."""
+        """Still answer a client that has closed its sending direction after the request, which TLS does not allow."""
         if self.is_answering:
             self.cycle.keep_alive = False
-        return self.is_answering
+        return self.is_answering and not isinstance(self._pending, Handshake)
 
     def handle_events(self) -> None:
         """Act on what the client has sent."""

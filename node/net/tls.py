@@ -1,7 +1,8 @@
 """TLS on both sides of a connection: trusted authorities, ciphers, and certificates that are renewed on disk.
 
 PS3.15 B.12 (BCP 195 RFC 8996, 9325 TLS Secure Transport Connection Profile): TLS 1.2 and 1.3, and below 1.3 the four
-cipher suites that RFC 9325 4.2 recommends. As a server the node requires a certificate of its own authority.
+cipher suites that RFC 9325 4.2 recommends. As a server the node requires a certificate of its own authority, except for
+HTTPS, where users sign in.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from node import log
-from node.config import OrdersTlsSettings, ServerTlsSettings, Settings, TlsSettings, TlsTable, tls_tables
+from node.config import HttpTlsSettings, ServerTlsTable, Settings, TlsSettings, TlsTable, tls_tables
 from node.errors import ConfigError
 
 _CIPHERS: Final = "ECDHE+AESGCM"
@@ -33,7 +34,7 @@ class ServerTls:
     Raises OSError (ssl.SSLError is one) or ValueError when the first files cannot be used.
     """
 
-    def __init__(self, name: str, files: ServerTlsSettings | OrdersTlsSettings) -> None:
+    def __init__(self, name: str, files: ServerTlsTable) -> None:
         self._name, self._files = name, files
         self._changing = threading.Lock()
         self._stamps = self._look()
@@ -60,23 +61,30 @@ class ServerTls:
             return self._context
 
     def _look(self) -> list[_Stamp]:
-        return [_stamp(path) for path in (self._files.certificate, self._files.key, self._files.ca)]
+        paths = (self._files.certificate, self._files.key, ca_of(self._files))
+        return [_stamp(path) for path in paths if path is not None]
 
     def _load(self) -> tuple[ssl.SSLContext, datetime]:
         return server_context(self._files), _expires(self._files.certificate)
 
 
-def server_context(files: ServerTlsSettings | OrdersTlsSettings) -> ssl.SSLContext:
-    """Require a certificate of the named authority from every client.
+def server_context(files: ServerTlsTable) -> ssl.SSLContext:
+    """Require a certificate of the named authority from every client; without an authority, require none.
 
     Raises OSError (ssl.SSLError is one) when the files cannot be used.
     """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca)
-    context.verify_mode = ssl.CERT_REQUIRED
+    ca = ca_of(files)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
+    context.verify_mode = ssl.CERT_NONE if ca is None else ssl.CERT_REQUIRED
     context.options |= ssl.OP_NO_RENEGOTIATION
     _modernize(context)
     _show(context, files.certificate, files.key)
     return context
+
+
+def ca_of(files: TlsTable) -> Path | None:
+    """Return the authority that a table names; a table for HTTPS names none."""
+    return None if isinstance(files, HttpTlsSettings) else files.ca
 
 
 def client_context(tls: TlsSettings) -> ssl.SSLContext:
@@ -88,6 +96,15 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
     _modernize(context)
     if tls.certificate is not None:
         _show(context, tls.certificate, tls.key)
+    return context
+
+
+def unverified_context() -> ssl.SSLContext:
+    """Trust any certificate: for a question without a secret to a port of this machine."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _modernize(context)
     return context
 
 
@@ -136,7 +153,7 @@ def check_files(settings: Settings) -> None:
 
 def mistakes_in(table: str, tls: TlsTable) -> Iterator[str]:
     """Return what is missing or does not match in one TLS table, and what to do."""
-    files = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
+    files = {"ca": ca_of(tls), "certificate": tls.certificate, "key": tls.key}
     missing = {name: path for name, path in files.items() if path is not None and not path.is_file()}
     for name, path in missing.items():
         yield f"{table}.{name}: {path} does not exist; correct the path"
@@ -148,7 +165,8 @@ def mistakes_in(table: str, tls: TlsTable) -> Iterator[str]:
         else:
             ServerTls(table, tls)
     except (OSError, ValueError) as error:
-        yield f"{table}: ca, certificate and key cannot be used together ({complaint(error)}); correct the files"
+        named = "certificate and key" if ca_of(tls) is None else "ca, certificate and key"
+        yield f"{table}: {named} cannot be used together ({complaint(error)}); correct the files"
 
 
 def complaint(error: OSError | ValueError) -> str:

@@ -25,6 +25,7 @@ from node.jobs import processes
 from node.jobs.asking import Desk
 from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
+from node.net.callers import Refusals
 from node.orders.store import OrderStore
 from node.prompt_set import PromptKind
 from node.read import prompts
@@ -37,6 +38,7 @@ from node.service.worker import Working, open_working
 from node.store import database, files
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+from node.web.access import Access
 from node.web.application import build
 from node.web.look_files import Looks
 from node.web.parts import WebParts
@@ -299,16 +301,17 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     shared, settings = opened.shared, opened.shared.settings
     looks = Looks(settings.storage.directory / "looks" / shared.process.executor)
     parts.callback(looks.close)
-    application = build(
-        WebParts(
-            settings=settings,
-            spool=shared.spool,
-            metrics=shared.metrics,
-            model=lambda: opened.model,
-            looks=looks,
-            intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
-            desk=lambda: opened.desk,
-        )
+    refusals = Refusals()
+    access = Access(settings.http, settings.storage.directory, refusals=refusals)
+    parts.callback(access.close)
+    web = WebParts(
+        settings=settings,
+        spool=shared.spool,
+        metrics=shared.metrics,
+        model=lambda: opened.model,
+        looks=looks,
+        intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
+        desk=lambda: opened.desk,
     )
     with opening("http", settings.http.host, settings.http.port):
         http = HttpServer(
@@ -316,7 +319,8 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
             shared.metrics,
             opened.readiness,
             limits=limits_for(settings.listener),
-            application=application,
+            application=access.protected(build(web, access)),
+            refusals=refusals,
         )
     parts.callback(http.close)
     return http.port

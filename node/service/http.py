@@ -31,6 +31,7 @@ from node.metrics import Metrics
 from node.net.callers import RefusalKey, Refusals
 from node.net.http_connections import LISTEN_BACKLOG, LimitedServer
 from node.net.http_limits import CloseReason, ConnectionTable, Limits
+from node.net.tls import ServerTls
 
 Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -75,9 +76,11 @@ def limits_for(listener: ListenerSettings) -> Limits:
 class HttpServer:
     """Serves the three pages for machines on one address until closed, and an application on all other paths.
 
-    application: None for a server of the three pages alone
+    With `settings.tls` it serves by HTTPS only.
+
+    application: None for a server of the three pages alone; refusals: logs refused connections and requests
     ready_seconds, metrics_seconds: after which `/ready` and `/metrics` answer 503
-    Raises OSError when the address cannot be opened.
+    Raises OSError when the address cannot be opened, and also ValueError when the certificate cannot be used.
     """
 
     def __init__(
@@ -88,17 +91,21 @@ class HttpServer:
         *,
         limits: Limits,
         application: ASGIApp | None = None,
+        refusals: Refusals | None = None,
         ready_seconds: float = _READY_SECONDS,
         metrics_seconds: float = _METRICS_SECONDS,
     ) -> None:
-        self._closed, self._refusals = metrics.http_closed, Refusals()
+        self._closed, self._refusals = metrics.http_closed, refusals or Refusals()
+        tls = _tls(settings, metrics)
         listening = _listen(settings.host, settings.port)
         self._port = int(listening.getsockname()[1])
         self._ready = _PageThread("/ready", self._refusals, limit_seconds=ready_seconds)
         self._metrics = _PageThread("/metrics", self._refusals, limit_seconds=metrics_seconds)
         routed = _routed(self._pages(metrics, readiness), application)
         table = ConnectionTable(limits, self._on_closed)
-        self._server = LimitedServer(routed, listening, table, on_second=self._refusals.tell)
+        self._server = LimitedServer(
+            routed, listening, table, on_second=self._refusals.tell, tls=None if tls is None else tls.context
+        )
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self._thread.start()
 
@@ -211,6 +218,15 @@ async def _wait_for_disconnect(request: Request) -> None:
     """Return when the client has closed the connection. Ignore the body that it may send before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _tls(settings: HttpSettings, metrics: Metrics) -> ServerTls | None:
+    """Open the certificate and publish its remaining days in the metrics. Raises OSError or ValueError."""
+    if settings.tls is None:
+        return None
+    tls = ServerTls("http", settings.tls)
+    metrics.certificate_days.labels("http").set_function(lambda: tls.days_left)
+    return tls
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,1 +1,1 @@
-"""The pages and the interface for programs: look at a film, ask about it, see what waits."""
+"""The pages and the interface for programs: who may use them, and what they show."""

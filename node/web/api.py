@@ -22,6 +22,7 @@ from node.web import pictures, studies
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.studies import StudyDetail, Worklist
+from node.web.users import audit
 
 UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
 
@@ -82,17 +83,20 @@ def show_study(parts: Parts, uid: StudyUid) -> StudyDetail:
 
 
 @router.post("/studies/{uid}/retry", status_code=202, responses=responses(404, 422, 503))
-def retry_study(parts: Parts, uid: StudyUid) -> Queued:
+def retry_study(parts: Parts, request: Request, uid: StudyUid) -> Queued:
     """Queue the parked work of a study again."""
     try:
-        return Queued(queued=parked.retry(parts.settings, [uid])[uid])
+        count = parked.retry(parts.settings, [uid])[uid]
     except InputError as error:
         raise Problem(404, "this node has no such study") from error
+    audit(request, "study.retried", study=uid)
+    return Queued(queued=count)
 
 
 @router.get("/films/{uid}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
 def show_film(
     parts: Parts,
+    request: Request,
     uid: FilmUid,
     center: Annotated[float | None, Query(ge=-1e9, le=1e9, description="of the window, in modality values")] = None,
     width: Annotated[float | None, Query(gt=0, le=1e9, description="of the window, in modality values")] = None,
@@ -103,10 +107,13 @@ def show_film(
     if (center is None) != (width is None):
         raise Problem(422, "center and width make a window together; give both or neither")
     window = None if center is None or width is None else Window(center=center, width=width)
+    film = _film(parts, uid)
     try:
-        shown = parts.pictures.draw(_film(parts, uid), window=window, is_inverted=invert, longest=size)
+        shown = parts.pictures.draw(film, window=window, is_inverted=invert, longest=size)
     except Undecodable as error:
         raise Problem(409, "this film cannot be decoded; its report says why") from error
+    if window is None and size is None:  # not for every move of the window
+        audit(request, "film.viewed", study=film.study_uid, sop_instance_uid=uid)
     return Response(shown.png, media_type="image/png", headers=_window_headers(shown))
 
 

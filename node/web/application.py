@@ -8,7 +8,8 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, looks, pages, problems, questions, submit
+from node.web import api, corrections, login, looks, pages, problems, questions, submit
+from node.web.access import Access
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
@@ -20,8 +21,8 @@ _BODIES: Final = {
 }
 
 
-def build(parts: WebParts) -> FastAPI:
-    """Build the application of one process."""
+def build(parts: WebParts, access: Access | None = None) -> FastAPI:
+    """Build the application of one process; access: whose pages for signing in it has, `Access.protected` protects it."""
     application = FastAPI(
         title="ChEX Node",
         version=VERSION,
@@ -42,6 +43,7 @@ def build(parts: WebParts) -> FastAPI:
     application.include_router(pages.router)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.router)
+    application.router.routes.extend(login.routes(access) if access is not None else ())
     _describe_problems(application)
     return application
 

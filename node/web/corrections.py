@@ -18,6 +18,7 @@ from node.web.api import FilmUid
 from node.web.parts import Parts
 from node.web.problems import Problem, responses
 from node.web.studies import prompt_set
+from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["corrections"])
 
@@ -78,6 +79,7 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
         )
     except InputError as error:
         raise Problem(409, str(error)) from error
+    audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid)
     return _known(made)
 
 
@@ -94,7 +96,7 @@ def _made(new: NewCorrection, request: Request, *, study_uid: str, film: str) ->
             film=film,
             kind=new.kind,
             at=datetime.now(UTC),
-            by=str(request.scope.get("state", {}).get("user", "")),
+            by=name_of(request),
             source="page" if is_page else "api",
             prompt=new.prompt,
             tracking_uid=new.tracking_uid,

@@ -28,6 +28,7 @@ from node.read import decoding
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.studies import Sent, StudyDetail, StudyFilm, StudyOutput
+from node.web.users import audit, name_of
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
@@ -98,6 +99,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         return _refuse(parts, request, 503, str(error))
     if found is None:
         return _refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
+    audit(request, "study.viewed", study=uid)
     wanted = request.query_params.get("film")
     answers = studies.answers(parts.settings, parts.spool, uid)
     film = next((film for film in found.films if wanted in (None, film.uid)), None)
@@ -113,7 +115,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "shown": {of: shown.show(answer) for of, answer in answers.items()},
         "results": _results(found),
         "words": words,
-        "patient": {} if header is None or not user_of(request) else _patient(header),
+        "patient": {} if header is None or not name_of(request) else _patient(header),
         "sides": None if header is None else _sides(header),
     }
     # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
@@ -124,6 +126,7 @@ def render(
     parts: WebParts, request: Request, template: str, about: Mapping[str, object], *, status: int = 200
 ) -> Response:
     """Fill a template; about: its own values. Nobody may store the page: it may name a patient."""
+    user = request.scope.get("state", {}).get("user")
     common = {
         "program": identity.PROGRAM,
         "version": identity.VERSION,
@@ -132,17 +135,13 @@ def render(
         "zone": parts.settings.site.timezone,
         "local": partial(_local, zone=parts.settings.site.zone),
         "kept": _kept_together,
-        "user": user_of(request),
-        "csrf_token": str(request.scope.get("state", {}).get("csrf_token", "")),
+        "user": name_of(request),
+        "has_session": user is not None and user.means == "session",
+        "csrf_token": "" if user is None else user.csrf_token,
     }
     return _templates().TemplateResponse(
         request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}
     )
-
-
-def user_of(request: Request) -> str:
-    """Return the name of the user who asks; "" if the node does not ask for one."""
-    return str(request.scope.get("state", {}).get("user", ""))
 
 
 def _local(moment: datetime, *, zone: ZoneInfo) -> str:

@@ -18,6 +18,7 @@ from node.receive.intake import Intake
 from node.store.spool import Spool
 from node.web.look_files import Looks
 from node.web.pictures import Pictures
+from node.web.rate import RateLimit
 
 
 class Streams:
@@ -44,6 +45,7 @@ class WebParts:
     desk: answers questions about films; None in a process that does not read, and until its model is open
     model: of this process; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
+    rate: how often one user may ask: 30 times at once, and twice a second
     """
 
     settings: Settings
@@ -55,6 +57,7 @@ class WebParts:
     looks: Looks
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
+    rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
 
 
 def give(application: FastAPI, parts: WebParts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from fastapi import APIRouter
@@ -19,6 +20,7 @@ from node.web import studies
 from node.web.api import FilmUid
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
+from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
 
@@ -74,24 +76,28 @@ def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
     return AnsweredQuestions(film=uid, questions=[_entry(question) for question in questions_of(parts.spool, film)])
 
 
-@router.post("/films/{uid}/questions", status_code=201, responses=responses(404, 409, 422, 503))
+@router.post("/films/{uid}/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
 def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
     film, desk = _film(parts, uid), parts.desk()
     questions = [_question(question) for question in new.questions]
     if desk is None:
         raise Problem(503, _NO_MODEL, headers={"Retry-After": "5"})
+    if seconds := parts.rate.take((name_of(request), host_of(request))):
+        wait = str(math.ceil(seconds))
+        raise Problem(429, f"too many questions from here; ask again in {wait} s", headers={"Retry-After": wait})
     try:
         made = desk.ask(
             film,
             questions,
-            by=str(request.scope.get("state", {}).get("user", "")),
+            by=name_of(request),
             source=_SOURCES.get(request.headers.get("X-Requested-From", ""), "api"),
         )
     except InputError as error:
         raise Problem(409, str(error)) from error
     except RetryLater as error:
         raise Problem(503, str(error), headers={"Retry-After": "2"}) from error
+    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
     return AnsweredQuestions(film=uid, questions=[_entry(question) for question in made])
 
 

@@ -25,12 +25,14 @@ def _check(table: str, files: TlsTable) -> Iterator[Check]:
         yield fault(name, mistake)
     if mistakes:
         return
-    yield _lasting(name, f"the authority in {files.ca}", tls.authorities_days_left(files.ca))
+    ca = tls.ca_of(files)
+    if ca is not None:
+        yield _lasting(name, f"the authority in {ca}", tls.authorities_days_left(ca))
     if files.certificate is None:
         return
     yield _lasting(name, f"{files.certificate}, which matches its key,", tls.days_left(files.certificate))
-    if not tls.is_issued_by(files.certificate, files.ca):
-        yield note(name, f"{files.certificate} was not issued by {files.ca}; peers must trust its issuer")
+    if ca is not None and not tls.is_issued_by(files.certificate, ca):
+        yield note(name, f"{files.certificate} was not issued by {ca}; peers must trust its issuer")
 
 
 def _lasting(name: str, subject: str, days: float) -> Check:

@@ -1,0 +1,77 @@
+"""How often somebody may do something: one token bucket for each key, in bounded memory."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+_MOST_KEYS: Final = 10_000
+_NETWORK_BITS: Final = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bucket:
+    """tokens: how many there were at the time `at`."""
+
+    tokens: float
+    at: float
+
+
+class RateLimit:
+    """Lets each key do something `burst` times at once, and once in `seconds` afterwards; used by several threads.
+
+    most_keys: beyond it, the key that was used longest ago is forgotten
+    clock: in seconds
+    """
+
+    def __init__(
+        self,
+        *,
+        burst: int,
+        seconds: float,
+        most_keys: int = _MOST_KEYS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._burst, self._seconds, self._most_keys, self._clock = burst, seconds, most_keys, clock
+        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def take(self, key: Hashable) -> float:
+        """Take a token of a key: returns 0, or, if there is none, the seconds to wait for one."""
+        with self._changing:
+            bucket = self._filled(key)
+            if bucket.tokens < 1:
+                return (1 - bucket.tokens) * self._seconds
+            bucket.tokens -= 1
+            return 0.0
+
+    def give_back(self, key: Hashable) -> None:
+        """Undo one `take`, because what was done does not count."""
+        with self._changing:
+            bucket = self._filled(key)
+            bucket.tokens = min(bucket.tokens + 1, self._burst)
+
+    def _filled(self, key: Hashable) -> _Bucket:
+        """Return the bucket of a key with the tokens that it has now."""
+        now = self._clock()
+        bucket = self._buckets.setdefault(key, _Bucket(tokens=self._burst, at=now))
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > self._most_keys:
+            self._buckets.popitem(last=False)
+        bucket.tokens = min(bucket.tokens + (now - bucket.at) / self._seconds, self._burst)
+        bucket.at = now
+        return bucket
+
+
+def network_of(host: str) -> str:
+    """Return the key of a client's address: one machine has all IPv6 addresses of a /64."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    return host if address.version == 4 else str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))

@@ -1,0 +1,89 @@
+"""Who sends a request, and the audit events about what users did.
+
+An audit event has a user, an address and UIDs. It never has a name, number or date of a patient.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from starlette.requests import HTTPConnection
+
+from node import log
+from node.web.rate import network_of
+
+Means: TypeAlias = Literal["local", "password", "session", "proxy"]
+"""How a user is known: on this machine, by HTTP Basic, by a session's cookie, by the header of a trusted proxy."""
+
+AuditEvent: TypeAlias = Literal[
+    "study.viewed",
+    "film.viewed",
+    "question.asked",
+    "question.sent",
+    "correction.made",
+    "study.retried",
+    "film.submitted",
+]
+Outcome: TypeAlias = Literal["done", "not_found", "refused", "failed"]
+
+_UID: Final = re.compile(r"[0-9.]{1,64}")
+_NAME: Final = re.compile(r"[^\s:](?:[^:]{0,126}[^\s:])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Who sends a request. The name is empty for a user of this machine who needs no password.
+
+    host: the IP address of the client; behind a trusted proxy, the one that the proxy names
+    csrf_token: what a page of this user sends as `X-CSRF-Token` with each request that changes something
+    """
+
+    name: str
+    means: Means
+    host: str
+    csrf_token: str
+
+
+def is_user_name(name: str) -> bool:
+    """Say whether a name is possible: 1 to 128 printable characters without a colon (RFC 7617 2)."""
+    return name.isprintable() and _NAME.fullmatch(name) is not None
+
+
+def user_of(connection: HTTPConnection) -> User:
+    """Return who sends a request. Raises LookupError for an application that is not protected."""
+    user = connection.scope.get("state", {}).get("user")
+    if not isinstance(user, User):
+        raise LookupError("the request has no user: serve the application by node.web.access.Access.protected")
+    return user
+
+
+_NOBODY: Final = User(name="", means="local", host="", csrf_token="")
+
+
+def name_of(connection: HTTPConnection) -> str:
+    """Return the name of who sends a request; "" if the node does not ask for one."""
+    user = connection.scope.get("state", {}).get("user")
+    return user.name if isinstance(user, User) else ""
+
+
+def host_of(connection: HTTPConnection) -> str:
+    """Return the network that a request counts for where requests are limited."""
+    user = connection.scope.get("state", {}).get("user")
+    return network_of(user.host) if isinstance(user, User) else ""
+
+
+def audit(
+    connection: HTTPConnection,
+    event: AuditEvent,
+    *,
+    study: str | None,
+    sop_instance_uid: str | None = None,
+    outcome: Outcome = "done",
+) -> None:
+    """Log what a user did with a study or film. A text that is not a UID is not logged: it may be anything."""
+    user = connection.scope.get("state", {}).get("user") or _NOBODY
+    uids = {"study": study, "sop_instance_uid": sop_instance_uid}
+    known = {name: uid for name, uid in uids.items() if uid is not None and _UID.fullmatch(uid)}
+    log.get().info(event, user=user.name, host=user.host, outcome=outcome, **known)

@@ -1,0 +1,77 @@
+"""Token buckets: a burst, then a steady rate, for each key alone, in bounded memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.web.rate import RateLimit, network_of
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_passes_and_the_rest_waits() -> None:
+    clock = Clock()
+    limit = RateLimit(burst=3, seconds=10.0, clock=clock)
+
+    assert [limit.take("ada") for _ in range(4)] == [0, 0, 0, 10.0]
+    clock.now = 4.0
+    assert limit.take("ada") == pytest.approx(6.0)
+    assert limit.take("eve") == 0
+    clock.now = 10.0
+    assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
+
+
+def test_what_is_given_back_does_not_count() -> None:
+    limit = RateLimit(burst=1, seconds=10.0, clock=Clock())
+
+    for _ in range(3):
+        assert limit.take("ada") == 0
+        limit.give_back("ada")
+    limit.give_back("ada")
+
+    assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
+
+
+def test_the_key_used_longest_ago_is_forgotten_first() -> None:
+    limit = RateLimit(burst=1, seconds=10.0, most_keys=2, clock=Clock())
+    for key in ("a", "b", "a", "c"):
+        limit.take(key)
+
+    assert limit.take("a") > 0
+    assert limit.take("b") == 0
+
+
+@given(st.lists(st.floats(0.0, 30.0), max_size=60))
+def test_no_more_pass_than_burst_and_rate_allow(pauses: list[float]) -> None:
+    clock = Clock()
+    limit = RateLimit(burst=5, seconds=10.0, clock=clock)
+    passed = 0
+    for pause in pauses:
+        clock.now += pause
+        passed += limit.take("ada") == 0
+
+    assert passed <= 5 + clock.now / 10.0 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:1:2:3", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_one_ipv6_machine_counts_once(host: str, network: str) -> None:
+    assert network_of(host) == network

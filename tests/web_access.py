@@ -1,0 +1,99 @@
+"""A small application behind the real access rules, and a client that sends what a browser or a program would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from argon2 import PasswordHasher
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from node.config import HttpSettings
+from node.net.callers import Refusals
+from node.web.access import Access
+from node.web.login import routes
+from node.web.users import audit, user_of
+
+ADDRESS = "http://127.0.0.1:8080"
+PASSWORD = "correct horse battery"
+BROWSER = {"sec-fetch-site": "same-origin", "accept": "text/html"}
+PEER, PROXY = "10.0.0.7", "10.0.0.2"
+
+
+async def _who(request: Request) -> Response:
+    user = user_of(request)
+    return JSONResponse({"name": user.name, "means": user.means, "host": user.host, "token": user.csrf_token})
+
+
+async def _film(request: Request) -> Response:
+    audit(request, "film.viewed", study=request.path_params["study"])
+    return PlainTextResponse("film")
+
+
+async def _style(_request: Request) -> Response:
+    return PlainTextResponse("p {}", headers={"cache-control": "max-age=60"})
+
+
+def application(access: Access) -> Starlette:
+    """Routes of every kind: pages, API, static files, machine pages, login."""
+    return Starlette(
+        routes=[
+            Route("/", _who),
+            Route("/api/v1/who", _who, methods=["GET", "POST"]),
+            Route("/api/v1/studies/{study}/film", _film),
+            Route("/static/page.css", _style),
+            Route("/live", _style),
+            *routes(access),
+        ]
+    )
+
+
+@contextmanager
+def client_of(
+    access: Access, *, address: str = ADDRESS, peer: str = "127.0.0.1", local: str | None = None
+) -> Iterator[TestClient]:
+    """A client at an address; local: the address of the node on which it arrives, where `address` has a name."""
+    inner = access.protected(application(access))
+
+    async def at(scope, receive, send):  # type: ignore[no-untyped-def]  # as every ASGI application
+        if local is not None and scope["type"] == "http":
+            scope = {**scope, "server": (local, 8080)}
+        await inner(scope, receive, send)
+
+    with TestClient(at, base_url=address, client=(peer, 50000), follow_redirects=False) as client:
+        yield client
+
+
+@contextmanager
+def opened(settings: HttpSettings, storage: Path) -> Iterator[Access]:
+    """The access rules of some settings."""
+    access = Access(settings, storage, refusals=Refusals())
+    try:
+        yield access
+    finally:
+        access.close()
+
+
+def users_in(folder: Path, *names: str) -> Path:
+    """A password file in which all users have one password."""
+    path = folder / "users"
+    path.write_text("".join(f"{name}:{_hash()}\n" for name in names), encoding="utf-8")
+    return path
+
+
+@cache
+def _hash() -> str:
+    """The hash of the password, which takes time."""
+    return PasswordHasher().hash(PASSWORD)
+
+
+def sign_in(client: TestClient, user: str = "ada", password: str = PASSWORD, target: str = "/") -> int:
+    """Send the form of the login page as a browser does; the client keeps the cookie."""
+    form = {"user": user, "password": password, "next": target}
+    return client.post("/login", data=form, headers=BROWSER).status_code
