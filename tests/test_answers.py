@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node.answers.questions import LONGEST, Query, Topic, understand
 from node.answers.replies import answer
-from node.domain import Film, FindingState, GroundedSentence, Note, Reason, Side
+from node.domain import Film, Finding, FindingState, GroundedSentence, Note, Reason, Side
 from node.outputs import wording
 from node.prompt_set import Prompt
 from tests import samples
@@ -184,13 +184,69 @@ def test_a_film_that_looks_mirrored_says_so_in_a_reply() -> None:
 
 
 def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
-    texts = ("A pleural effusion is seen.", "A pneumothorax is seen.", "The lung is clear.", "No pleural effusion.")
+    texts = (
+        "A pleural effusion is seen.",
+        "A pneumothorax is seen.",
+        "The lung is clear.",
+        "No pleural effusion.",
+        "Pleural fluid is seen, and the heart is normal.",
+    )
     said = tuple(GroundedSentence(text=text, prompt="right_lower_lung_zone", score=0.5, boxes=()) for text in texts)
     film = replace(film_with_effusion(), sentences=said)
 
     reply = ask("what is in the right lower lung zone?", film)
 
-    assert [text in reply for text in texts] == [True, False, False, False]
+    assert [text in reply for text in texts] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "sides"),
+    [
+        ("effusion?", (Side.RIGHT, Side.LEFT)),
+        ("effusion on the left?", (Side.LEFT,)),
+        ("effusion on both sides?", (Side.RIGHT, Side.LEFT)),
+        ("effusion in the right lower lung zone?", (Side.RIGHT,)),
+        ("what is in the left lower lung zone?", (Side.LEFT,)),
+        ("what is on the right?", (Side.RIGHT,)),
+        ("where is the effusion on the left?", (Side.LEFT,)),
+    ],
+)
+def test_a_reply_rests_on_the_boxes_of_the_asked_side(text: str, sides: tuple[Side, ...]) -> None:
+    reply = answer(understand(text, PROMPTS), samples.film(findings=(effusions(),)))
+
+    assert reply.boxes == tuple(box.tracking_uid for box in effusions().boxes if box.side in sides)
+
+
+def test_a_reply_rests_on_the_boxes_in_the_asked_zone() -> None:
+    [lower] = finding().boxes
+    middle = replace(lower, tracking_uid="2.25.1", evidence=replace(samples.LOWER_ZONE, zone="right_mid_lung_zone"))
+    film = samples.film(findings=(replace(finding(), boxes=(lower, middle)),))
+
+    reply = answer(understand("effusion in the right mid lung zone?", PROMPTS), film)
+
+    assert reply.boxes == ("2.25.1",)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_reply_on_a_region_says_if_sides_are_not_known(known: bool) -> None:
+    located = effusions()
+    boxes = tuple(
+        replace(box, evidence=replace(box.evidence, side=box.evidence.side if known else None))
+        for box in located.boxes
+        if box.evidence is not None
+    )
+
+    reply = ask("what is in the left lower lung zone?", samples.film(findings=(replace(located, boxes=boxes),)))
+
+    assert ("The film does not tell its sides" in reply) is not known
+
+
+def effusions() -> Finding:
+    """A pleural effusion in both lower zones, with a box each."""
+    [right] = finding().boxes
+    zone = replace(samples.LOWER_ZONE, zone="left_lower_lung_zone", side=Side.LEFT)
+    left = replace(right, tracking_uid="2.25.1", side=Side.LEFT, evidence=zone)
+    return replace(finding(), side=Side.BILATERAL, boxes=(right, left))
 
 
 def film_with_effusion() -> Film:

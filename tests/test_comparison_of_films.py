@@ -103,6 +103,7 @@ def test_what_only_one_film_was_asked_for_is_not_compared() -> None:
         (seen(), replace(seen(), film=unread(1, Reason.BLANK)), ERROR, Obstacle.NOT_READ),
         (seen(), replace(seen(), model=replace(MODEL, weights_sha256="ff")), ERROR, Obstacle.OTHER_MODEL),
         (seen(), replace(seen(), model=replace(MODEL, trusted="any")), ERROR, Obstacle.OTHER_MODEL),
+        (seen(), replace(seen(), model=replace(MODEL, manifest_sha256="ff")), ERROR, Obstacle.OTHER_MODEL),
         (seen(), replace(seen(), prompts_sha256="ff"), ERROR, Obstacle.OTHER_PROMPTS),
         (seen(), seen(notes=(Note.MIRRORED,)), ERROR, Obstacle.DOUBTFUL),
         (seen(view=None), seen(), ERROR, Obstacle.VIEW_UNKNOWN),
