@@ -78,19 +78,21 @@ HOMES = {
 
 # Files that a person runs, or that end what is run, and so speak on the terminal.
 COMMANDS = (
-    "node/__main__.py",
+    "export/build.py",
+    "export/parity.py",
     "models/checkpoint/__main__.py",
     "models/command.py",
     "models/demonstration.py",
     "models/evaluate.py",
     "models/evaluation/card.py",
+    "models/evaluation/cost.py",
+    "models/evaluation/source_probe.py",
     "models/golden/__main__.py",
     "models/join.py",
     "models/phantoms/__main__.py",
     "models/random_weights.py",
     "models/train.py",
-    "export/build.py",
-    "export/parity.py",
+    "node/__main__.py",
 )
 
 # The boundaries to another world, where any failure is turned into one of ours, or parked and counted.

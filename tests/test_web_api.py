@@ -45,7 +45,7 @@ def problem_of(answer: bytes) -> dict[str, object]:
 
 
 def requested(method: str, path: str, *fields: str) -> bytes:
-    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: node", "Connection: close", *fields, "", "")).encode()
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", "Connection: close", *fields, "", "")).encode()
 
 
 def routes(service: Service, method: str) -> list[str]:
@@ -160,7 +160,7 @@ def test_a_slow_reader_of_pictures_is_closed(node: tuple[Service, web_fuzz.Known
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         slow.connect((LOOPBACK, service.http_port))
-        request = f"GET /api/v1/films/{film}/picture?size=4096 HTTP/1.1\r\nHost: node\r\n\r\n".encode()
+        request = f"GET /api/v1/films/{film}/picture?size=4096 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
         slow.sendall(request * 400)
 
         service.wait_for_line(

@@ -22,7 +22,7 @@ _BODIES: Final = {
 
 
 def build(parts: WebParts, access: Access | None = None) -> FastAPI:
-    """Build the application of one process; access: whose pages for signing in it has, `Access.protected` protects it."""
+    """Build the application of one process; access: has its pages for signing in (`Access.protected` protects it)."""
     application = FastAPI(
         title="ChEX Node",
         version=VERSION,
