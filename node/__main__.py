@@ -132,7 +132,8 @@ def _ask(options: argparse.Namespace) -> int:
 def _answers_of_node(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
     from node.commands import ask_node
 
-    return ask_node.ask(options.node, ask_node.film_uid(options.film), questions)
+    uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
+    return ask_node.ask(options.node, uid, questions=questions, login=login, ca=options.ca)
 
 
 def _answers_here(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
@@ -314,17 +315,7 @@ def _parser() -> Parser:
 
     _add_read(commands.add_parser("read", help="read files without a network"))
 
-    ask = commands.add_parser("ask", help="ask about one film: by prompt, by box, or both")
-    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
-    ask.add_argument(
-        "--node", metavar="URL", help="ask a running node that has received the film, such as http://127.0.0.1:8080"
-    )
-    ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
-    ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
-    ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
-    add_model(ask, run=_ask, required=False)
-    ask.set_defaults(model=None)
-    add_trust(ask)
+    _add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"))
 
     text = "set the password of a user of the pages, typed twice or as a line of standard input"
     password = commands.add_parser("password", help=text, description=text)
@@ -337,6 +328,22 @@ def _parser() -> Parser:
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
     add_model(demo, run=_demo, required=False)
     return parser
+
+
+def _add_ask(ask: argparse.ArgumentParser) -> None:
+    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
+    ask.add_argument(
+        "--node", metavar="URL", help="ask a running node that has received the film, such as http://127.0.0.1:8080"
+    )
+    ask.add_argument("--user", metavar="NAME", help="of the node, if it asks for one; the password is typed")
+    ask.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
+    ask.add_argument("--ca", type=Path, metavar="FILE", help="certificates to trust for https, in PEM")
+    ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
+    ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
+    ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
+    add_model(ask, run=_ask, required=False)
+    ask.set_defaults(model=None)
+    add_trust(ask)
 
 
 def _add_read(read: argparse.ArgumentParser) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import ssl
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO, Final, cast
@@ -17,6 +21,37 @@ from node.read import decoding
 from node.read.model import FilmQuestion
 
 _PATIENCE_SECONDS: Final = 60.0
+_THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A user of a node, with the password."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def basic(self) -> str:
+        """The value of the header Authorization (RFC 7617)."""
+        return f"Basic {b64encode(f'{self.user}:{self.password}'.encode()).decode()}"
+
+
+def login_of(user: str | None, password_file: Path | None) -> Login | None:
+    """Return the login of a user: the password is the first line of a file, or is typed. Raises InputError."""
+    if user is None:
+        if password_file is not None:
+            raise InputError("--password-file is for a user; name one by --user NAME")
+        return None
+    if password_file is None:
+        return Login(user=user, password=getpass.getpass(f"password of {user}: "))
+    try:
+        password = password_file.read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{password_file}: cannot be read ({type(error).__name__}); name a file with a password"
+        ) from error
+    return Login(user=user, password=password.removesuffix("\r"))
 
 
 def film_uid(what: Path) -> str:
@@ -31,15 +66,20 @@ def film_uid(what: Path) -> str:
         raise InputError(f"{what}: is no DICOM file, so the node cannot know it; ask with --model instead") from error
 
 
-def ask(node: str, uid: str, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
+def ask(
+    node: str, uid: str, *, questions: Sequence[FilmQuestion], login: Login | None = None, ca: Path | None = None
+) -> list[JsonObject]:
     """Ask a node, and return the entries of `questions` in its answer.
 
     node: its address, such as http://127.0.0.1:8080
+    ca: certificates to trust, in PEM; those of this machine if None
     Raises InputError for an address or question that cannot be used, NodeError if the node does not answer.
     """
     address = urlsplit(node)
     if address.scheme not in ("http", "https") or not address.hostname:
         raise InputError(f"--node {node}: is no address of a node; write http://HOST:PORT")
+    if login is not None and address.scheme == "http" and address.hostname not in _THIS_MACHINE:
+        raise InputError(f"--node {node}: a password is sent to another machine by https:// only")
     asked = [
         {"prompt": question.prompt, "box": None if question.box is None else list(question.box.edges)}
         for question in questions
@@ -47,10 +87,16 @@ def ask(node: str, uid: str, questions: Sequence[FilmQuestion]) -> list[JsonObje
     request = urllib.request.Request(
         f"{address.scheme}://{address.netloc}/api/v1/films/{uid}/questions",
         data=json.dumps({"questions": asked}).encode(),
-        headers={"Content-Type": "application/json", "X-Requested-From": "command"},
+        headers={
+            "Content-Type": "application/json",
+            "X-Requested-From": "command",
+            **({} if login is None else {"Authorization": login.basic}),
+        },
         method="POST",
     )
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+    direct = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_trusting(ca)), _NoRedirect
+    )
     try:
         with direct.open(request, timeout=_PATIENCE_SECONDS) as answer:
             return cast(list[JsonObject], json.loads(answer.read())["questions"])
@@ -60,6 +106,16 @@ def ask(node: str, uid: str, questions: Sequence[FilmQuestion]) -> list[JsonObje
         raise (InputError if error.code < 500 else NodeError)(f"{node}: {detail}") from error
     except (OSError, HTTPException, ValueError, KeyError) as error:
         raise NodeError(f"{node}: does not answer as a node ({type(error).__name__}); check the address") from error
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext:
+    """Make a context that checks certificate and name of a server. Raises InputError."""
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise InputError(
+            f"--ca {ca}: cannot be used ({type(error).__name__}); name a PEM file of certificates"
+        ) from error
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

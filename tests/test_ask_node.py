@@ -1,0 +1,105 @@
+"""The command that asks a running node: whom it tells the password, whom it trusts, and where it goes."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from node.commands import ask_node
+from node.commands.ask_node import Login
+from node.errors import InputError, NodeError
+from node.read.model import FilmQuestion
+
+EDEMA = FilmQuestion(prompt="Edema")
+ANNA = Login(user="anna", password="secret: \u00e4")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Notes requests; answers one question, or sends whoever asks for the film 1.2.9 elsewhere."""
+
+    asked: list[tuple[str, str, object]]
+
+    def do_POST(self) -> None:
+        content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((self.path, self.headers.get("Authorization", ""), content))
+        is_away = "1.2.9" in self.path
+        self.send_response(302 if is_away else 201)
+        if is_away:
+            self.send_header("Location", f"http://127.0.0.1:{self.headers['Host'].rpartition(':')[2]}/elsewhere")
+        self.end_headers()
+        self.wfile.write(json.dumps({"questions": [{"prompt": "Edema"}]}).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def node() -> Iterator[HTTPServer]:
+    Handler.asked = []
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_node_is_asked_as_a_user_and_through_no_proxy(node: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    answers = ask_node.ask(f"http://127.0.0.1:{node.server_port}/page", "1.2.3", questions=[EDEMA], login=ANNA)
+
+    assert answers == [{"prompt": "Edema"}]
+    secret = b64encode("anna:secret: \u00e4".encode()).decode()
+    body = {"questions": [{"prompt": "Edema", "box": None}]}
+    assert Handler.asked == [("/api/v1/films/1.2.3/questions", f"Basic {secret}", body)]
+
+
+def test_nobody_is_named_without_a_user(node: HTTPServer) -> None:
+    ask_node.ask(f"http://127.0.0.1:{node.server_port}", "1.2.3", questions=[EDEMA])
+
+    assert [authorization for _, authorization, _ in Handler.asked] == [""]
+
+
+def test_no_redirect_is_followed(node: HTTPServer) -> None:
+    with pytest.raises(NodeError):
+        ask_node.ask(f"http://127.0.0.1:{node.server_port}", "1.2.9", questions=[EDEMA], login=ANNA)
+
+    assert [path for path, _, _ in Handler.asked] == ["/api/v1/films/1.2.9/questions"]
+
+
+def test_a_password_is_not_sent_in_clear_to_another_machine() -> None:
+    with pytest.raises(InputError, match="https:// only"):
+        ask_node.ask("http://192.0.2.1:8080", "1.2.3", questions=[EDEMA], login=ANNA)
+
+
+def test_the_password_is_the_first_line_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_bytes(b" a b \r\nnotes\n")
+
+    login = ask_node.login_of("anna", path)
+
+    assert login == Login(user="anna", password=" a b ")
+    assert "a b" not in repr(login)
+    assert ask_node.login_of(None, None) is None
+
+
+def test_a_password_without_a_user_or_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--user"):
+        ask_node.login_of(None, tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        ask_node.login_of("anna", tmp_path / "nothing")
+
+
+def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing", encoding="utf-8")
+
+    for name in ("ca.pem", "nothing.pem"):
+        with pytest.raises(InputError, match="--ca"):
+            ask_node.ask("https://127.0.0.1:9", "1.2.3", questions=[EDEMA], ca=tmp_path / name)
