@@ -276,6 +276,7 @@ def test_every_command_of_the_makefile_exists() -> None:
     targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
     assert modules >= {"node", "export.build"}
     assert {"setup", "system-packages", "model", "demo", "test", "check", "clean"} <= targets
+    places = [REPOSITORY.joinpath(*module.split(".")) for module in modules]
     assert [each for each in places if not (each.with_suffix(".py").exists() or (each / "__main__.py").exists())] == []
 
 

@@ -22,7 +22,7 @@ from node.dicom import attributes
 from node.dicom.film_header import parse_header
 from node.domain import Film, Finding, FindingState, JsonObject
 from node.errors import InputError, NodeError, Undecodable
-from node.jobs.correcting import ReadFilm, all_corrections
+from node.jobs.correcting import AnsweredFilm, all_corrections
 from node.outputs.corrected_film import correct, sides_of
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
@@ -86,7 +86,7 @@ def _said(finding: Finding, framing: Framing, prompt_set: PromptSet) -> JsonObje
     }
 
 
-def _framing(film: ReadFilm) -> Framing:
+def _framing(film: AnsweredFilm) -> Framing:
     answer = film.answer
     if answer.columns is None or answer.rows is None or answer.analyzed is None:
         raise ValueError("a film that was read has a size and an analyzed square")
@@ -94,7 +94,7 @@ def _framing(film: ReadFilm) -> Framing:
     return decoding.framing_of(header, columns=answer.columns, rows=answer.rows, analyzed=answer.analyzed)
 
 
-def _draw(film: ReadFilm, path: Path) -> bool:
+def _draw(film: AnsweredFilm, path: Path) -> bool:
     """Write the upright film as displayed; false if it cannot be decoded any more. Raises OSError."""
     try:
         picture = decoding.picture_of(decoding.read_file(film.instance.path))

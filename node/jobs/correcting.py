@@ -26,7 +26,7 @@ from node.store.spool import Spool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFilm:
+class AnsweredFilm:
     """A film that was read, as the network answered it.
 
     header: of its file, without pixels
@@ -37,7 +37,7 @@ class ReadFilm:
     header: Dataset
 
 
-def read_film(spool: Spool, uid: str) -> ReadFilm:
+def read_film(spool: Spool, uid: str) -> AnsweredFilm:
     """Return a received film by its SOP Instance UID. Raises InputError if the node has no such film or no answer."""
     study_uid = spool.find_study(uid)
     instances = () if study_uid is None else spool.study(study_uid).instances
@@ -48,7 +48,7 @@ def read_film(spool: Spool, uid: str) -> ReadFilm:
     if reading is None:
         raise InputError("this film has no answer yet; wait until it is read")
     try:
-        return ReadFilm(
+        return AnsweredFilm(
             instance=instance, answer=film_from_json(reading[1]), header=decoding.read_header(instance.path)
         )
     except (Undecodable, KeyError, TypeError, ValueError) as error:
@@ -89,7 +89,7 @@ def correct(settings: Settings, spool: Spool, metrics: Metrics, new: Correction,
         raise
 
 
-def all_corrections(spool: Spool) -> Iterator[tuple[ReadFilm, list[Correction]]]:
+def all_corrections(spool: Spool) -> Iterator[tuple[AnsweredFilm, list[Correction]]]:
     """Yield every film that is still here and was corrected, with its corrections, oldest first."""
     for study_uid in spool.studies():
         stored = [from_json(content) for content in spool.documents(study_uid, "corrections")]
