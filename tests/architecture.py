@@ -31,7 +31,10 @@ LAYERS = (
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
-        "models": ("node/read/model.py", "node/read/film_rule.py", "node/read/gpu.py", "node/__main__.py"),
+        "models": (
+            *(f"node/read/{name}.py" for name in ("model", "film_rule", "gpu", "change_error")),
+            "node/__main__.py",
+        ),
         "language": ("node/",),
     },
     "models": {"language": ("models/",)},
