@@ -132,7 +132,7 @@ export class Asking {
   }
 
   setSending(button, { id, sent, error }) {
-    button.hidden = Boolean(error);
+    button.hidden = Boolean(error) || sent === undefined; // a node that sends no answers says nothing of it
     if (sent) return this.setSent(button);
     button.addEventListener("click", async () => {
       button.disabled = true;
