@@ -89,6 +89,23 @@ def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path
     verify(model, read_manifest(model))
 
 
+def test_films_have_a_plot_of_their_own_and_groups_with_intervals(model: Path, tmp_path: Path) -> None:
+    points = [[0.1, 0.2, 30], [0.8, 0.9, 10]]
+    group = {"films": 20, "macro_auroc": 0.7123, "intervals": {"macro_auroc": [0.65, 0.77]}}
+    films = {"per_class": {"edema": 0.8}, "reliability": points, "by_group": {"sex F": group}}
+    tasks = {"report": {"reliability": points, "per_class": {}}, "films": films}
+    path = evaluation(tmp_path / "one", model, tasks=tasks)
+
+    assert main(["--model", str(model), str(path)]) == 0
+
+    card = (model / CARD).read_text()
+    assert "| sex F: AUROC, mean of findings with 15 positives | 0.712 (0.650 to 0.770) |" in card
+    assert "| sex F: films | 20 |" in card
+    assert {"card/1-reliability.svg", "card/1-films-reliability.svg", "card/1-films.svg"} <= set(
+        re.findall(r"\]\((card/[^)]+)\)", card)
+    )
+
+
 def test_a_card_that_is_filled_again_forgets_the_figures_before(model: Path, tmp_path: Path) -> None:
     first, second = evaluation(tmp_path / "one", model), evaluation(tmp_path / "two", model, count=501)
 

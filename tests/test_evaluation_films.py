@@ -104,6 +104,40 @@ def test_groups_are_measured_apart() -> None:
     assert {name: group["films"] for name, group in groups.items()} == {"view AP": 200, "view PA": 100}
 
 
+def test_a_group_has_intervals_of_its_own_patients() -> None:
+    figures = measure(made_up(300, patients=100, strength=1.0), resamples=50)
+
+    groups = figures["by_group"]
+    assert isinstance(groups, dict)
+    for name, group in groups.items():
+        low, high = group["intervals"]["opacity_against_normal"]
+        assert low < group["opacity_against_normal"] < high, name
+    whole = figures["intervals"]
+    assert isinstance(whole, dict)
+    widths = [high - low for low, high in (some["intervals"]["macro_auroc"] for some in groups.values())]
+    assert min(widths) != pytest.approx(whole["macro_auroc"][1] - whole["macro_auroc"][0])
+
+
+def test_probabilities_and_frequencies_are_those_of_other_folds() -> None:
+    films = made_up(600, patients=200, strength=1.0)
+
+    points = measure(films, resamples=0)["reliability"]
+
+    assert isinstance(points, list)
+    assert sum(count for *_, count in points) == 2 * 600, "opacity and no finding of every film"
+    gap = sum(abs(said - there) * count for said, there, count in points) / 1200
+    assert gap < 0.1 and gap == pytest.approx(measure(films, resamples=0)["calibration_error"])
+
+
+def test_a_lower_aim_calls_fewer_normal_films() -> None:
+    films = made_up(600, patients=200, strength=1.0)
+
+    few, many = (measure(films, resamples=0, most_false=most)["false_findings"] for most in (0.05, 0.4))
+
+    assert isinstance(few, float) and isinstance(many, float)
+    assert few < 0.09 < 0.3 < many
+
+
 def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "00000007_001.png"), np.zeros((80, 80), dtype=np.uint8))
     line = {"file": "00000007_001.png", "nih_labels": ["Pneumonia"], "rsna": "Normal", "view": "AP", "age": "41"}

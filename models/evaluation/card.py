@@ -38,6 +38,7 @@ _PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "anatomy": ("per_region", "IoU by region; gray: constant box", "constant_box", "per_region"),
     "region_classification": ("per_finding", "AUROC by finding, mean of regions", "", ""),
     "report": ("per_class", "F1 of reports by class", "", ""),
+    "films": ("per_class", "AUROC by finding", "", ""),
 }
 """By task: its table, the title, and the reference whose table is drawn with it."""
 _COMPARED: Final[Mapping[str, tuple[str, str]]] = {
@@ -262,7 +263,8 @@ def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     points = made.get("reliability")
     if isinstance(points, list) and points:
         line = [(float(point[0]), float(point[1])) for point in points]
-        yield "reliability", plots.curve("Probabilities and frequencies", line, across="probability", up="frequency")
+        name = "reliability" if task == "report" else f"{task}-reliability"
+        yield name, plots.curve("Probabilities and frequencies", line, across="probability", up="frequency")
 
 
 def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Iterator[str]:

@@ -63,7 +63,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "tasks": run.figures(
             observed,
             tasks,
-            decisions=model.manifest.decisions,
+            model=model,
             habits=references.training_habits(request.training_films),
             labeler=RuleLabeler(),
             bootstrap=Bootstrap(resamples=request.resamples),

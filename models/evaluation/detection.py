@@ -55,9 +55,11 @@ class Precision:
             self._matches[number, unknown] = None
 
     def per_class(self, films: Indices | None = None) -> dict[str, float | None]:
-        """Return the average precision of each class; None if no film has a box of it."""
+        """Return the average precision of each class over films, by their numbers; None if none has a box of it."""
         matches = self._matches if films is None else self._matches[:, films]
         self._coco.evalImgs = list(matches.reshape(-1))
+        for parameters in (self._coco.params, self._coco._paramsEval):
+            parameters.imgIds = list(range(matches.shape[1]))
         with contextlib.redirect_stdout(io.StringIO()):
             self._coco.accumulate()
         precision = self._coco.eval["precision"][:, :, :, 0, 0]

@@ -56,6 +56,10 @@ _NAMES: Final[Mapping[str, str]] = {
     "auroc_no_finding": "AUROC, no finding",
     "false_findings": "findings called present on a normal film",
     "opacity_sensitivity": "opacities of a radiologist called present",
+    "precision": "mAP, IoU 0.1 to 0.7",
+    "two_constant_boxes": "mAP of two constant boxes, cross-fitted too",
+    "gain": "mAP above that of two constant boxes",
+    "spread": "spread of the centers of best boxes, as a share of the true one",
     "films": "films",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
@@ -91,6 +95,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "known": "films of which it is known",
     "intervals": "95 % intervals, by patient",
     "by_group": "by group",
+    "boxed": "boxes on films of people, scale cross-fitted",
     "per_contradiction": "findings contradicted, by reason",
 }
 
@@ -149,12 +154,16 @@ def shown(value: object) -> str:
 
 
 def _flat(table: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the entries of a table, and those of tables inside it under both names."""
+    """Yield the entries of a table, and those of tables inside it under both names, with their intervals."""
     for name, value in table.items():
         if not isinstance(value, Mapping):
             yield name, value
             continue
-        yield from ((f"{name}: {_NAMES.get(key, key)}", number) for key, number in value.items())
+        bounds = inner(value, "intervals")
+        for key, number in value.items():
+            if not isinstance(number, Mapping):
+                interval = f" ({shown(bounds[key])})" if key in bounds else ""
+                yield f"{name}: {_NAMES.get(key, key)}", shown(number) + interval
 
 
 def _lines(document: Mapping[str, object]) -> Iterator[str]:

@@ -49,7 +49,7 @@ _ACROSS: Final = 0.05
 class Observation:
     """The model's answers for one film, for the tasks that were asked for.
 
-    found: findings, as published (spec §9.2); regions: the best box [4] of each
+    located: findings before they are scored; found: as published (spec §9.2); regions: the best box [4] of each
     chest: the widths of heart and thorax, as the node measures them
     region_scores: [region that the film shows, finding], for the true boxes of regions
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
@@ -58,6 +58,7 @@ class Observation:
     views: what the view head says of the film, as it is and otherwise
     """
 
+    located: Detection | None = None
     found: Detections | None = None
     regions: dict[str, FloatArray]
     chest: ChestWidths | None = None
@@ -127,8 +128,10 @@ class EvaluatedModel:
             return reader.report(look, self.questions.prompts, side_of=side_of) if needed else None
 
         reading = read(self.reader, needed="report" in tasks)
+        located = self._locate(picture) if "detection" in tasks else None
         return Observation(
-            found=self._found(picture) if "detection" in tasks else None,
+            located=located,
+            found=None if located is None else self.detections(located, self.manifest.detection),
             regions=dict(zip(names, boxes, strict=False)),
             chest=self._chest(look, reading) if "anatomy" in tasks else None,
             region_scores=self._region_scores(picture, case)
@@ -221,9 +224,6 @@ class EvaluatedModel:
     def _locate(self, picture: Picture) -> Detection:
         with torch.inference_mode():
             return detection.locate(self._network, picture, self._classes.located_by)
-
-    def _found(self, picture: Picture) -> Detections:
-        return self.detections(self._locate(picture), self.manifest.detection)
 
     def _region_scores(self, picture: Picture, case: EvaluationCase) -> FloatArray:
         """Classify the true boxes of regions, each by itself."""

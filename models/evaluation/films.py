@@ -6,7 +6,7 @@ and intervals come from drawing patients anew. A radiologist's reading goes befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 from language.labels import NO_FINDING
 from models.evaluation.bootstrap import Figures, Indices, mean
-from models.evaluation.calibration import calibration_error
+from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import Truth
 from models.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate, sigmoid
 from models.training.split import part_of
@@ -88,9 +88,17 @@ def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = 
     made["positives"] = {key: int(films.there[:, films.place(key)].sum()) for key in films.keys}
     made["known"] = {key: int(films.known[:, films.place(key)].sum()) for key in films.keys}
     made["with_a_threshold"] = sorted(called.chosen)
-    made["intervals"] = _intervals(films, called, resamples=resamples, seed=seed)
+    chosen = [films.place(key) for key in sorted(called.chosen)]
+    known = films.known[:, chosen]
+    made["reliability"] = reliability(called.probabilities[:, chosen][known], films.there[:, chosen][known])
+
+    def intervals(some: Indices) -> dict[str, list[float]]:
+        drawn = drawn_by_patient(films.patients[some], resamples=resamples, seed=seed)
+        return interval([figures(films, called, some[again]) for again in drawn])
+
+    made["intervals"] = intervals(everything)
     made["by_group"] = {
-        group: {"films": len(some), **figures(films, called, some)}
+        group: {"films": len(some), **figures(films, called, some), "intervals": intervals(some)}
         for group in sorted(frozenset().union(*films.groups))
         if len(some := np.flatnonzero([group in own for own in films.groups]))
     }
@@ -137,7 +145,7 @@ def cross_fitted(films: Films, *, most_false: float = MOST_FALSE) -> Called:
     most_false: findings that may be called present on the mean film without a finding, where thresholds are chosen
     A finding with too few positives gets no threshold and is never called present.
     """
-    folds = np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in films.patients])
+    folds = folds_of(films.patients)
     chosen = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
     present = np.zeros(films.there.shape, dtype=np.bool_)
     probabilities = np.zeros(films.there.shape)
@@ -163,17 +171,24 @@ def _labelled(films: Films, key: str, some: Indices) -> Labelled:
     )
 
 
-def _intervals(films: Films, called: Called, *, resamples: int, seed: int) -> dict[str, list[float]]:
-    """Draw patients anew, with all their films, and return the bounds of each figure that could be measured."""
+def folds_of(patients: NDArray[np.str_]) -> Indices:
+    """Return the fold of each film, by a hash of its patient."""
+    return np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in patients], dtype=np.intp)
+
+
+def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int) -> Iterator[Indices]:
+    """Draw patients anew, with all their films, and yield the numbers of these films."""
     rng = np.random.default_rng(seed)
-    names, owner = np.unique(films.patients, return_inverse=True)
+    names, owner = np.unique(patients, return_inverse=True)
     own = [np.flatnonzero(owner == number) for number in range(len(names))]
-    drawn: list[Figures] = []
     for _ in range(resamples):
-        some = np.concatenate([own[number] for number in rng.integers(len(names), size=len(names))])
-        drawn.append(figures(films, called, some))
+        yield np.concatenate([own[number] for number in rng.integers(len(names), size=len(names))])
+
+
+def interval(drawn: Sequence[Figures]) -> dict[str, list[float]]:
+    """Return the bounds of the 95 % interval of each figure that could be measured."""
     values = {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
-    return {name: [float(np.percentile(some, bound)) for bound in _INTERVAL] for name, some in values.items() if some}
+    return {name: [float(np.percentile(made, bound)) for bound in _INTERVAL] for name, made in values.items() if made}
 
 
 def _area(scores: Numbers, there: Marks) -> float | None:

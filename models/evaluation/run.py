@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from language.labels import Labeler
 from models.decisions import Decisions
-from models.evaluation import anatomy, detection, films, hints, ratio, references, regions, reports, sentences, views
+from models.evaluation import (
+    anatomy,
+    detection,
+    films,
+    hints,
+    located,
+    ratio,
+    references,
+    regions,
+    reports,
+    sentences,
+    views,
+)
 from models.evaluation.bootstrap import Bootstrap
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import CaseSource, Truth
 from models.evaluation.evaluated_model import EvaluatedModel, Observation, Weighed, as_read
 from models.evaluation.references import Habits
 from models.evaluation.request import Task
+from models.phantoms import FINDINGS
 from models.progress import ProgressReport
 from models.reading.answers import FilmReading
 from models.reading.decision import decide
@@ -55,7 +68,7 @@ def figures(
     observed: Observed,
     tasks: Collection[Task],
     *,
-    decisions: Decisions,
+    model: EvaluatedModel,
     habits: Habits,
     labeler: Labeler,
     bootstrap: Bootstrap,
@@ -63,10 +76,11 @@ def figures(
 ) -> dict[str, dict[str, object]]:
     """Compute the figures of these tasks, each with its reference figures.
 
-    decisions: of the model; most_false: as of `films.cross_fitted`
+    most_false: as of `films.cross_fitted`
     """
+    decisions = model.manifest.decisions
     makers: dict[Task, Callable[[], dict[str, object]]] = {
-        "detection": lambda: _detection(observed, habits, bootstrap),
+        "detection": lambda: _detection(observed, model, habits, bootstrap),
         "anatomy": lambda: _anatomy(observed, habits, bootstrap),
         "region_classification": lambda: _regions(observed, habits, bootstrap),
         "report": lambda: _report(observed, decisions, labeler, bootstrap),
@@ -84,14 +98,21 @@ def figures(
     return {task: make() for task, make in makers.items() if task in tasks}
 
 
-def _detection(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
-    truths = observed.truths
+def _detection(observed: Observed, model: EvaluatedModel, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+    truths, rule = observed.truths, model.manifest.detection
     found = [observation.found for observation in observed.said if observation.found is not None]
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
     made = detection.measure(truths, found, bootstrap)
     if readings:
         read = detection.Precision(truths, [as_read(reading) for reading in readings])
         made |= {"as_read": {**read.figures(), "per_class": read.per_class()}}
+
+    def scaled(scale: float) -> list[detection.Detections]:
+        own = replace(rule, scales=dict.fromkeys(FINDINGS, scale))
+        return [model.detections(said.located, own) for said in observed.said if said.located is not None]
+
+    if boxed := located.measure(truths, scaled, bootstrap):
+        made["boxed"] = boxed
     return made | {"references": {"constant_box": references.constant_detection(truths, habits)}}
 
 
