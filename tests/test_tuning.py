@@ -12,6 +12,7 @@ import pytest
 from models.decisions import Decisions, Measurement
 from models.errors import ModelError
 from models.evaluation.calibration import Marks, Scores, calibration_error
+from models.evaluation.evaluated_model import sigmoid
 from models.evaluation.thresholds import (
     OPACITY,
     Aim,
@@ -21,7 +22,6 @@ from models.evaluation.thresholds import (
     calibrate,
     same_point,
     shared,
-    sigmoid,
 )
 from models.evaluation.tuning import best_decisions, best_rule, check_tunable
 from models.manifest import DetectionRule

@@ -101,6 +101,10 @@ class FileFilms:
     def __len__(self) -> int:
         return len(self._lines)
 
+    def name(self, index: int) -> str:
+        """Return the path of a film, as its line gives it."""
+        return self._lines[index]["file"]
+
     def load(self, index: int) -> EvaluationCase:
         """Read one film. Raises ModelError if its picture cannot be read, or has another size than its line says."""
         line = self._lines[index]

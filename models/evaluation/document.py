@@ -15,6 +15,7 @@ TITLES: Final[Mapping[str, str]] = {
     "films": "What films show, thresholds cross-fitted",
     "hints": "Questions about one side",
     "views": "Views and sides, by the view head",
+    "sources": "Which source a normal film is from, by a linear probe on image features",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",
@@ -60,6 +61,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "two_constant_boxes": "mAP of two constant boxes, cross-fitted too",
     "gain": "mAP above that of two constant boxes",
     "spread": "spread of the centers of best boxes, as a share of the true one",
+    "source_auroc": "AUROC of the source; 0.5: it cannot be told",
     "films": "films",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
@@ -95,6 +97,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "known": "films of which it is known",
     "intervals": "95 % intervals, by patient",
     "by_group": "by group",
+    "by_source": "by source",
     "boxed": "boxes on films of people, scale cross-fitted",
     "per_contradiction": "findings contradicted, by reason",
 }

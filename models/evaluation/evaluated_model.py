@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from models.checkpoint.weights import load_network
 from models.engines import Engine
@@ -181,6 +182,11 @@ class EvaluatedModel:
         own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
         return features, {prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)}
 
+    def probabilities(self, look: Look) -> dict[str, float]:
+        """Return the probability of each judged prompt."""
+        temperature = self.manifest.decisions.temperature
+        return {key: float(sigmoid(value / temperature)) for key, value in self._features(look)[1].items()}
+
     def detections(self, located: Detection, rule: DetectionRule) -> Detections:
         """Score and merge located boxes by a manifest's rule."""
         rows = detection.detections(located, self._classes, settings_of(rule))[0]
@@ -296,6 +302,12 @@ def as_read(reading: FilmReading) -> Detections:
         np.array([number for _, number, _ in rows], dtype=np.intp),
         np.array([score for _, _, score in rows], dtype=np.float32),
     )
+
+
+def sigmoid(values: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Return the probabilities of logits, without overflow."""
+    probabilities: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(np.asarray(values) / 2)
+    return probabilities
 
 
 def logit(probability: float) -> float:

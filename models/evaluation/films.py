@@ -18,7 +18,8 @@ from language.labels import NO_FINDING
 from models.evaluation.bootstrap import Figures, Indices, mean
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import Truth
-from models.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate, sigmoid
+from models.evaluation.evaluated_model import sigmoid
+from models.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate
 from models.training.split import part_of
 
 Numbers = NDArray[np.float64]

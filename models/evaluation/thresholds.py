@@ -18,7 +18,7 @@ from sklearn.metrics import log_loss
 from language.labels import NO_FINDING
 from models.errors import ModelError
 from models.evaluation.calibration import Marks, Scores
-from models.evaluation.evaluated_model import logit
+from models.evaluation.evaluated_model import logit, sigmoid
 
 TEMPERATURES: Final = tuple(round(float(value), 6) for value in np.geomspace(0.005, 2.0, 120))
 LEAST_POSITIVES: Final = 15
@@ -204,9 +204,3 @@ def _f1(cuts: _Cuts, others: Sequence[tuple[_Cuts, int]] = ()) -> Scores:
 def same_point(threshold: float, before: float, after: float) -> float:
     """Return the threshold at the same difference of cosines, for another temperature."""
     return round(float(sigmoid(np.array(logit(threshold) * before / after))), 6)
-
-
-def sigmoid(values: Scores) -> Scores:
-    """Return the probabilities of logits, without overflow."""
-    probabilities: Scores = 0.5 + 0.5 * np.tanh(values / 2)
-    return probabilities

@@ -23,9 +23,9 @@ from models.evaluation.bootstrap import mean
 from models.evaluation.calibration import Marks, Scores, calibration_error
 from models.evaluation.cases import Truth
 from models.evaluation.detection import Detections, Precision, summary
-from models.evaluation.evaluated_model import Weighed
+from models.evaluation.evaluated_model import Weighed, sigmoid
 from models.evaluation.reports import f1
-from models.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, same_point, sigmoid
+from models.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, same_point
 from models.manifest import DetectionRule, Manifest
 from models.network.detector import Detection
 from models.phantoms import FINDINGS, PhantomSet
