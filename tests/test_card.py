@@ -89,7 +89,7 @@ def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path
     verify(model, read_manifest(model))
 
 
-def test_films_have_a_plot_of_their_own_and_groups_with_intervals(model: Path, tmp_path: Path) -> None:
+def test_films_have_a_plot_and_groups_with_intervals(model: Path, tmp_path: Path) -> None:
     points = [[0.1, 0.2, 30], [0.8, 0.9, 10]]
     group = {"films": 20, "macro_auroc": 0.7123, "intervals": {"macro_auroc": [0.65, 0.77]}}
     films = {"per_class": {"edema": 0.8}, "reliability": points, "by_group": {"sex F": group}}

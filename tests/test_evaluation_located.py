@@ -59,6 +59,9 @@ def test_the_scale_of_other_patients_is_found() -> None:
     assert figures["precision"] == pytest.approx(1.0)
     assert figures["two_constant_boxes"] < 0.2
     assert figures["gain"] == pytest.approx(figures["precision"] - figures["two_constant_boxes"])
+    assert figures["two_constant_boxes"] < figures["two_constant_boxes_on_positives"] < 0.4, (
+        "no other films to be wrong on"
+    )
     assert figures["spread"] == pytest.approx(1.0)
     low, high = figures["intervals"]["gain"]
     assert low < figures["gain"] < high or low == pytest.approx(high)

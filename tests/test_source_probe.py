@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from models.evaluation.cases import EvaluationCase, Truth
-from models.evaluation.source_probe import Source, main, measure, one_path
+from models.evaluation.source_probe import main
+from models.evaluation.sources import NormalFilms, measure, one_path
 from models.reading.tokenizers import VOCABULARIES
 
 MODEL = VOCABULARIES.parent
 
 
-def source(name: str, *, shift: float, seed: int, films: int = 120, called: int = 6) -> Source:
+def source(name: str, *, shift: float, seed: int, films: int = 120, called: int = 6) -> NormalFilms:
     """Films whose features lie this far from those of another source, two films a patient."""
     rng = np.random.default_rng(seed)
-    return Source(
+    return NormalFilms(
         name=name,
         features=rng.normal(size=(films, 16)) + shift,
         patients=np.array([str(number // 2) for number in range(films)]),
@@ -44,7 +45,7 @@ def test_a_probe_does_not_know_the_other_films_of_a_patient() -> None:
     """A patient's films are equal; a probe that saw one of them would know the source of the other."""
     rng = np.random.default_rng(1)
     first, second = (
-        Source(
+        NormalFilms(
             name=name,
             features=np.repeat(rng.normal(size=(20, 40)), 6, axis=0),
             patients=np.repeat(np.arange(20), 6).astype(str),

@@ -1,7 +1,8 @@
 """How well boxes of findings fit on films of people, beside two constant boxes, and whether they move at all.
 
-A finding counts if enough films have boxes of it. Its scale, and the constant boxes, are chosen on the films of four
-fifths of the patients and used on those of the fifth.
+A finding counts if enough films have boxes of it. On those films alone a figure says how well the boxes fit; on all
+films it counts too that boxes on the others have lower scores. The scale, and the constant boxes, are chosen on the
+films of four fifths of the patients and used on those of the fifth.
 """
 
 from __future__ import annotations
@@ -47,15 +48,19 @@ def _figures(
     constant = constant_boxes(truths, key, folds)
     model, rival = (Precision(truths, some, classes=(key,)) for some in (fitted, constant))
 
+    is_positive = np.array([key in truth.boxes for truth in truths])
+
     def figures(films: Indices) -> Figures:
-        precisions = [precision.per_class(films)[key] for precision in (model, rival)]
-        first, second = precisions
-        gain = None if first is None or second is None else first - second
-        return {"precision": first, "two_constant_boxes": second, "gain": gain}
+        made: dict[str, float | None] = {}
+        for suffix, some in (("", films), ("_on_positives", films[is_positive[films]])):
+            own, other = (precision.per_class(some)[key] if len(some) else None for precision in (model, rival))
+            gain = None if own is None or other is None else own - other
+            made |= {f"precision{suffix}": own, f"two_constant_boxes{suffix}": other, f"gain{suffix}": gain}
+        return made
 
     drawn = [figures(some) for some in drawn_by_patient(patients, resamples=bootstrap.resamples, seed=bootstrap.seed)]
     return {
-        "films": sum(key in truth.boxes for truth in truths),
+        "films": int(is_positive.sum()),
         **figures(np.arange(len(truths))),
         "spread": spread(truths, fitted, key),
         "intervals": interval(drawn),
