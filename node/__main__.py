@@ -9,10 +9,14 @@ import argparse
 import json
 import os
 import sys
+import webbrowser
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from node import VERSION_LINE, command_for, config, log
@@ -267,8 +271,20 @@ def _demo(options: argparse.Namespace) -> int:
     model = ModelSettings(
         directory=options.model, engine=options.engine, threads=options.threads, prompts=options.prompts
     )
-    demo.run(options.out, model=model, say=lambda line: print(line, flush=True))
+    # Only where somebody can look at the page and end it: a program that runs the demonstration waits for its end.
+    is_watched = sys.stdin.isatty() and sys.stdout.isatty()
+    stay = partial(_stay, is_opened=options.open) if options.open or is_watched else None
+    demo.run(options.out, model=model, say=lambda line: print(line, flush=True), stay=stay)
     return 0
+
+
+def _stay(address: str, *, is_opened: bool) -> None:
+    """Name the page of a study, and keep the node that serves it until Ctrl-C."""
+    print(f"look at the film and ask about it: {address}\nCtrl-C ends it", flush=True)
+    if is_opened:
+        webbrowser.open(address)
+    with suppress(KeyboardInterrupt):
+        Event().wait()
 
 
 def _parser() -> Parser:
@@ -325,6 +341,7 @@ def _parser() -> Parser:
     password.set_defaults(run=_password)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
+    demo.add_argument("--open", action="store_true", help="open the page of the films in a browser")
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
     add_model(demo, run=_demo, required=False)
     return parser

@@ -12,7 +12,9 @@ import pytest
 from models.decisions import Decisions, Measurement
 from models.errors import ModelError
 from models.evaluation.calibration import Marks, Scores, calibration_error
+from models.evaluation.command import evaluate
 from models.evaluation.evaluated_model import sigmoid
+from models.evaluation.request import Request
 from models.evaluation.thresholds import (
     OPACITY,
     Aim,
@@ -26,6 +28,7 @@ from models.evaluation.thresholds import (
 from models.evaluation.tuning import best_decisions, best_rule, check_tunable
 from models.manifest import DetectionRule
 from models.phantoms import FINDINGS, parse_set
+from models.progress import quiet
 
 START = Decisions(
     temperature=1.0,
@@ -59,6 +62,15 @@ def test_films_of_people_are_taken_if_patients_were_held_out() -> None:
     check_tunable(films, held_out="0.4")
     with pytest.raises(ModelError, match=r"give --held-out as in .* or --held-out 1"):
         check_tunable(films, held_out=None)
+
+
+def test_a_sensitivity_and_a_limit_exclude_each_other() -> None:
+    asked = Request(
+        model=Path("model"), data="phantoms:1000000:9", tune=True, sensitivity=0.9, false_findings=0.1, pictures=0
+    )
+
+    with pytest.raises(ModelError, match="--sensitivity and --false-findings exclude each other"):
+        evaluate(asked, quiet)
 
 
 def labelled(differences: Scores, there: Marks, normal: Scores | None = None) -> Labelled:

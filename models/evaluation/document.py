@@ -141,7 +141,7 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
             if name in _NAMES and value is not None:
                 yield from row(f"{key.replace('_', ' ')}: {_NAMES[name]}", shown(value), "", *[""] * len(rivals))
     for key, title in _TABLES.items():
-        if key in made:
+        if inner(made, key):
             yield ""
             yield from row(title, "value")
             yield from row("---", "---")

@@ -54,9 +54,10 @@ _HERE = ("127.0.0.1",)
 Say = Callable[[str], None]
 
 
-def run(out: Path, *, model: ModelSettings, say: Say) -> None:
+def run(out: Path, *, model: ModelSettings, say: Say, stay: Callable[[str], None] | None = None) -> None:
     """Send the films, wait for SR and GSPS at the archive, write the results below `out`; one line per stage.
 
+    stay: is called at the end with the address of the study's page, which is there until it returns; None to end
     Raises InputError when the films are not installed, NodeError when results are missing at the time limit.
     """
     films = [_film(name) for name in FILMS]
@@ -90,6 +91,9 @@ def run(out: Path, *, model: ModelSettings, say: Say) -> None:
             _await(arrived, Spool(settings.storage.directory), count=len(films))
         with _stage(f"write {out}", say):
             _write(out, archive, settings, reader)
+        if stay is not None:
+            study_uid = next(archive.studies())
+            stay(f"http://{_HERE[0]}:{running.http_port}/studies/{study_uid}")
 
 
 @contextmanager
