@@ -19,6 +19,7 @@ from highdicom.sr import (
     LanguageOfContentItemAndDescendants,
     ObservationContext,
     ObserverContext,
+    PersonObserverIdentifyingAttributes,
     RelationshipTypeValues,
     ScoordContentItem,
     TextContentItem,
@@ -40,6 +41,8 @@ FINDING = Concept("121071", "DCM", "Finding")
 IMPRESSION = Concept("121073", "DCM", "Impression")
 SOURCE = Concept("260753009", "SCT", "Source")
 IMAGE_REGION = Concept("111030", "DCM", "Image Region")
+_NO_DELIMITERS = str.maketrans(dict.fromkeys("^=\\", " "))
+"""The delimiters of a person's name (PS3.5 6.2.1), and of values."""
 ENGLISH = Concept("en-US", "RFC5646", "English (United States)")
 
 
@@ -138,6 +141,16 @@ def is_image(source: Dataset) -> bool:
 def language() -> LanguageOfContentItemAndDescendants:
     """State the language of the report (TID 1204)."""
     return LanguageOfContentItemAndDescendants(CodedConcept.from_code(ENGLISH))
+
+
+def person(name: str) -> list[ContentItem]:
+    """Name a person who took part beside the program (TID 1003); nothing for a blank name."""
+    words = short_text(name.translate(_NO_DELIMITERS))
+    if not words:
+        return []
+    attributes = PersonObserverIdentifyingAttributes(name=f"{words}^")  # highdicom doubts a name of one part
+    context = ObserverContext(observer_type=codes.DCM.Person, observer_identifying_attributes=attributes)
+    return [item for item in context]
 
 
 def observer(report: Report) -> ObservationContext:
