@@ -59,6 +59,8 @@ EVENTS: Final = {
     "output.damaged": "a stored output is missing or damaged; the node writes it again",
     "output.rewritten": "a damaged output was restored byte for byte; it is sent",
     "study.finished": "all outputs of a round are stored and their deliveries queued",
+    "answer.written": "a person sent an answer; its objects are stored and their deliveries queued",
+    "answer.refused": "an answer that a person sent cannot be written, `reason` says why; ask the question again",
     "study.parked": "a round failed; a person must act (`node retry`)",
     "study.removed": "a delivered study was removed from disk after keep_days",
     "janitor.failed": "old studies could not be removed; the node tries again in an hour",

@@ -119,6 +119,7 @@ BOUNDARIES = (
     "node/orders/listener.py",
     "node/net/pynetdicom_adapter.py",
     "node/deliver/delivery.py",
+    "node/jobs/answer_steps.py",
     "node/jobs/round_steps.py",
     "node/jobs/submitter.py",
 )

@@ -39,7 +39,7 @@ _ADDED = re.compile(
         | CODE\ \(363698007,SCT,"Finding\ Site"\)/NUM\ \(SHAREOFZONE,99CHEX,"[^"]+"\)
         | CONTAINER\ \(125007,DCM,"Measurement\ Group"\)/CODE\ \((?!363698007|121071)[^/]+\)
         | CONTAINER\ \((19005-8,LN,"Impressions"|59776-5,LN,"Findings")\)
-        | TEXT\ \((121073,DCM,"Impression"|121106,DCM,"Comment"|121071,DCM,"Finding")\)
+        | TEXT\ \((121073,DCM,"Impression"|121106,DCM,"Comment"|121071,DCM,"Finding"|QUESTION,99CHEX,"[^"]+")\)
         | SCOORD\ \(111030,DCM,"Image\ Region"\)
         | IMAGE\ \(260753009,SCT,"Source"\)
     ):\ Content\ Item\ not\ in\ template$""",

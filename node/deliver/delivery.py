@@ -21,6 +21,7 @@ from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, RetryLater, where
 from node.metrics import Metrics
 from node.outputs.writers import SOP_CLASSES
+from node.store import sent_answers
 from node.store.ledger import DeliveryRecord, Ledger, is_away
 from node.store.spool import Spool
 
@@ -89,7 +90,7 @@ class Sending:
             return self._parked(delivery, attempt, "unforeseen", reason=where(error))
         is_asked = _commits(settings)
         if self.ledger.set_sent(delivery, attempts=attempt, awaits_commitment=is_asked):
-            self._observe_turnaround(delivery.study_uid, started)
+            self._observe_turnaround(delivery, started)
         self._count(delivery, "sent", attempt)
         return _sent(is_asked=is_asked)
 
@@ -217,8 +218,15 @@ class Sending:
             if self._next(delivery) is Next.ASK:
                 self._parked(delivery, attempt, failure, reason=reason, stage="commit")
 
-    def _observe_turnaround(self, study_uid: str, started: float) -> None:
-        """Record the time since the last object arrived that the outputs, written at `started`, can cover."""
+    def _observe_turnaround(self, delivery: Delivery, started: float) -> None:
+        """Record the time since the last object arrived that the outputs, written at `started`, can cover.
+
+        An answer that a person sends counts for nothing: its film may have arrived long ago.
+        """
+        study_uid = delivery.study_uid
+        answers = sent_answers.outputs_of(self.spool, study_uid)
+        if any(output.sop_instance_uid == delivery.sop_instance_uid for output in answers):
+            return
         arrivals = [instance.received_at.timestamp() for instance in self.spool.study(study_uid).instances]
         last = max((arrival for arrival in arrivals if arrival <= started), default=started)
         self.metrics.turnaround_seconds.observe(time.time() - last)

@@ -26,6 +26,11 @@ def ratio_of(film: str) -> str:
     return f"ratio {film}" if film else ""
 
 
+def answer_of(question: str) -> str:
+    """Return what the series of an answer's objects is about; question: its id."""
+    return f"answer {question}"
+
+
 def device_uid(model: ModelIdentity) -> str:
     """Return the UID of the device that wrote an object (0018,1002): this program with these weights."""
     return derive_uid("device", PROGRAM, model.name, model.version, model.weights_sha256)

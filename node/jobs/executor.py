@@ -17,7 +17,7 @@ from node.domain import Delivery
 from node.jobs.gate import Gate
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
-from node.jobs.workflows import OPEN, QUIET, STUDIES, enqueue_delivery, queue_of, queues_of, register
+from node.jobs.workflows import ANSWER, OPEN, QUIET, STUDIES, enqueue_delivery, queue_of, queues_of, register
 from node.pipeline import delivery_place
 from node.store import database
 from node.store.database import Database
@@ -78,10 +78,12 @@ class Executor:
     def forgotten(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Return the given open deliveries that no unfinished workflow covers.
 
-        A delivery counts as covered while a `deliver` or `commit` workflow holds it, or a round of its study is open.
+        A delivery counts as covered while a `deliver` or `commit` workflow holds it, or a round or an answer of its
+        study is open.
         """
         held: set[str] = set()
-        for workflow in DBOS.list_workflows(status=[*OPEN], name=["deliver", "commit", "study"], load_output=False):
+        names = ["deliver", "commit", "study", ANSWER]
+        for workflow in DBOS.list_workflows(status=[*OPEN], name=names, load_output=False):
             first = workflow.input["args"][0] if workflow.input else ""
             held |= {first} if isinstance(first, str) else {Delivery(**values).id for values in first}
         return [delivery for delivery in deliveries if delivery.id not in held and delivery.study_uid not in held]
@@ -186,6 +188,19 @@ class Client:
                 "app_version": _APPLICATION_VERSION,
             },
             study_uid,
+        )
+
+    def run_answer(self, study_uid: str, question_id: str) -> None:
+        """Send an answer whose request is stored; does nothing if that was queued before."""
+        self._client.enqueue(
+            {
+                "workflow_name": ANSWER,
+                "workflow_id": f"{ANSWER}:{question_id}",
+                "queue_name": QUIET,  # has no limit: a person waits, and a round of films would fill a slot for long
+                "app_version": _APPLICATION_VERSION,
+            },
+            study_uid,
+            question_id,
         )
 
     def run_delivery(self, delivery: Delivery) -> None:

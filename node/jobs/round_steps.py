@@ -18,11 +18,12 @@ from node.config import DestinationSettings
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, NodeError, is_of_disk, where
+from node.jobs import answers
 from node.metrics import Guarded, Metrics
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, queue_place
-from node.store import received
+from node.store import received, sent_answers
 from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
 from node.store.received import sop_instance_uid_of
@@ -30,6 +31,10 @@ from node.store.received import sop_instance_uid_of
 _CANNOT_BE_REWRITTEN: Final = (
     "the stored output is missing or damaged and cannot be written again with the same content: model, program or "
     "prompts have changed since, or its film is damaged too; retry reads the films again and sends a new report"
+)
+_ANSWER_IS_LOST: Final = (
+    "the stored answer is missing or damaged and cannot be written again with the same content: model, program or "
+    "film have changed since; ask the question again and send that answer"
 )
 _T = TypeVar("_T")
 
@@ -201,6 +206,8 @@ class Steps:
         if not lost:
             return
         self.pipeline.rewrite(study_uid)
+        answers.rewrite(self.pipeline, study_uid)
+        of_answers = self._answers(study_uid)
         for delivery in lost:
             facts = {"study": study_uid, "sop_instance_uid": delivery.sop_instance_uid, "kind": delivery.kind}
             if self.pipeline.spool.output(delivery) is not None:
@@ -208,8 +215,9 @@ class Steps:
                 continue
             self.metrics.failures.labels("deliver", "damaged").inc()
             self.metrics.deliveries.labels(delivery.destination, "parked").inc()
-            log.get().error("delivery.parked", destination=delivery.destination, reason=_CANNOT_BE_REWRITTEN, **facts)
-            self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=1, reason=_CANNOT_BE_REWRITTEN)
+            reason = _ANSWER_IS_LOST if delivery.sop_instance_uid in of_answers else _CANNOT_BE_REWRITTEN
+            log.get().error("delivery.parked", destination=delivery.destination, reason=reason, **facts)
+            self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=1, reason=reason)
 
     def _replace_lost(self, study_uid: str, written: Collection[OutputObject]) -> None:
         """End the deliveries of lost outputs, if this round wrote new outputs of the same kind in their place.
@@ -217,12 +225,17 @@ class Steps:
         A report may replace one in another form.
         """
         kinds, uids = ({output.kind for output in written}, {output.sop_instance_uid for output in written})
+        uids |= self._answers(study_uid)
         if not kinds.isdisjoint(FORMS):
             kinds |= FORMS.keys()
         for delivery in self._lost(study_uid):
             # An output of this round that an earlier round wrote was not written again: the sender asks for that.
             if delivery.kind in kinds and delivery.sop_instance_uid not in uids:
                 self.ledger.end_delivery(delivery)
+
+    def _answers(self, study_uid: str) -> set[str]:
+        """Return the UIDs of the objects of sent answers: no round writes or replaces them."""
+        return {output.sop_instance_uid for output in sent_answers.outputs_of(self.pipeline.spool, study_uid)}
 
     def _lost(self, study_uid: str) -> list[Delivery]:
         """Return the unsent deliveries of a study whose output is lost, parked deliveries included."""

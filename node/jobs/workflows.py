@@ -2,6 +2,7 @@
 
     quiet    waits until no more files of a study arrive (a durable debounce), then gives it a place in the queue
     study    plan > read each file > write > queue one delivery per destination > finish
+    answer   write the objects of one answer that a person sends > queue one delivery per destination
     deliver  sends its outputs in order until each is sent or parked; waits durably between attempts
     commit   asks a destination for storage commitment until it has answered; sends again what was lost
 
@@ -22,11 +23,13 @@ from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 from node.config import DestinationSettings, DicomDestination
 from node.deliver.delivery import DeliveryJson, Sending, StepResult
 from node.domain import ROUTINE
+from node.jobs.answer_steps import AnswerSteps
 from node.jobs.gate import Gate
 from node.jobs.round_steps import Steps
 from node.pipeline import delivery_place
 
 QUIET: Final = "quiet"
+ANSWER: Final = "answer"
 STUDIES: Final = "studies"
 
 _BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs
@@ -94,6 +97,10 @@ def register(sending: Sending, steps: Steps | None, gate: Gate, on_step: Callabl
     deliver = _register_delivery(sending, gate, step)
     if steps is not None:
         _register_reading(steps, gate, step, deliver=deliver, on_step=on_step)
+        answers = AnswerSteps(
+            pipeline=steps.pipeline, ledger=steps.ledger, metrics=steps.metrics, destinations=steps.destinations
+        )
+        _register_answers(answers, gate, step, deliver=deliver, on_step=on_step)
     return deliver
 
 
@@ -149,6 +156,21 @@ def _register_reading(
         with SetEnqueueOptions(priority=place):
             DBOS.enqueue_workflow(STUDIES, study, study_uid)
         on_step("ready")
+
+
+def _register_answers(
+    steps: AnswerSteps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
+) -> None:
+    """Register `answer`, which queues deliveries."""
+
+    @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
+    @gate.guarded
+    def answer(study_uid: str, question_id: str) -> None:
+        written = step("answer", steps.write, study_uid, question_id)
+        for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
+            with SetWorkflowID(f"deliver:{destination}:answer:{question_id}"):
+                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
+            on_step("queue")
 
 
 def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWorkflow:

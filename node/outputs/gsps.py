@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -24,25 +25,56 @@ from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 from node.dicom import attributes, identity
 from node.domain import Box, Film, Report
 from node.outputs import document, gsps_grayscale, impression, wording
-from node.outputs.gsps_graphics import DrawnLayer, Pen
+from node.outputs.gsps_graphics import DrawnLayer, Pen, Tracking
 from node.outputs.label_placement import Ground, place
 from node.outputs.source import Picture, Source
 
 SERIES_NUMBER = 9002
 SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
-BOXES, LABEL, SQUARE, DARK = "AI BOXES", "AI LABEL", "AI SQUARE", "AI DARK"
+BOXES, LABEL, SQUARE, DARK, ASKED = "AI BOXES", "AI LABEL", "AI SQUARE", "AI DARK", "AI ASKED"
 LAYERS: Final[Mapping[str, tuple[int, str]]] = {
     SQUARE: (0xB000, "Analyzed square"),
     LABEL: (0xFFFF, "Research label"),
+    ASKED: (0xD000, "Box that was asked about"),
     BOXES: (0xFFFF, "Boxes of reported findings"),
     DARK: (0, "Texts on bright ground"),
 }
 """Gray value, of 65535, and description of each layer, from back to front."""
 _BRIGHT: Final = 0.25
 """Brightness of the ground above which a text is black: that of gray 180 of 255, on which white has a contrast of 2."""
-_SQUARE_LINE = "Square: analyzed part"
+SQUARE_LINE: Final = "Square: analyzed part"
 _LETTER = 0.5
 """Mean width of a letter divided by the height of a line. DICOMscope 3.6 draws letters of 0.37 lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnBox:
+    """A box of a presentation state; label: drawn near it unless it is empty."""
+
+    box: Box
+    tracking: Tracking
+    label: str
+    is_dashed: bool
+    layer: str = BOXES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What one presentation state shows, beside the film and its analyzed square.
+
+    series: Series Description
+    about: as in `identity.series_uid`
+    label: Content Label (CS); description: Content Description, after the research label
+    heading: the lines of the research label
+    """
+
+    series_number: int
+    series: str
+    about: str
+    label: str
+    description: str
+    heading: Sequence[str]
+    boxes: Sequence[DrawnBox]
 
 
 def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list[Dataset]:
@@ -52,34 +84,59 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
-    return [_state(report, film, sources[film.source], zone) for film in report.read_films]
+    return [draw(report, film, sources[film.source], zone, state=_reported(film)) for film in report.read_films]
 
 
-def _state(report: Report, film: Film, received: Source, zone: ZoneInfo) -> Dataset:
+def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state: State) -> Dataset:
+    """Write one presentation state for a film that was read."""
     source = received.header
     dataset = document.begin(
         report,
         source,
         sop_class=SOP_CLASS,
         modality="PR",
-        series_number=SERIES_NUMBER,
+        series_number=state.series_number,
         instance_number=_instance_number(source),
+        about=state.about,
     )
+    dataset.SeriesDescription = state.series
     dataset.BodyPartExamined = "CHEST"
-    dataset.ContentLabel = "AI RESEARCH"
-    dataset.ContentDescription = (
-        f"{identity.RESEARCH_LABEL}: {'boxes' if wording.reported(film) else 'no finding drawn'}"
-    )
+    dataset.ContentLabel = state.label
+    dataset.ContentDescription = f"{identity.RESEARCH_LABEL}: {state.description}"
     dataset.ContentCreatorName = ""
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(report, zone)
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
     gsps_grayscale.describe(source, dataset)
-    drawn = _drawn(film, received.picture())
+    drawn = _drawn(film, state, received.picture())
     dataset.GraphicLayerSequence = [_layer(name, order=order) for order, name in enumerate(drawn, 1)]
     dataset.GraphicAnnotationSequence = [layer.annotation(name) for name, layer in drawn.items()]
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset
+
+
+def _reported(film: Film) -> State:
+    """Return the state that shows the reported findings of a film."""
+    findings = impression.by_urgency(wording.reported(film))
+    nothing = () if findings else wording.NOTHING_NEAR_LINES
+    return State(
+        series_number=SERIES_NUMBER,
+        series=document.SERIES_DESCRIPTION,
+        about="",
+        label="AI RESEARCH",
+        description="boxes" if findings else "no finding drawn",
+        heading=(identity.RESEARCH_LABEL, SQUARE_LINE, *wording.cautions(film), *nothing),
+        boxes=[
+            DrawnBox(
+                box=box.box,
+                tracking=(name, box.tracking_uid),
+                label=wording.label(finding, box),
+                is_dashed=finding.state in wording.MARKS,
+            )
+            for finding in findings
+            for name, box in wording.named_boxes(finding)
+        ],
+    )
 
 
 def _instance_number(source: Dataset) -> int:
@@ -117,32 +174,30 @@ def _layer(name: str, *, order: int) -> Dataset:
     return layer
 
 
-def _drawn(film: Film, picture: Picture | None) -> dict[str, DrawnLayer]:
+def _drawn(film: Film, state: State, picture: Picture | None) -> dict[str, DrawnLayer]:
     """Draw square and research label, and boxes with their labels if there are any; by layer, from back to front."""
     line = max(wording.size(film)[1] / 40, 1.0)
     pen, ground = Pen(line=line), None if picture is None else Ground(picture)
-    heading = _heading(film, line, ground)
+    heading = _heading(film, state.heading, line, ground)
     layers = {SQUARE: DrawnLayer(graphics=[pen.rectangle(wording.analyzed(film))])}
-    texts = [(LABEL, heading)]
-    if wording.reported(film):
-        layers[BOXES], labels = _boxes(film, pen, line, picture, heading=[where for _, where in heading])
-        texts.append((BOXES, labels))
-    for layer, lines in texts:
-        for value, where in lines:
-            is_dark = ground is not None and ground.brightness(np.array([where.edges]))[0] > _BRIGHT
-            layers.setdefault(DARK if is_dark else layer, DrawnLayer()).texts.append(pen.text(value, where))
+    _draw_boxes(state.boxes, pen, layers)
+    labeled = [drawn for drawn in state.boxes if drawn.label]
+    places = _places(film, labeled, line, picture, heading=[where for _, where in heading]) if labeled else []
+    texts = [(LABEL, value, where) for value, where in heading]
+    texts += [(drawn.layer, drawn.label, where) for drawn, where in zip(labeled, places, strict=True)]
+    for layer, value, where in texts:
+        is_dark = ground is not None and ground.brightness(np.array([where.edges]))[0] > _BRIGHT
+        layers.setdefault(DARK if is_dark else layer, DrawnLayer()).texts.append(pen.text(value, where))
     return {name: layers[name] for name in LAYERS if name in layers}
 
 
-def _heading(film: Film, line: float, ground: Ground | None) -> list[tuple[str, Box]]:
+def _heading(film: Film, lines: Sequence[str], line: float, ground: Ground | None) -> list[tuple[str, Box]]:
     """Return the lines of the research label with their places, one line from the edges of the film.
 
     line: height of a line in pixels
     They stand in the darkest corner, or in the lower left one if the picture is unknown.
     """
     columns, rows = wording.size(film)
-    nothing = () if wording.reported(film) else wording.NOTHING_NEAR_LINES
-    lines = (identity.RESEARCH_LABEL, _SQUARE_LINE, *wording.cautions(film), *nothing)
     inset = min(line, columns / 4)
     width = min(_LETTER * line * max(map(len, lines)), columns - 2 * inset)
     bottom = max(rows - (len(lines) + 1) * line, 0.0)
@@ -157,34 +212,20 @@ def _heading(film: Film, line: float, ground: Ground | None) -> list[tuple[str, 
     return list(zip(lines, places, strict=True))
 
 
-def _boxes(
-    film: Film, pen: Pen, line: float, picture: Picture | None, *, heading: Sequence[Box]
-) -> tuple[DrawnLayer, list[tuple[str, Box]]]:
-    """Draw the boxes of a film; return their labels with places above or below the lines of the research label."""
-    findings = impression.by_urgency(wording.reported(film))
-    drawn = [(finding, name, box) for finding in findings for name, box in wording.named_boxes(finding)]
-    drawing = DrawnLayer()
-    for number, (finding, name, box) in enumerate(drawn, 1):
-        tracking = (name, box.tracking_uid)
-        if finding.state in wording.MARKS:
-            compound, segments = pen.dashed(box.box, tracking, number=number)
-            drawing.compounds.append(compound)
-            drawing.graphics.extend(segments)
+def _draw_boxes(boxes: Sequence[DrawnBox], pen: Pen, layers: dict[str, DrawnLayer]) -> None:
+    """Draw boxes into their layers."""
+    for number, drawn in enumerate(boxes, 1):
+        layer = layers.setdefault(drawn.layer, DrawnLayer())
+        if drawn.is_dashed:
+            compound, segments = pen.dashed(drawn.box, drawn.tracking, number=number)
+            layer.compounds.append(compound)
+            layer.graphics.extend(segments)
         else:
-            drawing.graphics.append(pen.rectangle(box.box, tracking))
-    texts = [wording.label(finding, box) for finding, _, box in drawn]
-    places = _places(film, [box.box for _, _, box in drawn], texts, line, picture, heading=heading)
-    return drawing, list(zip(texts, places, strict=True))
+            layer.graphics.append(pen.rectangle(drawn.box, drawn.tracking))
 
 
 def _places(
-    film: Film,
-    boxes: Sequence[Box],
-    texts: Sequence[str],
-    line: float,
-    picture: Picture | None,
-    *,
-    heading: Sequence[Box],
+    film: Film, labeled: Sequence[DrawnBox], line: float, picture: Picture | None, *, heading: Sequence[Box]
 ) -> list[Box]:
     """Return the places of the labels, in the part of the film above or below the research label.
 
@@ -197,8 +238,8 @@ def _places(
     low = min(low, rows - math.ceil(line))
     part = None if picture is None else picture[low:high, margin : columns - margin]
     places = place(
-        [_moved(box, -margin, -low) for box in boxes],
-        [(_LETTER * line * len(text), line) for text in texts],
+        [_moved(drawn.box, -margin, -low) for drawn in labeled],
+        [(_LETTER * line * len(drawn.label), line) for drawn in labeled],
         columns=columns - 2 * margin,
         rows=max(high - low, line),
         ground=Ground(part) if part is not None and part.size else None,

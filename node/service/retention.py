@@ -14,7 +14,7 @@ from node.errors import where
 from node.jobs import processes
 from node.orders.store import OrderStore
 from node.periodic import Periodic
-from node.store import files
+from node.store import files, sent_answers
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 
@@ -67,7 +67,7 @@ class Janitor(Periodic):
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:
-    """Return the studies that are old, finished and delivered."""
+    """Return the studies that are old, finished and delivered, with the answers that were sent."""
     return [
         study_uid
         for study_uid in spool.studies()
@@ -75,6 +75,7 @@ def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -
         and ledger.study_state(study_uid) == "finished"
         and ledger.is_delivered(study_uid)
         and not spool.has_unread(study_uid)
+        and not any(answer.is_open for answer in sent_answers.all_of(spool, study_uid))
     ]
 
 

@@ -31,7 +31,7 @@ from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
 from node.service.shared import Shared
-from node.store import database
+from node.store import database, sent_answers
 from node.store.ledger import Ledger
 
 
@@ -86,7 +86,7 @@ def open_working(
         threads.append(Takeover(sql, process.executor, executor.recover))
     if process.reads:
         with database.restoring(sql):
-            _restore(shared, ledger, executor)
+            _restore(shared, ledger, executor, client)
         threads.append(Janitor(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
     for thread in threads:
         parts.callback(thread.close)
@@ -145,11 +145,12 @@ def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
     )
 
 
-def _restore(shared: Shared, ledger: Ledger, executor: Executor) -> None:
+def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client) -> None:
     """Restore what a lost database held. An output may be sent twice, byte for byte the same, but is never lost.
 
     Deliveries are queued first and recorded after that, so that the next start completes an interrupted one. The ledger
-    is read before the executor: a delivery that ends in between is not sent a second time.
+    is read before the executor: a delivery that ends in between is not sent a second time. An answer that is to be sent
+    and has no objects yet is queued again; it is the same workflow if the executor still knows it.
     """
     executor.deliver(executor.forgotten(ledger.open_deliveries()))
     spool, known, noted = shared.spool, ledger.delivered_studies(), ledger.studies()
@@ -160,14 +161,19 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor) -> None:
             for delivery in deliveries:
                 ledger.add_delivery(delivery)
             log.get().warning("study.restored", study=study_uid, outputs=len(deliveries))
+        for answer in sent_answers.all_of(spool, study_uid):
+            if answer.is_open:
+                client.run_answer(study_uid, answer.question)
         if study_uid not in noted and spool.study(study_uid).instances and not spool.has_unread(study_uid):
             ledger.add_finished_study(study_uid)
 
 
 def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
-    """Return every delivery of a study's finished rounds; which of them were sent is unknown."""
-    for mark in shared.spool.rounds(study_uid):
+    """Return every delivery of a study's finished rounds and sent answers; which of them were sent is unknown."""
+    rounds = (mark.outputs for mark in shared.spool.rounds(study_uid))
+    answers = (answer.outputs for answer in sent_answers.all_of(shared.spool, study_uid))
+    for outputs in (*rounds, *answers):
         for receiver in shared.settings.destinations:
-            for output in for_destination(mark.outputs, receiver.outputs):
+            for output in for_destination(outputs, receiver.outputs):
                 if shared.spool.has_output(output):
                     yield delivery_of(receiver.name, output)

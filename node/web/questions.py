@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from node.domain import Box
 from node.errors import InputError, RetryLater
+from node.jobs.answers import send_answer
 from node.jobs.asking import questions_of
+from node.jobs.executor import Client
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmQuestion
+from node.store import database, sent_answers
 from node.store.instances import Instance
+from node.store.ledger import is_away
+from node.store.spool import Spool
 from node.web import studies
 from node.web.api import FilmUid
 from node.web.parts import Parts, WebParts
@@ -29,6 +35,9 @@ _LONGEST_PROMPT = 300
 _NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _SOURCES = {"page": "page", "command": "command"}
 
+_STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
+
+QuestionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="id of a question")]
 _Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -48,11 +57,19 @@ class NewQuestions(BaseModel):
 class AnsweredQuestions(BaseModel):
     """Questions about a film with their answers.
 
-    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by` and `source`.
+    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`, and `sent`: whether
+    somebody sent the answer to the archives; if it could not be sent, `not_sent` says why.
     """
 
     film: str
     questions: list[dict[str, object]]
+
+
+class SentQuestion(BaseModel):
+    """A question whose answer is to be sent."""
+
+    id: str
+    sent: bool
 
 
 class KnownPrompt(BaseModel):
@@ -73,7 +90,9 @@ class KnownPrompts(BaseModel):
 def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
     """List what was asked about a film, oldest first."""
     film = _film(parts, uid)
-    return AnsweredQuestions(film=uid, questions=[_entry(question) for question in questions_of(parts.spool, film)])
+    return AnsweredQuestions(
+        film=uid, questions=[_entry(question, parts.spool) for question in questions_of(parts.spool, film)]
+    )
 
 
 @router.post("/films/{uid}/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
@@ -98,7 +117,33 @@ def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> Answ
     except RetryLater as error:
         raise Problem(503, str(error), headers={"Retry-After": "2"}) from error
     audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
-    return AnsweredQuestions(film=uid, questions=[_entry(question) for question in made])
+    return AnsweredQuestions(film=uid, questions=[_entry(question, parts.spool) for question in made])
+
+
+@router.post("/questions/{question_id}/send", status_code=202, responses=responses(404, 409, 422, 503))
+def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestion:
+    """Send the answer to a question to the archives, as SR and GSPS. Sent twice, it arrives once."""
+    try:
+        study_uid = sent_answers.study_of(parts.spool, question_id)
+    except InputError as error:
+        raise Problem(404, str(error)) from error
+    try:
+        with closing(Client(database.open_executor_database(parts.settings.storage))) as client:
+            send_answer(
+                parts.spool,
+                study_uid=study_uid,
+                question_id=question_id,
+                destinations=parts.settings.destinations,
+                run_answer=client.run_answer,
+            )
+    except InputError as error:
+        raise Problem(409, str(error)) from error
+    except Exception as error:
+        if is_away(error):
+            raise Problem(503, _STORED) from error
+        raise
+    audit(request, "question.sent", study=study_uid)
+    return SentQuestion(id=question_id, sent=True)
 
 
 @router.get("/prompts")
@@ -130,11 +175,19 @@ def _question(new: NewQuestion) -> FilmQuestion:
         raise Problem(422, str(error)) from error
 
 
-def _entry(question: AskedQuestion) -> dict[str, object]:
+def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:
     return {
         **answer_to_json(question.answer),
         "id": question.id,
         "asked_at": question.asked_at.isoformat(),
         "asked_by": question.asked_by,
         "source": question.source,
+        **_sent(question, spool),
     }
+
+
+def _sent(question: AskedQuestion, spool: Spool) -> dict[str, object]:
+    sent = sent_answers.find(spool, question.study_uid, question.id)
+    if sent is None or not sent.reason:
+        return {"sent": sent is not None}
+    return {"sent": False, "not_sent": sent.reason}

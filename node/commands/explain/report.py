@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from node import command_for
-from node.commands.explain.study import FinishedRound, ReceivedObject, StudyExplanation
+from node.commands.explain.study import (
+    FinishedRound,
+    ReceivedObject,
+    StudyExplanation,
+    WrittenAnswer,
+    WrittenObject,
+)
 from node.config import Settings
 from node.domain import DeliveryState
 from node.store.lookup import DeliveryRow
@@ -36,12 +42,14 @@ def render(explanation: StudyExplanation, settings: Settings, settings_file: Pat
         lines.append(f"only what concerns {explanation.asked}:")
     if explanation.begun:
         lines.append(f"{explanation.begun} films are being read, or the process ended while it read them")
+    answers = [_answer_line(answer, zone) for answer in explanation.answers]
     for title, entries in (
         ("received", [_received_line(instance, zone) for instance in explanation.received]),
         ("rounds", [_round_line(finished, zone) for finished in explanation.rounds]),
         ("deliveries", [_delivery_line(delivery, zone) for delivery in explanation.deliveries]),
     ):
         lines += [f"{title}:", *(f"  {entry}" for entry in entries or ["nothing"])]
+    lines += ["answers that were sent:", *(f"  {entry}" for entry in answers)] if answers else []
     if explanation.database:
         lines.append(f"FAULT {explanation.database}")
     return "\n".join([*lines, *(f"do: {step}" for step in next_steps(explanation, settings, settings_file))])
@@ -146,14 +154,22 @@ def _received_line(instance: ReceivedObject, zone: tzinfo) -> str:
 
 
 def _round_line(finished: FinishedRound, zone: tzinfo) -> str:
-    outputs = ", ".join(
-        f"{output.kind} {output.uid}{'' if output.copy == 'intact' else f' ({output.copy})'}"
-        for output in finished.outputs
-    )
     return (
         f"{finished.number} began {_time(finished.began_at, zone)}, {len(finished.files)} objects, "
-        f"wrote {outputs or 'nothing'}"
+        f"wrote {_outputs(finished.outputs)}"
     )
+
+
+def _answer_line(answer: WrittenAnswer, zone: tzinfo) -> str:
+    wrote = f"NOT SENT: {answer.reason}" if answer.reason else f"wrote {_outputs(answer.outputs)}"
+    return f"answer {answer.question} sent {_time(answer.requested_at, zone)}, {wrote}"
+
+
+def _outputs(written: Sequence[WrittenObject]) -> str:
+    named = (
+        f"{output.kind} {output.uid}{'' if output.copy == 'intact' else f' ({output.copy})'}" for output in written
+    )
+    return ", ".join(named) or "nothing"
 
 
 def _delivery_line(row: DeliveryRow, zone: tzinfo) -> str:

@@ -5,7 +5,7 @@ The spool is read first: it is the source of truth for received and written obje
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,11 +16,12 @@ from node.errors import InputError, NodeError, Undecodable
 from node.jobs import processes
 from node.read import decoding, routing
 from node.read.routing import Action
-from node.store import lookup, received
+from node.store import lookup, received, sent_answers
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, Known, StudyRow
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import AGAIN, RoundMark, coverage
+from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 
 
@@ -80,6 +81,16 @@ class FinishedRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAnswer:
+    """An answer that a person sent, and its objects; reason: why it cannot be sent, "" if it can."""
+
+    question: str
+    requested_at: datetime
+    outputs: tuple[WrittenObject, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyExplanation:
     """The history of a study, or of one of its objects.
 
@@ -98,6 +109,7 @@ class StudyExplanation:
     begun: int
     received: tuple[ReceivedObject, ...]
     rounds: tuple[FinishedRound, ...]
+    answers: tuple[WrittenAnswer, ...]
     deliveries: tuple[DeliveryRow, ...]
     database: str
     is_running: bool
@@ -126,6 +138,7 @@ def explain_uid(uid: str, settings: Settings) -> StudyExplanation:
         begun=spool.count_begun_readings(study_uid),
         received=tuple(_received(study_uid, spool, marks)),
         rounds=tuple(_finished(mark, spool) for mark in marks),
+        answers=tuple(_answer(answer, spool) for answer in sent_answers.all_of(spool, study_uid)),
         deliveries=known.deliveries,
         database=complaint,
         is_running=any(process.ready for process in processes.states(settings.storage, settings.http)),
@@ -209,10 +222,22 @@ def _finished(mark: RoundMark, spool: Spool) -> FinishedRound:
         number=mark.number,
         began_at=mark.created_at,
         files=(*mark.files, *(file for file, reason in mark.parked.items() if reason != AGAIN)),
-        outputs=tuple(
-            WrittenObject(kind=output.kind, uid=output.sop_instance_uid, copy=_copy(output, spool))
-            for output in mark.outputs
-        ),
+        outputs=_written(mark.outputs, spool),
+    )
+
+
+def _answer(answer: SentAnswer, spool: Spool) -> WrittenAnswer:
+    return WrittenAnswer(
+        question=answer.question,
+        requested_at=answer.requested_at,
+        outputs=_written(answer.outputs, spool),
+        reason=answer.reason,
+    )
+
+
+def _written(outputs: Iterable[OutputObject], spool: Spool) -> tuple[WrittenObject, ...]:
+    return tuple(
+        WrittenObject(kind=output.kind, uid=output.sop_instance_uid, copy=_copy(output, spool)) for output in outputs
     )
 
 
@@ -236,5 +261,6 @@ def _only(uid: str, explanation: StudyExplanation) -> StudyExplanation:
         explanation,
         received=tuple(instance for instance in explanation.received if instance.film == uid),
         rounds=rounds,
+        answers=tuple(answer for answer in explanation.answers if uid in {output.uid for output in answer.outputs}),
         deliveries=tuple(row for row in explanation.deliveries if row.delivery.sop_instance_uid in wanted | {uid}),
     )

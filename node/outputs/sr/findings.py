@@ -14,10 +14,11 @@ The short label is what dwv 0.36 draws beside a box, if it modifies the name of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from highdicom.sr import (
     AlgorithmIdentification,
+    CodedConcept,
     ContainerContentItem,
     ContentSequence,
     FindingSite,
@@ -30,6 +31,7 @@ from highdicom.sr import (
     TextContentItem,
     TrackingIdentifier,
 )
+from highdicom.sr.value_types import ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
@@ -97,26 +99,54 @@ def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
 def _group(
     made_by: AlgorithmIdentification, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
 ) -> PlanarROIMeasurementsAndQualitativeEvaluations:
-    """Encode one box of a finding (TID 1410)."""
-    group = PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(uid=box.tracking_uid, identifier=name),
-        referenced_region=_image_region(box.box, source),
+    """Encode one box of a finding."""
+    return group_of(
+        made_by,
+        TrackingIdentifier(uid=box.tracking_uid, identifier=name),
+        image_region(box.box, source),
         finding_type=concept(finding.code),
+        sites=_sites(finding, box),
+        share=(probability_name(finding, box.side), finding.probability),
+        states=[QualitativeEvaluation(concept(finding.code), state_of(finding))],
+        label=wording.label(finding, box),
+        about=wording.about_finding(film, finding),
+        said_by=reader(finding.reader) if finding.reader else (),
+    )
+
+
+def group_of(
+    made_by: AlgorithmIdentification,
+    tracking: TrackingIdentifier,
+    box: ImageRegion,
+    *,
+    share: tuple[Concept, float],
+    states: Sequence[QualitativeEvaluation],
+    label: str,
+    about: str | None,
+    finding_type: CodedConcept | None = None,
+    sites: Sequence[FindingSite] = (),
+    said_by: Sequence[ContentItem] = (),
+) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    """Encode one box (TID 1410).
+
+    share: name and value, 0..1, of its number, which is written as a whole percent
+    label: the short label; about: a text on the box; said_by: items that name the person who said it
+    """
+    name, value = share
+    group = PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=tracking,
+        referenced_region=box,
+        finding_type=finding_type,
         algorithm_id=made_by,
-        finding_sites=_sites(finding, box),
-        measurements=[
-            Measurement(
-                name=probability_name(finding, box.side), value=wording.whole_percent(finding.probability), unit=PERCENT
-            )
-        ],
-        qualitative_evaluations=[QualitativeEvaluation(concept(finding.code), state_of(finding))],
+        finding_sites=sites,
+        measurements=[Measurement(name=name, value=wording.whole_percent(value), unit=PERCENT)],
+        qualitative_evaluations=states,
         geometric_purpose=BOUNDED_BY,
     )
-    group[0].ContentSequence.append(_short_label(wording.label(finding, box)))
-    if about := wording.about_finding(film, finding):
+    group[0].ContentSequence.append(_short_label(label))
+    if about:
         group[0].ContentSequence.append(text(about))
-    if finding.reader is not None:
-        group[0].ContentSequence.extend(reader(finding.reader))
+    group[0].ContentSequence.extend(said_by)
     return _separate(group)
 
 
@@ -174,7 +204,7 @@ def _separate(
     return group
 
 
-def _image_region(box: Box, source: Dataset) -> ImageRegion:
+def image_region(box: Box, source: Dataset) -> ImageRegion:
     """Encode a box as the region of a group.
 
     `ImageRegion(...)` of highdicom 0.28.2 parses 22 MB of JSON for the first region, to recognize tiled images: 0.3 s.

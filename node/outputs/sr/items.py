@@ -144,11 +144,18 @@ def language() -> LanguageOfContentItemAndDescendants:
 
 
 def reader(mark: ReaderMark) -> list[ContentItem]:
-    """State that a person observed an item, not the program (TID 1003); "Reader" if the node does not ask for names."""
-    name = short_text(mark.by.translate(_NO_DELIMITERS)).strip() or "Reader"
-    person = PersonObserverIdentifyingAttributes(name=f"{name}^")  # highdicom doubts a name of one part
-    said_by = ObserverContext(observer_type=codes.DCM.Person, observer_identifying_attributes=person)
-    return [item for item in said_by]
+    """State that a person observed an item, not the program; "Reader" if the node does not ask for names."""
+    return person(mark.by) or person("Reader")
+
+
+def person(name: str) -> list[ContentItem]:
+    """Name a person who took part beside the program (TID 1003); nothing for a blank name."""
+    words = short_text(name.translate(_NO_DELIMITERS))
+    if not words:
+        return []
+    attributes = PersonObserverIdentifyingAttributes(name=f"{words}^")  # highdicom doubts a name of one part
+    context = ObserverContext(observer_type=codes.DCM.Person, observer_identifying_attributes=attributes)
+    return [item for item in context]
 
 
 def observer(report: Report) -> ObservationContext:

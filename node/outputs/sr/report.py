@@ -110,12 +110,12 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     )
     dataset.SeriesDescription = document.series_description(document.SERIES_DESCRIPTION, source)
     is_measured = bool(wording.reported(film)) and form is not BASIC_TEXT
-    _describe_document(dataset, report, [source], zone)
+    describe_document(dataset, report, [source], zone)
     if is_measured and (schemes := _private_schemes(film)):
         dataset.CodingSchemeIdentificationSequence = schemes
     tree = _measurement_report(report, film, source) if is_measured else text_report.of_film(report, film, source)
     replaced = _replaced(report, film.source, kinds=[form.kind] if is_measured else _text_kinds(form))
-    _finish(dataset, report, tree, films=[film], replaced=replaced, zone=zone)
+    finish(dataset, report, tree, films=[film], replaced=replaced, zone=zone)
     return dataset
 
 
@@ -141,11 +141,11 @@ def _ratio_report(
         form=form.series,
     )
     dataset.SeriesDescription = document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source)
-    _describe_document(dataset, report, [source], zone)
-    dataset.CodingSchemeIdentificationSequence = _declared({findings.PRIVATE_SCHEME})
+    describe_document(dataset, report, [source], zone)
+    dataset.CodingSchemeIdentificationSequence = declared({findings.PRIVATE_SCHEME})
     first = text(wording.wrapped(*impression.labeled(measured.lines(stated))))
-    tree = _tree(report, film, source, first=first, sections=[ratio.measurements(report, film, stated, source)])
-    _finish(dataset, report, tree, films=[film], replaced=_replaced(report, about, kinds=[form.kind]), zone=zone)
+    tree = tree_of(report, film, source, first=first, sections=[ratio.measurements(report, film, stated, source)])
+    finish(dataset, report, tree, films=[film], replaced=_replaced(report, about, kinds=[form.kind]), zone=zone)
     return dataset
 
 
@@ -161,19 +161,19 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
         about=identity.STUDY,
         form=form.series,
     )
-    _describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
+    describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
     tree, replaced = text_report.of_study(report, sources), _replaced(report, "", kinds=_text_kinds(form))
-    _finish(dataset, report, tree, films=report.films, replaced=replaced, zone=zone)
+    finish(dataset, report, tree, films=report.films, replaced=replaced, zone=zone)
     return dataset
 
 
-def _finish(
+def finish(
     dataset: Dataset,
     report: Report,
     tree: ContainerContentItem,
     *,
     films: Sequence[Film],
-    replaced: Iterable[OutputObject],
+    replaced: Iterable[OutputObject] = (),
     zone: ZoneInfo,
 ) -> None:
     """Add the content tree, the identity, and the earlier reports that this one replaces."""
@@ -211,7 +211,7 @@ def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[Out
     return [earlier for earlier in found if earlier.kind in kinds or earlier.film not in known]
 
 
-def _describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset], zone: ZoneInfo) -> None:
+def describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset], zone: ZoneInfo) -> None:
     """Fill the SR Document Series and General modules (PS3.3 C.17.1, C.17.2)."""
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.PerformedProcedureCodeSequence = []
@@ -239,10 +239,11 @@ def _describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset
 def _private_schemes(film: Film) -> list[Dataset]:
     """Declare the private coding schemes of findings, sites, states and probabilities (PS3.3 C.12.1.1.1)."""
     codes = {code for finding in film.findings for code in (finding.code, finding.site) if code}
-    return _declared({code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME})
+    return declared({code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME})
 
 
-def _declared(schemes: Iterable[str]) -> list[Dataset]:
+def declared(schemes: Iterable[str]) -> list[Dataset]:
+    """Declare private coding schemes (PS3.3 C.12.1.1.1)."""
     items = []
     for scheme in sorted(schemes):
         item = Dataset()
@@ -298,17 +299,27 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
 def _measurement_report(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
     sections = (findings.measurements(report, film, source), findings.evaluations(film, source))
     first = impression_text(impression.of_film(film))
-    return _tree(report, film, source, first=first, sections=filter(None, sections))
+    return tree_of(report, film, source, first=first, sections=filter(None, sections))
 
 
-def _tree(
-    report: Report, film: Film, source: Dataset, *, first: ContentItem, sections: Iterable[ContainerContentItem]
+def tree_of(
+    report: Report,
+    film: Film,
+    source: Dataset,
+    *,
+    first: ContentItem,
+    sections: Iterable[ContainerContentItem],
+    persons: Iterable[ContentItem] = (),
 ) -> ContainerContentItem:
-    """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last."""
+    """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last.
+
+    persons: observers beside the program (`items.person`)
+    """
     root = container(REPORT_TITLE, template="1500", is_root=True)
     content = root.ContentSequence
     content.extend(language())
     content.extend(observer(report))
+    content.extend(persons)
     content.append(
         CodeContentItem(
             name=PROCEDURE_REPORTED,

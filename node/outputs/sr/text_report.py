@@ -36,7 +36,7 @@ FINDINGS = Concept("59776-5", "LN", "Findings")
 def of_film(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR."""
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
-    return _tree(report, impression.of_film(film), [inferred_from(text(about, name=FINDING), source_object(source))])
+    return tree_of(report, impression.of_film(film), [inferred_from(text(about, name=FINDING), source_object(source))])
 
 
 def of_study(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
@@ -46,14 +46,17 @@ def of_study(report: Report, sources: Mapping[str, Dataset]) -> ContainerContent
         said = "Read; its findings are in a report of its own." if film.is_read else wording.not_processed(film)
         about = wording.wrapped(said, wording.film_name(report, film))
         films.append(inferred_from(text(about, name=FINDING), source_object(sources[film.source])))
-    return _tree(report, impression.of_report(report), films)
+    return tree_of(report, impression.of_report(report), films)
 
 
-def _tree(report: Report, lines: Iterable[str], about: Iterable[ContentItem]) -> ContainerContentItem:
-    """Build the content tree: impression first, intended use last."""
+def tree_of(
+    report: Report, lines: Iterable[str], about: Iterable[ContentItem], *, persons: Iterable[ContentItem] = ()
+) -> ContainerContentItem:
+    """Build the content tree: impression first, intended use last; persons: observers beside the program."""
     root = container(IMAGING_REPORT, template=TEMPLATE, is_root=True)
     root.ContentSequence.extend(language())
     root.ContentSequence.extend(observer(report))
+    root.ContentSequence.extend(persons)
     first, section = container(IMPRESSIONS), container(FINDINGS)
     first.ContentSequence.append(impression_text(lines))
     section.ContentSequence.extend(about)

@@ -1,0 +1,89 @@
+"""The step of the workflow `answer`: writes the objects of one answer, and records their deliveries.
+
+It may run again: what is written is noted beside the question, so a repetition sends the same objects. An answer that
+cannot be sent keeps the reason there; neither its study nor the study's reports change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from node import log
+from node.config import DestinationSettings
+from node.deliver.delivery import StepResult
+from node.domain import Delivery, DeliveryState, OutputObject
+from node.errors import GpuLost, InputError, NodeError, is_of_disk, where
+from node.jobs.answers import objects_of, stored_question
+from node.jobs.round_steps import delivery_of
+from node.metrics import Metrics
+from node.outputs.writers import for_destination
+from node.pipeline import Pipeline
+from node.store import sent_answers
+from node.store.ledger import Ledger, is_away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSteps:
+    """The step of the workflow `answer`."""
+
+    pipeline: Pipeline
+    ledger: Ledger
+    metrics: Metrics
+    destinations: Mapping[str, DestinationSettings]
+
+    def write(self, study_uid: str, question_id: str) -> StepResult:
+        """Write the objects of an answer, and record a delivery per destination; no delivery if it cannot be sent.
+
+        Returns the deliveries by destination, and when they were written, in seconds since the epoch.
+        """
+        try:
+            outputs = self._written(study_uid, question_id)
+        except Exception as error:  # a boundary: an unforeseen error in one answer must not stop other work
+            if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
+                raise
+            self._refuse(study_uid, question_id, error)
+            outputs = ()
+        deliveries = {name: self._open(outputs, settings) for name, settings in self.destinations.items()}
+        for delivery in itertools.chain.from_iterable(deliveries.values()):
+            self.ledger.add_delivery(delivery)
+        return {
+            "deliveries": {name: list(map(asdict, queued)) for name, queued in deliveries.items() if queued},
+            "started": time.time(),
+        }
+
+    def _open(self, outputs: Iterable[OutputObject], settings: DestinationSettings) -> list[Delivery]:
+        """Return what a destination is to get of an answer and did not get before."""
+        found = [delivery_of(settings.name, output) for output in for_destination(outputs, settings.outputs)]
+        return [delivery for delivery in found if self.ledger.delivery_state(delivery) in (None, DeliveryState.WAITING)]
+
+    def _written(self, study_uid: str, question_id: str) -> tuple[OutputObject, ...]:
+        """Return the objects of an answer; they are written and noted before, or now."""
+        spool = self.pipeline.spool
+        known = sent_answers.find(spool, study_uid, question_id)
+        if known is None:
+            raise InputError("nobody asked to send this answer, or its study was removed")
+        if not known.is_open:
+            return known.outputs
+        question, outputs = stored_question(spool, study_uid, question_id), []
+        with self.metrics.timed("write"):
+            for output, content in objects_of(self.pipeline, question):
+                spool.keep_output(output, content)
+                outputs.append(output)
+        if not outputs:
+            raise InputError("no destination takes the objects of this answer")
+        sent_answers.keep(spool, study_uid, replace(known, outputs=tuple(outputs)))
+        log.get().info("answer.written", study=study_uid, outputs=len(outputs))
+        return tuple(outputs)
+
+    def _refuse(self, study_uid: str, question_id: str, error: Exception) -> None:
+        """Note why an answer cannot be sent; a person may ask again."""
+        is_foreseen = isinstance(error, NodeError)
+        reason = str(error) if is_foreseen else where(error)
+        known = sent_answers.find(self.pipeline.spool, study_uid, question_id)
+        if known is not None:
+            sent_answers.keep(self.pipeline.spool, study_uid, replace(known, reason=reason))
+        self.metrics.failures.labels("answer", "foreseen" if is_foreseen else "unforeseen").inc()
+        log.get().error("answer.refused", study=study_uid, reason=reason)

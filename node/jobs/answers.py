@@ -1,0 +1,94 @@
+"""Sends the answer to a question as DICOM objects: takes the request, and makes the objects from question and film.
+
+A request is stored before it is queued, so it survives the loss of the databases. It is queued under an id that names
+the question: sent twice, it is sent once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from node.config import DestinationSettings
+from node.domain import OutputObject
+from node.errors import InputError
+from node.outputs import answers, asked, document, writers
+from node.outputs.asked import AskedQuestion
+from node.pipeline import Pipeline, Round
+from node.store import sent_answers
+from node.store.sent_answers import SentAnswer
+from node.store.spool import Spool
+
+_NOBODY_TAKES_IT: Final = "no destination takes answers: add sr, sr3d or gsps to the outputs of a DICOM destination"
+
+
+def send_answer(
+    spool: Spool,
+    *,
+    study_uid: str,
+    question_id: str,
+    destinations: Iterable[DestinationSettings],
+    run_answer: Callable[[str, str], None],
+) -> SentAnswer:
+    """Take an answer for sending, and return what is known of it; repeated, nothing is sent twice.
+
+    run_answer: `executor.Client.run_answer`
+    If that raises because the database does not answer, the request is stored, and the next start follows it.
+    Raises InputError for a question that is unknown or has no answer, and if no destination takes answers.
+    """
+    question = stored_question(spool, study_uid, question_id)
+    answers.check_answered(question)
+    if not any(kind in answers.KINDS for destination in destinations for kind in destination.outputs):
+        raise InputError(_NOBODY_TAKES_IT)
+    known = sent_answers.find(spool, study_uid, question_id)
+    if known is None:
+        known = SentAnswer(question=question_id, requested_at=datetime.now(UTC).replace(microsecond=0))
+        sent_answers.keep(spool, study_uid, known)
+    run_answer(study_uid, question_id)
+    return known
+
+
+def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQuestion:
+    """Return a stored question. Raises InputError if the node does not have it, or it is damaged."""
+    content = sent_answers.question(spool, study_uid, question_id)
+    try:
+        return asked.from_json(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError("the stored question is damaged; ask again") from error
+
+
+def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[OutputObject, bytes]]:
+    """Yield the objects of an answer in every kind that a destination takes, with their content.
+
+    Raises InputError if they cannot be made any more: the model has changed, or the film is gone or damaged.
+    """
+    if question.weights_sha256 != pipeline.reader.identity.weights_sha256:
+        raise InputError("another model gave this answer than the one that runs now; ask again")
+    instances = pipeline.spool.study(question.study_uid).instances
+    file = next((found.path.name for found in instances if found.sop_instance_uid == question.film), None)
+    if file is None:
+        raise InputError("the film of this question was removed from this node; nothing was sent")
+    # Number 1 has no predecessor, and nothing of this round is stored: it only collects the film's stored answer.
+    plan = Round(study_uid=question.study_uid, number=1, files=(file,), created_at=question.asked_at)
+    found = pipeline.answers(plan)
+    if not found.report.read_films:
+        raise InputError("the film of this question cannot be read any more; see its report")
+    source = found.sources[question.film]
+    kinds = [kind for kind in answers.KINDS if kind in pipeline.kinds]
+    for kind, dataset in answers.write_objects(question, found.report, source, zone=pipeline.zone, kinds=kinds):
+        yield writers.output_of(kind, dataset), document.save_bytes(dataset)
+
+
+def rewrite(pipeline: Pipeline, study_uid: str) -> None:
+    """Write the missing or damaged objects of sent answers again, if their question still yields the same objects."""
+    spool = pipeline.spool
+    for answer in sent_answers.all_of(spool, study_uid):
+        lost = {output for output in answer.outputs if spool.output(output) is None}
+        if not lost:
+            continue
+        with suppress(InputError):  # the delivery is parked, because its output is still lost
+            for output, content in objects_of(pipeline, stored_question(spool, study_uid, answer.question)):
+                if output in lost:
+                    spool.keep_output(output, content)

@@ -1,0 +1,81 @@
+"""The texts of the objects that an answer becomes, and the boxes that they draw. No text says "normal" or "absent"."""
+
+from __future__ import annotations
+
+from node.domain import Box, Film, FindingState, GroundedSentence, derive_uid
+from node.outputs import wording
+from node.outputs.asked import AskedQuestion
+from node.outputs.gsps_graphics import Tracking
+from node.outputs.patient import short_text
+
+_LONGEST_NAME = 48
+_BOX_ALONE = "Box that was asked about"
+_NOT_REPORTED = "not reported, may have been missed"
+_REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
+_LIMITS = "This answers one question and is no report on the film. Not looked for: all else."
+
+
+def name(asked: AskedQuestion) -> str:
+    """Return a short name of what was asked for."""
+    return short_text(asked.answer.question.prompt or "", _LONGEST_NAME) or _BOX_ALONE
+
+
+def located(asked: AskedQuestion) -> list[tuple[Tracking, Box]]:
+    """Return the boxes where what was asked for lies, each with tracking ID and UID; none if it is not reported."""
+    if asked.answer.state is FindingState.ABSENT:
+        return []
+    boxes, short = [scored.box for scored in asked.answer.boxes], name(asked)
+    names = [short] if len(boxes) == 1 else [f"{short} {number}/{len(boxes)}" for number in range(1, len(boxes) + 1)]
+    return [((named, tracking_uid(asked, box)), box) for named, box in zip(names, boxes, strict=True)]
+
+
+def tracking_uid(asked: AskedQuestion, box: Box, *, role: str = "located") -> str:
+    """Return the tracking UID of a box of an answer; role: what the box is to the question."""
+    return derive_uid("tracking", asked.film, "answer", asked.id, role, *(f"{edge:.3f}" for edge in box.edges))
+
+
+def question(asked: AskedQuestion) -> str:
+    """Return the question as it was asked."""
+    prompt, box = asked.answer.question.prompt, asked.answer.question.box
+    what = "what does the network see" if prompt is None else f'"{" ".join(prompt.split())}"'
+    if box is None:
+        return f"Asked about the film: {what}"
+    left, top, right, bottom = (round(edge) for edge in box.edges)
+    return f"Asked about the box of columns {left} to {right}, rows {top} to {bottom}: {what}"
+
+
+def label(asked: AskedQuestion) -> str:
+    """Return the label of a drawn box."""
+    answer, short = asked.answer, name(asked)
+    if answer.state is FindingState.ABSENT:
+        return f"{short}: {_NOT_REPORTED}"
+    if answer.score is None:
+        return short
+    if answer.state is None:
+        return f"{short} (score {answer.score:.2f})"
+    mark = f" ({wording.MARKS[answer.state]})" if answer.state in wording.MARKS else ""
+    return f"{short} {wording.percent(answer.score)}{mark}"
+
+
+def sentence(asked: AskedQuestion) -> str | None:
+    """Return the sentence of an answer and what speaks against it; None if there is neither."""
+    answer = asked.answer
+    said = None
+    if answer.sentence.strip():
+        said = wording.said(GroundedSentence(text=answer.sentence, prompt="", score=0.0, boxes=(), by=answer.by))
+    return " ".join(filter(None, (said, wording.reason_of(answer.contradiction)))) or None
+
+
+def lines(asked: AskedQuestion, film: Film) -> list[str]:
+    """Return question and answer, one text a line."""
+    about = sentence(asked)
+    said = () if about is None else (f"The network says: {about}",)
+    return [f"{question(asked)}.", f"Answer: {_state(asked)}", *said, *wording.cautions(film), _LIMITS]
+
+
+def _state(asked: AskedQuestion) -> str:
+    answer = asked.answer
+    if answer.state is None:
+        return _REGION if answer.boxes else "The network locates nothing that it was asked for."
+    probability = "" if answer.score is None else f", AI probability {wording.percent(answer.score)}"
+    return f"{wording.HEADINGS[answer.state]}{probability}."

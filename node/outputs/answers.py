@@ -1,0 +1,102 @@
+"""The DICOM objects of one question that a person asked about a film: a structured report and a presentation state.
+
+They are made from the stored question and the film alone, so a repetition gives the same objects, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from pydicom.dataset import Dataset
+
+from node.dicom import identity
+from node.domain import Box, Film, FindingState, Report
+from node.errors import InputError
+from node.outputs import answer_wording, document, gsps, wording
+from node.outputs.asked import AskedQuestion
+from node.outputs.gsps import DrawnBox, State
+from node.outputs.source import Source
+from node.outputs.sr import answer as sr
+from node.outputs.sr.forms import COMPREHENSIVE, COMPREHENSIVE_3D
+
+KINDS: Final = (COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind, "gsps")
+"""The kinds of outputs that an answer becomes; a destination that takes none of them gets nothing."""
+
+SERIES_NUMBER: Final = 9006
+"""Of the presentation states of answers."""
+
+
+def check_answered(asked: AskedQuestion) -> None:
+    """Raise InputError for a question that has no answer: there is nothing to send."""
+    if asked.answer.never_learned:
+        raise InputError("the question has words that this model never learned; there is no answer to send")
+
+
+def write_objects(
+    asked: AskedQuestion, report: Report, source: Source, *, zone: ZoneInfo, kinds: Collection[str]
+) -> Iterator[tuple[str, Dataset]]:
+    """Write the objects of the wanted kinds, each once; yields the kind of each object too.
+
+    report: of the film's study, made at the time of the question; its first film is the one that was asked about
+    Raises InputError for a question without an answer, a film that was not read, and a box outside the film.
+    """
+    check_answered(asked)
+    alone = _without_findings(report)
+    _check_boxes(asked, alone.films[0])
+    for form in dict.fromkeys(sr.form_of(asked, kind) for kind in KINDS[:2] if kind in kinds):
+        yield form.kind, sr.write(asked, alone, source.header, zone, form=form)
+    if "gsps" in kinds:
+        yield "gsps", gsps.draw(alone, alone.films[0], source, zone, state=_state(asked, alone.films[0], source.header))
+
+
+def _without_findings(report: Report) -> Report:
+    """Return a report on its first film that says nothing but how the film was analyzed."""
+    if not report.read_films:
+        raise InputError("the film cannot be read any more, so its answers cannot be sent; see its report")
+    film = replace(report.read_films[0], findings=(), sentences=(), withheld=(), ratio=None)
+    return replace(report, films=(film,), predecessors=(), earlier=())
+
+
+def _check_boxes(asked: AskedQuestion, film: Film) -> None:
+    columns, rows = wording.size(film)
+    boxes = [scored.box for scored in asked.answer.boxes]
+    if asked.answer.question.box is not None:
+        boxes.append(asked.answer.question.box)
+    if any(box.left < 0 or box.top < 0 or box.right > columns or box.bottom > rows for box in boxes):
+        raise InputError("a box of the answer lies outside the film, which was replaced since; ask again")
+
+
+def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
+    """Return what the presentation state shows: the located boxes, and dashed the box that was asked about.
+
+    The label stands beside each located box, else beside the box that was asked about, else in the heading.
+    """
+    answer, label = asked.answer, answer_wording.label(asked)
+    is_dashed = answer.state in wording.MARKS
+    boxes = [
+        DrawnBox(box=box, tracking=tracking, label=label, is_dashed=is_dashed)
+        for tracking, box in answer_wording.located(asked)
+    ]
+    heading = [identity.RESEARCH_LABEL, "Answer to one question", gsps.SQUARE_LINE]
+    if answer.question.box is not None:
+        heading.append("Dashed in its own layer: box that was asked about")
+        boxes.append(_asked_box(asked, answer.question.box, label="" if boxes else label))
+    elif not boxes:
+        heading.append(label if answer.state is FindingState.ABSENT else f"{label}: not located")
+    return State(
+        series_number=SERIES_NUMBER,
+        series=document.series_description(f"{identity.RESEARCH_LABEL}: answer", header),
+        about=identity.answer_of(asked.id),
+        label="AI ANSWER",
+        description="answer",
+        heading=(*heading, *wording.cautions(film)),
+        boxes=boxes,
+    )
+
+
+def _asked_box(asked: AskedQuestion, box: Box, *, label: str) -> DrawnBox:
+    uid = answer_wording.tracking_uid(asked, box, role="asked")
+    return DrawnBox(box=box, tracking=("Asked", uid), label=label, is_dashed=True, layer=gsps.ASKED)

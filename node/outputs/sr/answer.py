@@ -1,0 +1,110 @@
+"""The structured report on one question that a person asked about a film, with its answer.
+
+It has the form of a film's report: TID 1500 with a group for each box where the network locates what was asked for, or
+a text (TID 2000) if it locates nothing, because OHIF 3.13.2 cannot load a TID 1500 report without a group. No group
+names a finding by a code, so no program counts an answer as a finding of the film's report. Each answer has a series of
+its own, because OHIF shows one report of a series. The question refers to the region that was asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from highdicom.sr import ContainerContentItem, QualitativeEvaluation, TrackingIdentifier
+from highdicom.sr.value_types import ContentItem
+from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code as Concept
+
+from node.dicom import identity
+from node.domain import Film, FindingState, Report
+from node.outputs import answer_wording, document, wording
+from node.outputs.asked import AskedQuestion
+from node.outputs.sr import findings, text_report
+from node.outputs.sr.findings import PRIVATE_SCHEME, STATES
+from node.outputs.sr.forms import COMPREHENSIVE, COMPREHENSIVE_3D, Form
+from node.outputs.sr.items import (
+    FINDING,
+    container,
+    impression_text,
+    inferred_from,
+    person,
+    region,
+    source_object,
+    text,
+)
+from node.outputs.sr.report import declared, describe_document, finish, tree_of
+
+SERIES_NUMBERS: Final = {COMPREHENSIVE.kind: 9007, COMPREHENSIVE_3D.kind: 9017}
+QUESTION = Concept("QUESTION", PRIVATE_SCHEME, "Question that a person asked")
+ASKED_FOR = Concept("ASKEDFOR", PRIVATE_SCHEME, "What was asked for")
+PROBABILITY = Concept("PASKEDFOR", PRIVATE_SCHEME, "What was asked for, AI probability")
+SCORE = Concept("SASKEDFOR", PRIVATE_SCHEME, "Place that was asked for, AI score")
+
+
+def form_of(asked: AskedQuestion, kind: str) -> Form:
+    """Return the form of an answer's report for a kind of output; one without a located box is a Comprehensive SR."""
+    return COMPREHENSIVE_3D if kind == COMPREHENSIVE_3D.kind and answer_wording.located(asked) else COMPREHENSIVE
+
+
+def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo, *, form: Form) -> Dataset:
+    """Write the report on a question; report: of the film alone, without findings (`answers.report_for`)."""
+    [film] = report.films
+    dataset = document.begin(
+        report,
+        source,
+        sop_class=form.sop_class,
+        modality="SR",
+        series_number=SERIES_NUMBERS[form.kind],
+        instance_number=1,
+        about=identity.answer_of(asked.id),
+        form=form.series,
+    )
+    dataset.SeriesDescription = document.series_description(f"{identity.RESEARCH_LABEL}: answer", source)
+    describe_document(dataset, report, [source], zone)
+    dataset.CodingSchemeIdentificationSequence = declared({PRIVATE_SCHEME})
+    finish(dataset, report, _tree(asked, report, film, source), films=[film], zone=zone)
+    return dataset
+
+
+def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+    lines, persons = answer_wording.lines(asked, film), person(asked.asked_by)
+    question = _question(asked, source)
+    if answer_wording.located(asked):
+        evaluations = container(findings.QUALITATIVE_EVALUATIONS)
+        evaluations.ContentSequence.append(question)
+        sections = [_measurements(asked, report, source), evaluations]
+        return tree_of(report, film, source, first=impression_text(lines), sections=sections, persons=persons)
+    about = inferred_from(text(wording.wrapped(wording.looked_at(film)), name=FINDING), source_object(source))
+    return text_report.tree_of(report, lines, [question, about], persons=persons)
+
+
+def _question(asked: AskedQuestion, source: Dataset) -> ContentItem:
+    box = asked.answer.question.box
+    ground = source_object(source) if box is None else region(box, source)
+    return inferred_from(text(wording.wrapped(answer_wording.question(asked)), name=QUESTION), ground)
+
+
+def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> ContainerContentItem:
+    item, made_by = container(findings.IMAGING_MEASUREMENTS), findings.algorithm(report)
+    answer = asked.answer
+    for tracking, box in answer_wording.located(asked):
+        name, uid = tracking
+        group = findings.group_of(
+            made_by,
+            TrackingIdentifier(uid=uid, identifier=name),
+            findings.image_region(box, source),
+            share=(SCORE if answer.state is None else PROBABILITY, answer.score or 0.0),
+            states=list(_states(answer.state)),
+            label=answer_wording.label(asked),
+            about=answer_wording.sentence(asked),
+        )
+        item.ContentSequence.extend(group)
+    return item
+
+
+def _states(state: FindingState | None) -> Iterator[QualitativeEvaluation]:
+    """Yield the state of what was asked for; a region has none."""
+    if state is not None:
+        yield QualitativeEvaluation(ASKED_FOR, STATES[state])

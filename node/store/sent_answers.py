@@ -1,0 +1,106 @@
+"""Answers that a person sends to the archive: a small synced file beside each question.
+
+    studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked`)
+    studies/<study>/questions/<id>.sent      that it is to be sent, and what was written for it
+
+The second file is written before anything is queued, so an answer that was accepted for sending is not lost with the
+databases. Its name does not end in .json, so that nothing takes it for a question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, cast
+
+from node.domain import JsonObject, OutputObject
+from node.errors import InputError
+from node.store import files
+from node.store.spool import Spool
+
+_ENDING: Final = ".sent"
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentAnswer:
+    """An answer that a person sends.
+
+    question: its id
+    outputs: what was written for it; empty until then
+    reason: why it cannot be sent; "" if it can
+    """
+
+    question: str
+    requested_at: datetime
+    outputs: tuple[OutputObject, ...] = ()
+    reason: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its objects are still to be written."""
+        return not (self.outputs or self.reason)
+
+
+def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:
+    """Return a stored question. Raises InputError if the node does not have it (any more)."""
+    content = files.read_json(_folder(spool, study_uid) / f"{_checked(question_id)}.json")
+    if content is None:
+        raise InputError("this node does not have the question any more; its study may have been removed")
+    return content
+
+
+def study_of(spool: Spool, question_id: str) -> str:
+    """Return the study of a question. Raises InputError if the node does not have it (any more)."""
+    found = next((spool.directory / "studies").glob(f"*/questions/{_checked(question_id)}.json"), None)
+    if found is None:
+        raise InputError("this node does not have the question any more; its study may have been removed")
+    return found.parent.parent.name
+
+
+def keep(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
+    """Store what is known of a sent answer, synced; replaces what was known. Its question exists."""
+    content = {**asdict(answer), "requested_at": answer.requested_at.isoformat()}
+    files.write(_folder(spool, study_uid) / f"{_checked(answer.question)}{_ENDING}", files.to_json(content))
+
+
+def find(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
+    """Return a sent answer; None if nobody has sent it."""
+    return _read(_folder(spool, study_uid) / f"{_checked(question_id)}{_ENDING}")
+
+
+def all_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
+    """Return the sent answers of a study, in the order in which they were sent."""
+    found = filter(None, map(_read, _folder(spool, study_uid).glob(f"*{_ENDING}")))
+    return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
+
+
+def outputs_of(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
+    """Yield the outputs that were written for the sent answers of a study."""
+    for answer in all_of(spool, study_uid):
+        yield from answer.outputs
+
+
+def _folder(spool: Spool, study_uid: str) -> Path:
+    return spool.received_path(study_uid, "").parent / "questions"
+
+
+def _checked(question_id: str) -> str:
+    if not _ID.fullmatch(question_id):
+        raise InputError("this is no id of a question")
+    return question_id
+
+
+def _read(path: Path) -> SentAnswer | None:
+    content = files.read_json(path)
+    if content is None:
+        return None
+    return SentAnswer(
+        question=str(content["question"]),
+        requested_at=datetime.fromisoformat(str(content["requested_at"])),
+        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"])),
+        reason=str(content["reason"]),
+    )
