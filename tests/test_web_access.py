@@ -168,6 +168,17 @@ def test_a_page_without_a_user_leads_to_the_login_page(guarded: TestClient) -> N
     assert guarded.get(WHO).headers["www-authenticate"].startswith("Basic ")
 
 
+def test_a_link_from_another_site_asks_again_with_its_cookie(guarded: TestClient) -> None:
+    link = {**FOREIGN[-1], "accept": "text/html"}
+
+    answer = guarded.get("/?q=1", headers=link)
+
+    assert answer.status_code == 401
+    assert 'http-equiv="refresh" content="0"' in answer.text
+    sign_in(guarded)
+    assert guarded.get("/?q=1", headers=link).status_code == 200
+
+
 def test_a_session_is_begun_used_and_ended(guarded: TestClient) -> None:
     with capture_logs() as lines:
         assert sign_in(guarded, target="/api/v1/who") == 303

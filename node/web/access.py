@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node import log
@@ -38,6 +38,7 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
 }
 _NO_STORE: Final = "no-store"
+_AGAIN: Final = '<!doctype html><html lang="en"><title>ChEX Node</title><meta http-equiv="refresh" content="0"></html>'
 
 Reason: TypeAlias = Literal["closed", "unencrypted", "host", "other_site", "proxy", "user", "token", "password", "busy"]
 
@@ -259,10 +260,15 @@ class _Protection:
         await self._application(scope, receive, send_protected)
 
     def _refusal(self, refused: Forbidden, request: Request) -> Response:
-        """Return the answer to a refused request: a page that needs a user leads to the login page."""
+        """Return the answer to a refused request: a page that needs a user leads to the login page.
+
+        Browsers send no strict cookie with a link from another site. Such a page asks for itself again, then with it.
+        """
         is_page = request.method in origins.SAFE_METHODS and "text/html" in request.headers.get("accept", "")
         if refused.reason != "user" or not is_page or self._access.sign_in is None:
             return refused.response()
+        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return HTMLResponse(_AGAIN, status_code=401, headers=refused.headers)
         query = request.scope["query_string"].decode("latin-1")
         asked = quote(request.scope["path"]) + (f"?{query}" if query else "")
         return RedirectResponse(f"{LOGIN}?{urlencode({'next': asked})}", status_code=303)
