@@ -23,7 +23,7 @@ from tests.service import Service, run_command, settings_for
 Content = dict[str, object]
 
 BOX = [300.0, 700.0, 900.0, 1500.0]
-FACTS = ("id", "asked_at", "asked_by", "source")
+FACTS = ("id", "asked_at", "asked_by", "source", "sent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class Asked:
     uid: str
     model: Path
     reader: Reader
+    archive: ReceivingArchive
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Content]:
         connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
@@ -61,7 +62,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, chest_f
             service.wait_for("study.finished")
             uid = str(films.rg1().SOPInstanceUID)
             reader = open_reader(phantom_model, prompts=prompts.load("chexpert14"), engine="onnx")
-            yield Asked(service=service, path=chest_film, uid=uid, model=phantom_model, reader=reader)
+            yield Asked(service=service, path=chest_film, uid=uid, model=phantom_model, reader=reader, archive=archive)
 
 
 def bare(answer: Content) -> Content:
@@ -163,6 +164,29 @@ def test_model_and_node_are_not_asked_together(asked: Asked) -> None:
     assert (both.returncode, neither.returncode) == (2, 2)
     assert "one of the two" in both.stderr
     assert "one of the two" in neither.stderr
+
+
+def test_an_answer_is_sent_to_the_archive_once(asked: Asked) -> None:
+    (answer,) = cast(list[Content], asked.questions({"prompt": "Pneumonia", "box": BOX})[1]["questions"])
+    before = len(asked.archive.kept)
+
+    sent = [asked.ask("POST", f"/api/v1/questions/{answer['id']}/send") for _ in range(2)]
+    asked.archive.wait_for_kept(before + 2)
+
+    assert [status for status, _ in sent] == [202, 202]
+    assert answer["sent"] is False
+    new = [kept.dataset for kept in asked.archive.kept[before:]]
+    assert sorted(dataset.Modality for dataset in new) == ["PR", "SR"]
+    assert {dataset.StudyInstanceUID for dataset in new} == {films.rg1().StudyInstanceUID}
+    listed = cast(list[Content], asked.ask("GET", f"/api/v1/films/{asked.uid}/questions")[1]["questions"])
+    assert [question["sent"] for question in listed if question["id"] == answer["id"]] == [True]
+
+
+def test_words_that_were_never_learned_are_not_sent(asked: Asked) -> None:
+    (answer,) = cast(list[Content], asked.questions({"prompt": "a zebra"})[1]["questions"])
+
+    assert asked.ask("POST", f"/api/v1/questions/{answer['id']}/send")[0] == 409
+    assert asked.ask("POST", f"/api/v1/questions/{'0' * 32}/send")[0] == 404
 
 
 def test_prompts_are_listed_for_suggestions(asked: Asked) -> None:
