@@ -157,8 +157,9 @@ def test_an_accepted_answer_survives_the_loss_of_databases(settings: Settings, a
     send(settings, question())  # the service does not run
     without_databases(settings)
 
-    with Service(settings):
+    with Service(settings) as service:
         archive.wait_until(lambda: len({received.sop_instance_uid for received in archive.kept}) == 4)
+        assert len(service.logged("answer.written")) == 1
 
 
 def test_a_damaged_object_of_an_answer_is_written_again(settings: Settings, archive: peers.ReceivingArchive) -> None:

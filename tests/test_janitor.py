@@ -1,5 +1,6 @@
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from node.domain import Delivery, DeliveryState
 from node.hl7.order import Order
 from node.orders.store import OrderStore
 from node.service.retention import Janitor, removable
-from node.store import files
+from node.store import files, sent_answers
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.rounds import RoundMark
+from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests import films
 
@@ -89,6 +91,17 @@ def test_a_study_with_a_late_film_stays(shelf: Shelf) -> None:
     os.utime(late.path, (1, 1))
 
     assert shelf.removable() == []
+
+
+def test_a_study_with_an_answer_to_be_sent_stays(shelf: Shelf) -> None:
+    (shelf.spool.directory / "studies" / STUDY / "questions").mkdir()
+    answer = SentAnswer(question="0" * 32, requested_at=NOW)
+    sent_answers.keep(shelf.spool, STUDY, answer)
+    assert shelf.removable() == []
+
+    sent_answers.keep(shelf.spool, STUDY, replace(answer, reason="another model"))
+
+    assert shelf.removable() == [STUDY]
 
 
 def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
