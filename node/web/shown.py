@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from node.domain import Box, Film, Finding, FindingState, GroundedSentence
 from node.outputs import impression, measured, wording
 from node.outputs.patient import short_text
+from node.web.glossary import Explanation, explain
 from node.web.words import WITHHELD
 
 PRESENT, REVIEW = "present", "review"
@@ -25,7 +26,10 @@ class ShownBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFinding:
-    """A reported finding; number: its place on the page; state: present or review; mark: the state in words."""
+    """A reported finding; number: its place on the page; state: present or review; mark: the state in words.
+
+    reader: what a reader said about it; plain: what it is, for a person who is no physician
+    """
 
     number: int
     name: str
@@ -36,6 +40,8 @@ class ShownFinding:
     objection: str | None
     zone: str | None
     boxes: tuple[ShownBox, ...]
+    reader: str | None
+    plain: Explanation | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),
             boxes=tuple(_boxes(finding)),
+            reader=wording.reader_of(finding),
+            plain=explain(finding.code),
         )
 
 
