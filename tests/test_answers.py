@@ -252,3 +252,12 @@ def effusions() -> Finding:
 def film_with_effusion() -> Film:
     uncalibrated_edema = replace(uncalibrated(), prompt="edema")
     return samples.film(findings=(finding(), absent(), uncalibrated_edema))
+
+
+def test_a_sentence_on_what_is_not_reported_is_not_quoted() -> None:
+    quoted = GroundedSentence(
+        text="There may be a small pneumothorax.", prompt="right_upper_lung_zone", score=0.5, boxes=()
+    )
+    film = replace(samples.film(findings=(samples.absent(),)), sentences=(quoted,))
+
+    assert "pneumothorax" not in answer(understand("What is in the right upper lung zone?", PROMPTS), film).text

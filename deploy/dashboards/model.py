@@ -105,8 +105,7 @@ _ANSWERS = (
         title="Corrections",
         description="What readers accepted, rejected, moved, added or reworded in a day, by finding.",
         queries={
-            "{{prompt}}, {{kind}}": "sum by (prompt, kind) "
-            '(increase(cxr_corrections_total{instance=~"$instance"}[1d])) > 0'
+            "{{prompt}}, {{kind}}": 'sum by (prompt, kind) (increase(cxr_corrections_total{instance=~"$instance"}[1d]))'
         },
         unit=COUNT,
         kind=Kind.STACK,

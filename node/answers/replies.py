@@ -249,6 +249,7 @@ def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:
     return (
         bool(asserted)
         and all(statement.stance in (Stance.AFFIRMED, Stance.POSSIBLE) for statement in asserted)
+        and all(decided.get(statement.key) != FindingState.ABSENT for statement in asserted)
         and not normal_statements(sentence.text)
         and not contradictions(sentence.text, decided)
     )

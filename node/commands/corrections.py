@@ -18,12 +18,12 @@ import numpy as np
 
 from language.sentences import by_rule
 from node.config import Settings
-from node.dicom import attributes
 from node.dicom.film_header import parse_header
 from node.domain import Film, Finding, FindingState, JsonObject
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs.correcting import AnsweredFilm, all_corrections
 from node.outputs.corrected_film import correct, sides_of
+from node.outputs.patient import read_text
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
 from node.read.framing import Framing
@@ -51,7 +51,7 @@ def export(settings: Settings, path: Path) -> int:
                 answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides)
                 picture = pictures / f"{_number(key, film.instance.sop_instance_uid)}.png"
                 if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, picture):
-                    patient = _number(key, attributes.text(film.header, "PatientID") or film.instance.study_uid)
+                    patient = _number(key, read_text(film.header, "PatientID") or film.instance.study_uid)
                     line = {"file": f"{pictures.name}/{picture.name}", "patient": patient, "truth": truth}
                     file.write(json.dumps(line) + "\n")
                     count += 1

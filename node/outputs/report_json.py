@@ -22,6 +22,7 @@ from node.domain import (
     Json,
     JsonObject,
     Note,
+    ReaderMark,
     Reason,
     Report,
     ScoredBox,
@@ -157,13 +158,15 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "probability": finding.probability,
         "state": finding.state,
         "reason": wording.reason_of(finding.contradiction),
-        "reader": None
-        if (mark := finding.reader) is None
-        else {"what": mark.what, "by": mark.by, "at": mark.at.isoformat()},
+        **_reader_to_json(finding.reader),
         "sentence": finding.sentence,
         "boxes": [_box_to_json(found) for found in finding.boxes],
         "evidence": _evidence_to_json(finding),
     }
+
+
+def _reader_to_json(mark: ReaderMark | None) -> JsonObject:
+    return {} if mark is None else {"reader": {"what": mark.what, "by": mark.by, "at": mark.at.isoformat()}}
 
 
 def _evidence_to_json(finding: Finding) -> Json:
