@@ -130,7 +130,7 @@ def test_answers_leave_the_reports_of_their_study_alone(settings: Settings, arch
         service.wait_for("delivery.sent", count=2)
         [mark] = sent_answers.all_of(spool, STUDY)
         explained = run_command("explain", mark.outputs[0].sop_instance_uid, service.settings_path).stdout
-        late = films.as_another(FILM, "late")
+        late = films.as_another(films.thumbnail(), "late")
         assert peers.send(late, port=service.dicom_port) == 0
         archive.wait_for_kept(4 + 3)  # the late film's report and state, and the study's report
         assert service.stop() == 0
@@ -190,7 +190,7 @@ def test_a_new_round_replaces_no_lost_answer(settings: Settings, archive: peers.
 
     with Service(settings, version="2") as service:  # which writes other bytes
         parked = service.wait_for("delivery.parked", count=2)
-        assert peers.send(films.as_another(FILM, "late"), port=service.dicom_port) == 0
+        assert peers.send(films.as_another(films.thumbnail(), "late"), port=service.dicom_port) == 0
         service.wait_for_line(lambda line: line["event"] == "study.finished" and line.get("instances") == 2)
         assert service.stop() == 0
 
