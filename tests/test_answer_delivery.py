@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +19,13 @@ from node.outputs import asked
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmAnswer, FilmQuestion
 from node.store import database, files, sent_answers
+from node.store.ledger import Ledger
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests import films, peers
 from tests.orthanc import Orthanc
-from tests.service import Service, run_command, settings_for
+from tests.postgres import Postgres
+from tests.service import Service, on_database, run_command, settings_for
 
 FILM = films.thumbnail()
 STUDY = str(FILM.StudyInstanceUID)
@@ -128,7 +130,7 @@ def test_answers_leave_the_reports_of_their_study_alone(settings: Settings, arch
         service.wait_for("delivery.sent", count=2)
         [mark] = sent_answers.all_of(spool, STUDY)
         explained = run_command("explain", mark.outputs[0].sop_instance_uid, service.settings_path).stdout
-        late = films.as_another(FILM, "late")
+        late = films.as_another(films.thumbnail(), "late")
         assert peers.send(late, port=service.dicom_port) == 0
         archive.wait_for_kept(4 + 3)  # the late film's report and state, and the study's report
         assert service.stop() == 0
@@ -177,6 +179,27 @@ def test_a_damaged_object_of_an_answer_is_written_again(settings: Settings, arch
         assert not service.logged("study.parked")
 
 
+def test_a_new_round_replaces_no_lost_answer(settings: Settings, archive: peers.ReceivingArchive) -> None:
+    with archive.down(), Service(settings) as service:
+        send(settings, question())
+        service.wait_for("delivery.delayed")
+        service.kill()
+    [mark] = sent_answers.all_of(Spool(settings.storage.directory), STUDY)
+    for output in mark.outputs:
+        next(settings.storage.directory.rglob(f"{output.sop_instance_uid}~*")).write_bytes(b"damaged")
+
+    with Service(settings, version="2") as service:  # which writes other bytes
+        parked = service.wait_for("delivery.parked", count=2)
+        assert peers.send(films.as_another(films.thumbnail(), "late"), port=service.dicom_port) == 0
+        service.wait_for_line(lambda line: line["event"] == "study.finished" and line.get("instances") == 2)
+        assert service.stop() == 0
+
+    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
+        left = {delivery.sop_instance_uid for delivery in ledger.parked_deliveries(study_uid=STUDY)}
+    assert left == {output.sop_instance_uid for output in mark.outputs}
+    assert "ask the question again" in str(parked["reason"])
+
+
 def test_an_answer_of_another_model_is_refused_with_a_reason(settings: Settings) -> None:
     with Service(settings) as service:
         send(settings, question(weights_sha256="1" * 64))
@@ -221,7 +244,7 @@ def test_no_file_is_reached_by_a_bad_id(tmp_path: Path, question_id: str) -> Non
         sent_answers.question(Spool(tmp_path), STUDY, question_id)
 
 
-def test_an_answer_comes_into_the_study_of_its_film(tmp_path: Path) -> None:
+def test_an_archive_commits_to_an_answer_in_its_study(tmp_path: Path) -> None:
     dicom_port = peers.free_port()
     with Orthanc(tmp_path, node_port=dicom_port) as orthanc:
         settings = settings_for(
@@ -231,13 +254,37 @@ def test_an_answer_comes_into_the_study_of_its_film(tmp_path: Path) -> None:
             callers=(orthanc.ae_title,),
             dicom_port=dicom_port,
         )
+        [archive] = settings.destinations
+        assert isinstance(archive, DicomDestination)
+        settings = replace(settings, destinations=(replace(archive, host="localhost", storage_commitment=True),))
         with Service(settings) as service:
             orthanc.upload(FILM)
             orthanc.wait_for_count(3, study_uid=STUDY)
             send(settings, question())
-            orthanc.wait_for_count(5, study_uid=STUDY)
+            service.wait_for("delivery.committed", count=4)
             assert service.stop() == 0
 
         found = orthanc.instances(STUDY)
         assert sorted(instance.Modality for instance in found) == ["CR", "PR", "PR", "SR", "SR"]
         assert len({instance.PatientID for instance in found}) == 1
+
+
+@pytest.mark.parametrize("die_at", [1, 2])  # answer, queue: what a worker does; the sender does the rest
+def test_an_answer_outlives_its_worker_on_postgresql(postgres: Postgres, tmp_path: Path, die_at: int) -> None:
+    with ExitStack() as processes, peers.ReceivingArchive() as archive:
+        settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)
+        with Service(settings) as whole:
+            assert peers.send(FILM, port=whole.dicom_port) == 0
+            whole.wait_for("delivery.sent", count=2)
+            whole.wait_for("study.finished")
+            assert whole.stop() == 0
+        sender = processes.enter_context(Service(settings, only="sender"))
+        worker = processes.enter_context(Service(settings, only="worker", executor="first", die_at=die_at))
+
+        send(settings, question())
+        assert worker.wait_until_dead() == -9
+        processes.enter_context(Service(settings, only="worker", executor="second"))
+        sender.wait_for("delivery.sent", count=2)
+
+        assert modalities(archive) == ["PR", "PR", "SR", "SR"]
+        assert len({received.sop_instance_uid for received in archive.requests}) == len(archive.requests) == 4

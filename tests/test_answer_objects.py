@@ -129,7 +129,7 @@ def test_an_answer_says_question_state_and_limits(name: str) -> None:
     [
         ("prompt", "Present (at or above threshold), AI probability 83 %."),
         ("both", "Indeterminate (near the threshold, or contradicted; to be reviewed), AI probability 83 %."),
-        ("box", "To be reviewed, not calibrated"),
+        ("box", "Answer: Anything abnormal in the box: To be reviewed, not calibrated"),
         ("absent", "Not reported (below threshold; may have been missed), AI probability 83 %."),
         ("absent in the box", "Not reported (below threshold; may have been missed), AI probability 83 %."),
         ("region", "a place is neither present nor not reported"),

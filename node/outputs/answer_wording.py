@@ -9,7 +9,8 @@ from node.outputs.gsps_graphics import Tracking
 from node.outputs.patient import short_text
 
 _LONGEST_NAME = 48
-_BOX_ALONE = "Box that was asked about"
+_BOX_ALONE = "Anything abnormal in the box"
+"""What a box alone asks for: its score says how much its content differs from what the negative prompts describe."""
 _NOT_REPORTED = "not reported, may have been missed"
 _REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
 _LIMITS = "This answers one question and is no report on the film. Not looked for: all else."
@@ -78,4 +79,5 @@ def _state(asked: AskedQuestion) -> str:
     if answer.state is None:
         return _REGION if answer.boxes else "The network locates nothing that it was asked for."
     probability = "" if answer.score is None else f", AI probability {wording.percent(answer.score)}"
-    return f"{wording.HEADINGS[answer.state]}{probability}."
+    what = f"{_BOX_ALONE}: " if answer.question.prompt is None else ""
+    return f"{what}{wording.HEADINGS[answer.state]}{probability}."
