@@ -174,7 +174,7 @@ def test_highdicom_reads_the_boxes_of_an_answer(tmp_path: Path, name: str, kind:
         assert len(states) == (question.answer.state is not None)
 
 
-@pytest.mark.parametrize("name", set(QUESTIONS) - set(LOCATED))
+@pytest.mark.parametrize("name", sorted(set(QUESTIONS) - set(LOCATED)))
 def test_an_answer_that_locates_nothing_is_a_text(name: str) -> None:
     objects = written(QUESTIONS[name], "sr", "sr3d")
 
