@@ -137,5 +137,5 @@ def questions_of(spool: Spool, film: Instance) -> list[AskedQuestion]:
 
 
 def _check_box(box: Box, framing: Framing) -> None:
-    if box.left < 0 or box.top < 0 or box.right > framing.columns or box.bottom > framing.rows:
+    if not framing.holds(box):
         raise InputError(f"the box leaves the film, which has {framing.columns} x {framing.rows} pixels")

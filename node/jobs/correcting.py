@@ -20,6 +20,7 @@ from node.outputs.report_json import film_from_json
 from node.prompt_set import PromptSet
 from node.read import decoding
 from node.store import database
+from node.store.films import find_film
 from node.store.instances import Instance, newest_reading
 from node.store.ledger import is_away
 from node.store.spool import Spool
@@ -39,9 +40,7 @@ class AnsweredFilm:
 
 def read_film(spool: Spool, uid: str) -> AnsweredFilm:
     """Return a received film by its SOP Instance UID. Raises InputError if the node has no such film or no answer."""
-    study_uid = spool.find_study(uid)
-    instances = () if study_uid is None else spool.study(study_uid).instances
-    instance = next((found for found in instances if found.sop_instance_uid == uid), None)
+    instance = find_film(spool, uid)
     if instance is None:
         raise InputError("this node has no such film")
     reading = newest_reading(spool.readings(instance.study_uid), instance)
@@ -62,14 +61,15 @@ def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
     return sorted(own, key=lambda correction: (correction.at, correction.id))
 
 
-def correct(settings: Settings, spool: Spool, metrics: Metrics, new: Correction, *, prompts: PromptSet) -> None:
-    """Take a correction; when this returns it is stored, and the study's next round follows it.
+def correct(
+    film: AnsweredFilm, new: Correction, *, settings: Settings, spool: Spool, metrics: Metrics, prompts: PromptSet
+) -> None:
+    """Take a correction of a film; when this returns it is stored, and the study's next round follows it.
 
     A correction that is stored already changes nothing, so a call may be repeated.
     Raises InputError with the reason for a correction that cannot be made, and RetryLater if the database does not
     answer: then the correction is stored, and followed in the study's next round or after the next start.
     """
-    film = read_film(spool, new.film)
     known = corrections_of(spool, film.instance)
     if all(correction.id != new.id for correction in known):
         sides = sides_of(film.answer, film.header)

@@ -58,6 +58,10 @@ class Framing:
         top, bottom = _visible(top, bottom, size=self.rows)
         return Box(left=left, top=top, right=right, bottom=bottom)
 
+    def holds(self, box: Box) -> bool:
+        """Say whether a box lies on the stored film."""
+        return box.left >= 0 and box.top >= 0 and box.right <= self.columns and box.bottom <= self.rows
+
     def line_to_image(self, *, left: float, right: float, height: float) -> MeasuredLine:
         """Map a horizontal line of the upright square, 0..1, to the stored film, where it may be vertical."""
         box = self.to_image(((left + right) / 2, height, right - left, 0.0))

@@ -96,5 +96,5 @@ def _load_picture(path: Path, reader: Reader) -> Radiograph:
 
 
 def _check_box(box: Box, framing: Framing) -> None:
-    if box.left < 0 or box.top < 0 or box.right > framing.columns or box.bottom > framing.rows:
+    if not framing.holds(box):
         raise InputError(f"the box {box.edges} leaves the film, which has {framing.columns} x {framing.rows} pixels")

@@ -17,6 +17,7 @@ from node.errors import InputError, NodeError, Undecodable
 from node.jobs import parked
 from node.read.grayscale import Window
 from node.store import lookup
+from node.store.films import find_film
 from node.store.instances import Instance
 from node.web import pictures, studies
 from node.web.parts import Parts, WebParts
@@ -162,7 +163,7 @@ async def _changes(parts: WebParts, request: Request) -> AsyncIterator[str]:
 
 
 def _film(parts: WebParts, uid: str) -> Instance:
-    found = studies.find_film(parts.spool, uid)
+    found = find_film(parts.spool, uid)
     if found is None:
         raise Problem(404, "this node has no such film")
     return found

@@ -75,7 +75,12 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
     made = _made(new, request, study_uid=film.instance.study_uid, film=uid)
     try:
         correcting.correct(
-            parts.settings, parts.spool, parts.metrics, made, prompts=prompt_set(parts.settings.model.prompts)
+            film,
+            made,
+            settings=parts.settings,
+            spool=parts.spool,
+            metrics=parts.metrics,
+            prompts=prompt_set(parts.settings.model.prompts),
         )
     except InputError as error:
         raise Problem(409, str(error)) from error

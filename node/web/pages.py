@@ -25,6 +25,7 @@ from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
 from node.errors import NodeError, Undecodable
 from node.outputs import patient
 from node.read import decoding
+from node.store.films import find_film
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.studies import Sent, StudyDetail, StudyFilm, StudyOutput
@@ -94,14 +95,14 @@ def show_worklist(parts: Parts, request: Request) -> Response:
 def show_study(parts: Parts, request: Request, uid: str) -> Response:
     """Show a study and one of its films, which the query may name."""
     try:
-        found = studies.study(parts.settings, parts.spool, uid) if is_uid(uid) else None
+        known = studies.study_with_answers(parts.settings, parts.spool, uid) if is_uid(uid) else None
     except NodeError as error:
         return _refuse(parts, request, 503, str(error))
-    if found is None:
+    if known is None:
         return _refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
+    found, answers = known
     audit(request, "study.viewed", study=uid)
     wanted = request.query_params.get("film")
-    answers = studies.answers(parts.settings, parts.spool, uid)
     film = next((film for film in found.films if wanted in (None, film.uid)), None)
     if film is None and wanted is not None:
         return _refuse(
@@ -164,7 +165,7 @@ def _refuse(parts: WebParts, request: Request, status: int, text: str, *, back: 
 
 def _header(parts: WebParts, film: StudyFilm | None) -> Dataset | None:
     """Return the header of a film; None if it is removed or cannot be read."""
-    found = None if film is None else studies.find_film(parts.spool, film.uid)
+    found = None if film is None else find_film(parts.spool, film.uid)
     try:
         return None if found is None else decoding.read_header(found.path)
     except (Undecodable, OSError):

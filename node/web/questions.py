@@ -19,6 +19,7 @@ from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmQuestion
 from node.store import database, sent_answers
+from node.store.films import find_film
 from node.store.instances import Instance
 from node.store.ledger import is_away
 from node.store.spool import Spool
@@ -156,7 +157,7 @@ def list_prompts(parts: Parts) -> KnownPrompts:
 
 
 def _film(parts: WebParts, uid: str) -> Instance:
-    found = studies.find_film(parts.spool, uid)
+    found = find_film(parts.spool, uid)
     if found is None:
         raise Problem(404, "this node has no such film")
     return found

@@ -167,6 +167,15 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
 
 def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | None:
     """Return one study; None if this node does not know it. Raises NodeError when the database cannot be read."""
+    found = study_with_answers(settings, spool, study_uid)
+    return None if found is None else found[0]
+
+
+def study_with_answers(settings: Settings, spool: Spool, study_uid: str) -> tuple[StudyDetail, dict[str, Film]] | None:
+    """Return one study, and the answer to each film that has one, with its corrections, by its SOP Instance UID.
+
+    None and errors as of `study`.
+    """
     known, seen = lookup.look_up(settings.storage, study_uid), _seen(study_uid, settings, spool)
     row = known.study
     if row is None:
@@ -179,18 +188,13 @@ def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | Non
     for delivery in known.deliveries:
         of_destination = counts.setdefault(delivery.delivery.destination, {})
         of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1
-    return StudyDetail(
+    detail = StudyDetail(
         line=_line(study_uid, row, seen, counts, spool),
         films=tuple(found.described for found in seen),
         outputs=tuple(_written(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
     )
-
-
-def answers(settings: Settings, spool: Spool, study_uid: str) -> dict[str, Film]:
-    """Return the answer to each film of a study that has one, with its corrections, by its SOP Instance UID."""
-    seen = _seen(study_uid, settings, spool)
-    return {known.instance.sop_instance_uid: known.film for known in seen if known.film is not None}
+    return detail, {found.instance.sop_instance_uid: found.film for found in seen if found.film is not None}
 
 
 def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
@@ -201,15 +205,6 @@ def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | N
     outputs = (output for mark in spool.rounds(study_uid) for output in mark.outputs)
     found = next((output for output in outputs if output.sop_instance_uid == uid), None)
     return None if found is None else (found, spool.output(found))
-
-
-def find_film(spool: Spool, uid: str) -> Instance | None:
-    """Return the newest version of a received object by its SOP Instance UID; None if it is unknown or removed."""
-    study_uid = spool.find_study(uid)
-    if study_uid is None:
-        return None
-    instances = spool.study(study_uid).instances
-    return next((instance for instance in instances if instance.sop_instance_uid == uid), None)
 
 
 def _line(

@@ -62,16 +62,20 @@ def user_of(connection: HTTPConnection) -> User:
 _NOBODY: Final = User(name="", means="local", host="", csrf_token="")
 
 
+def _known(connection: HTTPConnection) -> User:
+    """Return who sends a request, also for an application that is not protected."""
+    user = connection.scope.get("state", {}).get("user")
+    return user if isinstance(user, User) else _NOBODY
+
+
 def name_of(connection: HTTPConnection) -> str:
     """Return the name of who sends a request; "" if the node does not ask for one."""
-    user = connection.scope.get("state", {}).get("user")
-    return user.name if isinstance(user, User) else ""
+    return _known(connection).name
 
 
 def host_of(connection: HTTPConnection) -> str:
     """Return the network that a request counts for where requests are limited."""
-    user = connection.scope.get("state", {}).get("user")
-    return network_of(user.host) if isinstance(user, User) else ""
+    return network_of(_known(connection).host)
 
 
 def audit(
@@ -83,7 +87,7 @@ def audit(
     outcome: Outcome = "done",
 ) -> None:
     """Log what a user did with a study or film. A text that is not a UID is not logged: it may be anything."""
-    user = connection.scope.get("state", {}).get("user") or _NOBODY
+    user = _known(connection)
     uids = {"study": study, "sop_instance_uid": sop_instance_uid}
     known = {name: uid for name, uid in uids.items() if uid is not None and _UID.fullmatch(uid)}
     log.get().info(event, user=user.name, host=user.host, outcome=outcome, **known)
