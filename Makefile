@@ -124,7 +124,7 @@ conformance: viewers
 	$(VENV)/bin/python -m tests.conformance
 
 sweep: setup model
-	$(VENV)/bin/python -m tests.sweep $(if $(FILMS),--films $(FILMS))
+	$(VENV)/bin/python -m tests.sweep --corrections $(if $(FILMS),--films $(FILMS))
 
 bench: setup system-packages model
 	$(VENV)/bin/python -m tests.bench

@@ -14,7 +14,7 @@ HEAVY: Final = tuple(
     export float16 journey conformance cluster golden view_head no_patient_data chaos training_run explain_study start
     soak critical importer_export tensorrt_engine tensorrt_rtx proving journey_delivery demonstration_model backup
     privacy crash sr commands fuzz journey_hl7 fallback alerts metrics_live model_files rounds startup first_steps
-    sweep abandon doctor conv_stem alerts_live pdu_fuzz damage commitment_paused refused_callers journey_orthanc
+    sweep sweep_corrections abandon doctor conv_stem alerts_live pdu_fuzz damage commitment_paused refused_callers journey_orthanc
     back_pressure hl7_delivery training_store evaluate flood licences training_steps join patient database chart
     packaging
 

@@ -7,9 +7,10 @@
     reword   The sentence of the finding reads as the reader wrote it; all else is as it was.
     withdraw An earlier correction does not count.
 
-What follows from it: a sentence on anything that asserts what was rejected, or denies what is present by a reader's
-word, is withheld. A finding that is still reported and has lost its sentence, or whose sentence does not say what the
-reader said, gets one made by rule.
+What follows from it: a sentence on anything is withheld if it asserts what was rejected, denies what is present by a
+reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box. A finding
+that is still reported and has lost its sentence, or whose sentence does not say what the reader said, gets one made by
+rule.
 Nothing else changes.
 """
 
@@ -21,8 +22,8 @@ from typing import Final, Literal
 
 from pydicom.dataset import Dataset
 
-from language.check import Claim, State, contradictions, faults
-from language.normal import names_in
+from language.check import Claim, State, assertions, contradictions, faults
+from language.normal import names_in, normal_statements
 from language.sentences import by_rule
 from node.dicom.film_header import parse_header
 from node.domain import (
@@ -42,6 +43,7 @@ from node.domain import (
 from node.outputs.correction import Correction, CorrectionKind, active
 from node.prompt_set import Prompt, PromptSet
 from node.read import decoding
+from node.read.evidence import covered
 from node.read.findings import together
 
 SideOf = Callable[[Box], Side | None]
@@ -62,6 +64,13 @@ _SPOKEN_SIDES: Final[Mapping[Side | None, Literal["left", "right", "both"] | Non
     Side.RIGHT: "right",
     Side.BILATERAL: "both",
 }
+_SIDES_OF: Final[Mapping[Side, frozenset[str]]] = {
+    Side.LEFT: frozenset({"left"}),
+    Side.RIGHT: frozenset({"right"}),
+    Side.BILATERAL: frozenset({"left", "right"}),
+}
+_LIES_IN: Final = 0.1
+"""The share of a box that lies in a region at least if the region holds its finding; as `models.reading` has it."""
 
 
 def sides_of(film: Film, header: Dataset) -> SideOf:
@@ -169,10 +178,12 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     """Withhold sentences that contradict a reader, and give every finding that lost its sentence one that fits."""
     decided = {finding.prompt: str(finding.state) for finding in film.findings if finding.reader is not None}
     gone = {finding.prompt for finding in film.findings if finding.reader and finding.state is FindingState.ABSENT}
+    placed = [finding for finding in film.findings if finding.reader and finding.boxes]
     kept: dict[int, GroundedSentence] = {}
     withheld = list(film.withheld)
     for index, sentence in enumerate(film.sentences):
-        if sentence.prompt in gone or contradictions(sentence.text, decided):
+        is_contradicted = contradictions(sentence.text, decided) or _is_elsewhere(sentence, placed)
+        if sentence.prompt in gone or is_contradicted or _calls_normal(sentence, placed):
             withheld.append(WithheldSentence(text=sentence.text, prompt=sentence.prompt, reason=CORRECTED))
         else:
             kept[index] = sentence
@@ -190,6 +201,19 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
                 sentences.append(own)
         findings.append(replace(finding, sentence=place))
     return replace(film, findings=tuple(findings), sentences=tuple(sentences), withheld=tuple(withheld))
+
+
+def _is_elsewhere(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool:
+    """Say whether a sentence puts a finding of a reader on another side."""
+    sides = {finding.prompt: _SIDES_OF[finding.side] for finding in placed if finding.side is not None}
+    return any(said.sides and said.key in sides and said.sides != sides[said.key] for said in assertions(sentence.text))
+
+
+def _calls_normal(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool:
+    """Say whether a sentence calls the region normal that it speaks of, and a box of a reader's finding lies there."""
+    regions = [region.box for region in sentence.boxes]
+    holds_finding = any(covered(found.box, regions) >= _LIES_IN for finding in placed for found in finding.boxes)
+    return holds_finding and bool(normal_statements(sentence.text))
 
 
 def _own_sentence(
