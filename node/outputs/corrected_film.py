@@ -43,6 +43,7 @@ from node.outputs.correction import Correction, CorrectionKind, active
 from node.prompt_set import Prompt, PromptSet
 from node.read import decoding
 from node.read.findings import together
+from node.read.framing import leaving
 
 SideOf = Callable[[Box], Side | None]
 """Says on which side of the patient a box of the stored film lies; None if the film or the box does not tell."""
@@ -96,9 +97,7 @@ def objection(
         return "this finding has no such box now; load the film again"
     if new.kind is CorrectionKind.REWORD and finding.state is FindingState.ABSENT:
         return "a finding that is not reported has no sentence; accept or add it first"
-    if new.box is not None and not _is_inside(new.box, film):
-        return f"the box leaves the film, which has {film.columns} x {film.rows} pixels"
-    return None
+    return None if new.box is None else leaving(new.box, columns=film.columns or 0, rows=film.rows or 0)
 
 
 def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet, side_of: SideOf) -> Film:
@@ -227,8 +226,3 @@ def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
 
 def _state(finding: Finding) -> State:
     return finding.state.value
-
-
-def _is_inside(box: Box, film: Film) -> bool:
-    columns, rows = film.columns or 0, film.rows or 0
-    return box.left >= 0 and box.top >= 0 and box.right <= columns and box.bottom <= rows

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
-from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from node.domain import Box
 from node.errors import InputError
 from node.jobs import correcting
 from node.outputs.correction import Correction, CorrectionKind
 from node.web.api import FilmUid
+from node.web.forms import Edges, box_of
 from node.web.parts import Parts
 from node.web.problems import Problem, responses
 from node.web.studies import prompt_set
@@ -23,7 +22,6 @@ from node.web.users import audit, name_of
 router = APIRouter(prefix="/api/v1", tags=["corrections"])
 
 _LONGEST_TEXT = 1000
-_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class NewCorrection(BaseModel):
@@ -37,7 +35,7 @@ class NewCorrection(BaseModel):
     id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="drawn by the client, to ask again safely")
     prompt: str = Field(default="", max_length=64, pattern=r"^[a-z0-9_]*$", description="key of the finding")
     tracking_uid: str = Field(default="", max_length=64, pattern=r"^[0-9.]*$", description="of the box that moves")
-    box: tuple[_Edge, _Edge, _Edge, _Edge] | None = Field(default=None, description="left, top, right, bottom, pixels")
+    box: Edges = None
     text: str = Field(default="", max_length=_LONGEST_TEXT, description="the sentence")
     withdraws: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="id of an earlier correction")
 
@@ -90,11 +88,8 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
 
 def _made(new: NewCorrection, request: Request, *, study_uid: str, film: str) -> Correction:
     is_page = request.headers.get("X-Requested-From") == "page"
+    box = box_of(new.box)
     try:
-        box = None
-        if new.box is not None:
-            left, top, right, bottom = new.box
-            box = Box(left=left, top=top, right=right, bottom=bottom)
         return Correction(
             id=new.id or uuid.uuid4().hex,
             study_uid=study_uid,
