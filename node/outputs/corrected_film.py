@@ -40,7 +40,7 @@ from node.domain import (
     derive_uid,
 )
 from node.outputs.correction import Correction, CorrectionKind, active
-from node.prompt_set import Prompt, PromptSet
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read import decoding
 from node.read.findings import together
 from node.read.framing import leaving
@@ -65,8 +65,13 @@ _SPOKEN_SIDES: Final[Mapping[Side | None, Literal["left", "right", "both"] | Non
 }
 
 
-def sides_of(film: Film, header: Dataset) -> SideOf:
-    """Return the function that says on which side of the patient a box of a film lies, by the film's header."""
+def sides_of(film: Film, header: Dataset | None) -> SideOf:
+    """Return the function that says on which side of the patient a box of a film lies.
+
+    header: of the film's file; None if it cannot be read any more, so that no side is known
+    """
+    if header is None:
+        return lambda _box: None
     parsed = parse_header(header)
     if film.columns is None or film.rows is None or film.analyzed is None or not decoding.sides_known(parsed):
         return lambda _box: None
@@ -109,12 +114,24 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
     if not own or not film.is_read:
         return film
     findings = tuple(
-        _judged(finding, [item for item in own if item.prompt == finding.prompt], prompts[finding.prompt], side_of)
+        _judged(finding, [item for item in own if item.prompt == finding.prompt], _prompt_of(finding, prompts), side_of)
         for finding in film.findings
     )
     changed = replace(film, findings=findings)
     texts = {item.prompt: item for item in own if item.kind is CorrectionKind.REWORD}
     return _with_sentences(changed, texts, prompts)
+
+
+def _prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
+    """Return the prompt of a finding; one with its name for a film that was read with another prompt set."""
+    known = (prompt for prompt in prompts.prompts if prompt.key == finding.prompt)
+    return next(known, None) or Prompt(
+        key=finding.prompt,
+        kind=PromptKind.PATHOLOGY,
+        phrases=(finding.code.meaning,),
+        negatives=(f"no {finding.code.meaning}",),
+        finding=finding.code,
+    )
 
 
 def _judged(finding: Finding, corrections: Sequence[Correction], prompt: Prompt, side_of: SideOf) -> Finding:
@@ -180,7 +197,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     findings = []
     for finding in film.findings:
         place = None if finding.sentence is None else places.get(finding.sentence)
-        own = _own_sentence(finding, None if place is None else sentences[place], texts, prompts[finding.prompt])
+        own = _own_sentence(finding, None if place is None else sentences[place], texts, _prompt_of(finding, prompts))
         if own is not None:
             if place is not None and sentences[place].prompt == finding.prompt:
                 sentences[place] = own

@@ -11,10 +11,11 @@ from starlette.requests import Request
 
 from node.errors import InputError
 from node.jobs import correcting
+from node.jobs.correcting import AnsweredFilm, UnusableFilm
 from node.outputs.correction import Correction, CorrectionKind
 from node.web.api import FilmUid
 from node.web.forms import Edges, box_of
-from node.web.parts import Parts
+from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.studies import prompt_set
 from node.web.users import audit, name_of
@@ -53,23 +54,17 @@ class Corrections(BaseModel):
     corrections: list[KnownCorrection]
 
 
-@router.get("/films/{uid}/corrections", responses=responses(404, 422))
+@router.get("/films/{uid}/corrections", responses=responses(404, 409, 422))
 def list_corrections(parts: Parts, uid: FilmUid) -> Corrections:
     """List what readers corrected on a film."""
-    try:
-        film = correcting.read_film(parts.spool, uid)
-    except InputError as error:
-        raise Problem(404, str(error)) from error
+    film = _film(parts, uid)
     return Corrections(corrections=[_known(found) for found in correcting.corrections_of(parts.spool, film.instance)])
 
 
 @router.post("/films/{uid}/corrections", status_code=202, responses=responses(404, 409, 422, 503))
 def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) -> KnownCorrection:
     """Correct the answer to a film: a new report and overlay replace the older ones in the archive."""
-    try:
-        film = correcting.read_film(parts.spool, uid)
-    except InputError as error:
-        raise Problem(404, str(error)) from error
+    film = _film(parts, uid)
     made = _made(new, request, study_uid=film.instance.study_uid, film=uid)
     try:
         correcting.correct(
@@ -84,6 +79,15 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
         raise Problem(409, str(error)) from error
     audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid)
     return _known(made)
+
+
+def _film(parts: WebParts, uid: str) -> AnsweredFilm:
+    try:
+        return correcting.read_film(parts.spool, uid)
+    except UnusableFilm as error:
+        raise Problem(409, str(error)) from error
+    except InputError as error:
+        raise Problem(404, str(error)) from error
 
 
 def _made(new: NewCorrection, request: Request, *, study_uid: str, film: str) -> Correction:
