@@ -23,7 +23,7 @@ from tests.service import Service, run_command, settings_for
 Content = dict[str, object]
 
 BOX = [300.0, 700.0, 900.0, 1500.0]
-FACTS = ("id", "asked_at", "asked_by", "source", "sent")
+FACTS = ("id", "asked_at", "asked_by", "source", "model", "engine", "prompts", "sent")
 
 
 REFUSED: tuple[tuple[Content, int, str], ...] = (
@@ -179,6 +179,7 @@ def test_an_answer_is_sent_to_the_archive_once(asked: Asked) -> None:
 
     assert [status for status, _ in sent] == [202, 202]
     assert answer["sent"] is False
+    assert (answer["engine"], str(answer["prompts"]).split()[0]) == ("onnx", "chexpert14")
     new = [kept.dataset for kept in asked.archive.kept[before:]]
     assert sorted(dataset.Modality for dataset in new) == ["PR", "SR"]
     assert {dataset.StudyInstanceUID for dataset in new} == {films.rg1().StudyInstanceUID}

@@ -76,6 +76,8 @@ class Desk:
                 source=source,
                 model=f"{identity.name} {identity.version}",
                 weights_sha256=identity.weights_sha256,
+                engine=identity.engine,
+                prompts=f"{self._model.prompts.name} {self._model.prompts.version}",
                 answer=answer,
             )
             for answer in answers

@@ -41,8 +41,9 @@ QuestionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="id of a 
 class AnsweredQuestions(BaseModel):
     """Questions about a film with their answers.
 
-    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`, and `sent`: whether
-    somebody sent the answer to the archives; if it could not be sent, `not_sent` says why.
+    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`; `model`, `engine` and
+    `prompts`, which answered; and `sent`: whether somebody sent the answer to the archives. If it could not be sent,
+    `not_sent` says why.
     """
 
     film: str
@@ -153,6 +154,9 @@ def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:
         "asked_at": question.asked_at.isoformat(),
         "asked_by": question.asked_by,
         "source": question.source,
+        "model": question.model,
+        "engine": question.engine,
+        "prompts": question.prompts,
         **_sent(question, spool),
     }
 
