@@ -85,8 +85,7 @@ def opened(seen: Browsed, film: Dataset) -> Page:
     """Open the page of a film, which notes all that its status says."""
     page = seen.open(path_of(film))
     page.evaluate(
-        """() => {
-          window.said = [];
+        """() => { window.said = [];
           const status = document.getElementById("version");
           new MutationObserver(() => window.said.push(status.textContent.trim()))
             .observe(status, {childList: true, subtree: true});
