@@ -37,6 +37,7 @@ from tests.chart import (
     merged,
     of_kind,
     pod_of,
+    rendered,
     settings_of,
     settings_text,
     the_only,
@@ -256,7 +257,7 @@ def setting_names() -> Iterator[str]:
     "wrong",
     [
         {"unknown": 1},
-        {"settings": {"listener": {"callers": []}, "destinations": []}},
+        {"settings": {"listener": {"callers": []}}},
         {"settings": {"listener": {"port": 104}}},
         {"settings": {"destinations": [{"name": "p", "ae_title": "P", "host": "h"}]}},
         {"service": {"type": "ExternalName"}},
@@ -274,6 +275,14 @@ def test_wrong_values_are_refused(wrong: Mapping[str, object]) -> None:
     chart.validate_schema(example("cpu"))
     with pytest.raises(helm_python.HelmValuesError):
         chart.validate_schema(values)
+
+
+def test_a_node_without_destinations_is_accepted() -> None:
+    without = merged(example("cpu"), {"settings": {"destinations": []}})
+
+    helm_python.Chart.load(CHART).validate_schema(without)
+
+    assert "[[destinations]]" not in json.dumps(rendered(without))
 
 
 def test_chart_and_program_have_one_version() -> None:

@@ -41,10 +41,11 @@ from node.domain import (
     derive_uid,
 )
 from node.outputs.correction import Correction, CorrectionKind, active
-from node.prompt_set import Prompt, PromptSet
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read import decoding
 from node.read.evidence import covered
 from node.read.findings import together
+from node.read.framing import leaving
 
 SideOf = Callable[[Box], Side | None]
 """Says on which side of the patient a box of the stored film lies; None if the film or the box does not tell."""
@@ -73,8 +74,13 @@ _LIES_IN: Final = 0.1
 """The share of a box that lies in a region at least if the region holds its finding; as `models.reading` has it."""
 
 
-def sides_of(film: Film, header: Dataset) -> SideOf:
-    """Return the function that says on which side of the patient a box of a film lies, by the film's header."""
+def sides_of(film: Film, header: Dataset | None) -> SideOf:
+    """Return the function that says on which side of the patient a box of a film lies.
+
+    header: of the film's file; None if it cannot be read any more, so that no side is known
+    """
+    if header is None:
+        return lambda _box: None
     parsed = parse_header(header)
     if film.columns is None or film.rows is None or film.analyzed is None or not decoding.sides_known(parsed):
         return lambda _box: None
@@ -105,9 +111,7 @@ def objection(
         return "this finding has no such box now; load the film again"
     if new.kind is CorrectionKind.REWORD and finding.state is FindingState.ABSENT:
         return "a finding that is not reported has no sentence; accept or add it first"
-    if new.box is not None and not _is_inside(new.box, film):
-        return f"the box leaves the film, which has {film.columns} x {film.rows} pixels"
-    return None
+    return None if new.box is None else leaving(new.box, columns=film.columns or 0, rows=film.rows or 0)
 
 
 def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet, side_of: SideOf) -> Film:
@@ -119,12 +123,24 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
     if not own or not film.is_read:
         return film
     findings = tuple(
-        _judged(finding, [item for item in own if item.prompt == finding.prompt], prompts[finding.prompt], side_of)
+        _judged(finding, [item for item in own if item.prompt == finding.prompt], _prompt_of(finding, prompts), side_of)
         for finding in film.findings
     )
     changed = replace(film, findings=findings)
     texts = {item.prompt: item for item in own if item.kind is CorrectionKind.REWORD}
     return _with_sentences(changed, texts, prompts)
+
+
+def _prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
+    """Return the prompt of a finding; one with its name for a film that was read with another prompt set."""
+    known = (prompt for prompt in prompts.prompts if prompt.key == finding.prompt)
+    return next(known, None) or Prompt(
+        key=finding.prompt,
+        kind=PromptKind.PATHOLOGY,
+        phrases=(finding.code.meaning,),
+        negatives=(f"no {finding.code.meaning}",),
+        finding=finding.code,
+    )
 
 
 def _judged(finding: Finding, corrections: Sequence[Correction], prompt: Prompt, side_of: SideOf) -> Finding:
@@ -192,7 +208,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     findings = []
     for finding in film.findings:
         place = None if finding.sentence is None else places.get(finding.sentence)
-        own = _own_sentence(finding, None if place is None else sentences[place], texts, prompts[finding.prompt])
+        own = _own_sentence(finding, None if place is None else sentences[place], texts, _prompt_of(finding, prompts))
         if own is not None:
             if place is not None and sentences[place].prompt == finding.prompt:
                 sentences[place] = own
@@ -251,8 +267,3 @@ def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
 
 def _state(finding: Finding) -> State:
     return finding.state.value
-
-
-def _is_inside(box: Box, film: Film) -> bool:
-    columns, rows = film.columns or 0, film.rows or 0
-    return box.left >= 0 and box.top >= 0 and box.right <= columns and box.bottom <= rows

@@ -59,12 +59,6 @@ def file_name(sop_instance_uid: str, *, number: int, sha256: str) -> str:
     return f"{sop_instance_uid}~{number:04d}~{sha256}.dcm"
 
 
-def is_named_for(path: Path, uid: str) -> bool:
-    """Say whether a file belongs to an object: after its UID comes `~`, or a file ending of older versions."""
-    rest = path.name.removeprefix(uid)
-    return rest.startswith("~") or not rest[1:2].isdigit()
-
-
 def instance_of(path: Path) -> Instance:
     """Return what place, name and modification time of a file say about a received object."""
     sop_instance_uid, number, sha256 = path.stem.split("~")

@@ -46,15 +46,6 @@ def covered(marks: Iterable[RoundMark]) -> set[str]:
     return answered
 
 
-def names(mark: Path, uid: str) -> bool:
-    """Say whether the mark of a round names an object."""
-    try:
-        content = mark.read_bytes()
-    except FileNotFoundError:  # its study is being removed
-        return False
-    return f'"{uid}~'.encode() in content or f'"{uid}"'.encode() in content
-
-
 def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
     """Return by file the number of the newest round that covers it, and why the file is parked; None if it is not.
 

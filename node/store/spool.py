@@ -13,13 +13,13 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
     studies/<study>/corrections/<id>.json, questions/<id>.json       what a reader corrected, and asked
+    index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     windows/<name>.json                                              answers of many films, without patient data
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import math
 import shutil
 import time
@@ -35,6 +35,7 @@ from node.errors import Refused, is_of_file
 from node.store import documents, files, output_files, received, rounds
 from node.store.conflict import has_other_pixels
 from node.store.incoming import Incoming, full
+from node.store.index import Index
 from node.store.instances import Instance, Study
 from node.store.rounds import RoundMark
 
@@ -43,7 +44,6 @@ _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
 DocumentKind = Literal["corrections", "questions"]
-_PLACES = ("received", "conflicts", "outputs")
 
 
 class Spool:
@@ -55,6 +55,7 @@ class Spool:
         self._min_free_bytes = min_free_mib * _MIB
         self._folders_lock = directory / "folders.lock"
         self._keeping = directory / "keeping"
+        self.index = Index(directory / "index", self._studies)
         self._in_hand: set[Path] = set()  # files that count the readings this process has begun
         for folder in (self._studies, self._keeping):
             files.make_folder(folder)
@@ -112,6 +113,7 @@ class Spool:
         number = same[0].number if same else known[-1].number + 1 if known else 1
         path = place / received.file_name(sop_instance_uid, number=number, sha256=incoming.sha256)
         self._make_folder(place)
+        self.index.add(sop_instance_uid, folder.name)
         incoming.publish(path)
         new = received.instance_of(path)
         return received.Kept(instance=new, is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
@@ -151,17 +153,10 @@ class Spool:
         return (folder.name for folder in sorted(self._studies.iterdir()) if is_uid(folder.name))
 
     def find_study(self, uid: str) -> str | None:
-        """Return the study with this UID, or with an object of this UID; removed objects count too.
-
-        Searches the names of all files, and then every mark of a round.
-        """
+        """Return the study with this UID, or with an object of this UID; removed objects count too."""
         if not is_uid(uid):
             return None
-        places = itertools.chain(*(self._studies.glob(f"*/{place}/{uid}[~.]*") for place in _PLACES))
-        named = (path for path in places if received.is_named_for(path, uid))
-        marked = (path for path in self._studies.glob("*/rounds/*.json") if rounds.names(path, uid))
-        found = (path.relative_to(self._studies).parts[0] for path in itertools.chain(named, marked))
-        return uid if (self._studies / uid).is_dir() else next(filter(is_uid, found), None)
+        return uid if (self._studies / uid).is_dir() else self.index.find(uid)
 
     @contextmanager
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
@@ -224,6 +219,7 @@ class Spool:
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
         """Store a document of a study, see `documents`; a correction makes its films unread until a round follows."""
+        self.index.add(name, study_uid)
         documents.keep(self._folder(study_uid), f"{kind}/{name}.json", content=content, lock=self._folders_lock)
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
@@ -234,6 +230,7 @@ class Spool:
         """Store one output; an existing one stays as it is, so that one UID never has two contents."""
         folder = self._outputs(output)
         self._make_folder(folder)
+        self.index.add(output.sop_instance_uid, output.study_uid)
         with files.lock(self._keeping / _lock_of(output.study_uid)):
             output_files.keep(folder, output, content)
 

@@ -12,22 +12,21 @@ from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from node.domain import Box, Film, derive_uid
+from node.domain import Film, derive_uid
 from node.errors import InputError, Undecodable
 from node.outputs import report_json
 from node.outputs.answer_json import answer_to_json
 from node.read import decoding, open_film
 from node.read.film import answer_film, answer_picture
-from node.read.model import FilmQuestion
 from node.read.open_model import OpenModel
 from node.web import bodies, look_files, pictures
+from node.web.forms import NewQuestions
 from node.web.look_files import LookFile
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 
 MOST_BYTES: Final = 256 * bodies.MIB
 _SUFFIXES: Final = {"application/dicom": ".dcm", "image/png": ".png", "image/jpeg": ".jpg"}
-_MOST_QUESTIONS: Final = 20
 _BODY: Final[dict[str, object]] = {
     "requestBody": {
         "required": True,
@@ -40,7 +39,6 @@ _PNG: Final[dict[int | str, dict[str, object]]] = {
 }
 _turn = threading.BoundedSemaphore(2)
 
-Edge = Annotated[float, Field(ge=-1e6, le=1e6)]
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
 
 
@@ -54,19 +52,6 @@ class LookAnswer(BaseModel):
     seconds: int = Field(description="after which the node forgets the film, or earlier for newer ones")
     film: dict[str, object]
     model: dict[str, str]
-
-
-class LookQuestion(BaseModel):
-    """A question: a phrase, a box (left, top, right, bottom in pixels of the stored film), or both."""
-
-    prompt: Annotated[str, Field(min_length=1, max_length=300, pattern=r"\S")] | None = None
-    box: tuple[Edge, Edge, Edge, Edge] | None = None
-
-
-class LookQuestions(BaseModel):
-    """LookQuestions about one film."""
-
-    questions: Annotated[list[LookQuestion], Field(min_length=1, max_length=_MOST_QUESTIONS)]
 
 
 class LookAnswers(BaseModel):
@@ -127,17 +112,16 @@ def show_look(parts: Parts, look_id: LookId) -> Response:
 
 
 @router.post("/{look_id}/questions", responses=responses(404, 409, 422, 503))
-def ask_look(parts: Parts, look_id: LookId, asked: LookQuestions) -> LookAnswers:
+def ask_look(parts: Parts, look_id: LookId, new: NewQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
-    look, model = _find(parts, look_id), _model(parts)
+    look, model, questions = _find(parts, look_id), _model(parts), new.checked()
     if not look.film.is_read:
         raise Problem(409, f"this film was not read ({look.film.reason})")
-    questions = list(map(_question, asked.questions))
     try:
         with _Turn():
             answers = open_film.ask(look.path, questions, reader=model.reader, prompts=model.prompts)
     except InputError as error:
-        raise Problem(422, _without_path(error, look.path)) from error
+        raise Problem(409, _without_path(error, look.path)) from error
     except FileNotFoundError as error:
         raise _forgotten() from error
     return LookAnswers(film=look.film.source, questions=[dict(answer_to_json(answer)) for answer in answers])
@@ -199,22 +183,6 @@ def _read(path: FilePath, model: OpenModel) -> Film:
 
 def _decoded(path: FilePath) -> decoding.BytePicture:
     return decoding.picture_of(decoding.read_file(path))
-
-
-def _question(asked: LookQuestion) -> FilmQuestion:
-    """Return a question. Raises Problem if there is none."""
-    if asked.prompt is None and asked.box is None:
-        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
-    try:
-        box = None if asked.box is None else _box(asked.box)
-    except ValueError as error:
-        raise Problem(422, "the box is empty; give left, top, right, bottom in pixels of the film") from error
-    return FilmQuestion(prompt=asked.prompt, box=box)
-
-
-def _box(edges: tuple[float, float, float, float]) -> Box:
-    left, top, right, bottom = edges
-    return Box(left=left, top=top, right=right, bottom=bottom)
 
 
 def _without_path(error: Exception, path: FilePath) -> str:

@@ -7,17 +7,15 @@ from contextlib import closing
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.requests import Request
 
-from node.domain import Box
 from node.errors import InputError, RetryLater
 from node.jobs.answers import send_answer
 from node.jobs.asking import questions_of
 from node.jobs.executor import Client
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
-from node.read.model import FilmQuestion
 from node.store import database, sent_answers
 from node.store.films import find_film
 from node.store.instances import Instance
@@ -25,41 +23,27 @@ from node.store.ledger import is_away
 from node.store.spool import Spool
 from node.web import studies
 from node.web.api import FilmUid
+from node.web.forms import NewQuestions
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
 
-_MOST = 20
-_LONGEST_PROMPT = 300
 _NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _SOURCES = {"page": "page", "command": "command"}
 
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
 
 QuestionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="id of a question")]
-_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-
-
-class NewQuestion(BaseModel):
-    """A question: a prompt, a box, or both together as one question."""
-
-    prompt: str | None = Field(default=None, max_length=_LONGEST_PROMPT, description="what to look for")
-    box: tuple[_Edge, _Edge, _Edge, _Edge] | None = Field(default=None, description="left, top, right, bottom, pixels")
-
-
-class NewQuestions(BaseModel):
-    """Questions about one film, each answered on its own."""
-
-    questions: Annotated[list[NewQuestion], Field(min_length=1, max_length=_MOST)]
 
 
 class AnsweredQuestions(BaseModel):
     """Questions about a film with their answers.
 
-    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`, and `sent`: whether
-    somebody sent the answer to the archives; if it could not be sent, `not_sent` says why.
+    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`; `model`, `engine` and
+    `prompts`, which answered; and `sent`: whether somebody sent the answer to the archives. If it could not be sent,
+    `not_sent` says why.
     """
 
     film: str
@@ -100,7 +84,7 @@ def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
 def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
     film, desk = _film(parts, uid), parts.desk()
-    questions = [_question(question) for question in new.questions]
+    questions = new.checked()
     if desk is None:
         raise Problem(503, _NO_MODEL, headers={"Retry-After": "5"})
     if seconds := parts.rate.take((name_of(request), host_of(request))):
@@ -163,19 +147,6 @@ def _film(parts: WebParts, uid: str) -> Instance:
     return found
 
 
-def _question(new: NewQuestion) -> FilmQuestion:
-    prompt = (new.prompt or "").strip() or None
-    if prompt is None and new.box is None:
-        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
-    if new.box is None:
-        return FilmQuestion(prompt=prompt)
-    left, top, right, bottom = new.box
-    try:
-        return FilmQuestion(prompt=prompt, box=Box(left=left, top=top, right=right, bottom=bottom))
-    except ValueError as error:
-        raise Problem(422, str(error)) from error
-
-
 def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:
     return {
         **answer_to_json(question.answer),
@@ -183,6 +154,9 @@ def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:
         "asked_at": question.asked_at.isoformat(),
         "asked_by": question.asked_by,
         "source": question.source,
+        "model": question.model,
+        "engine": question.engine,
+        "prompts": question.prompts,
         **_sent(question, spool),
     }
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
+from pydicom.dataset import Dataset
+
 from node.config import Settings
 from node.domain import Film, JsonObject, OutputObject, Reason
+from node.errors import Undecodable
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
@@ -261,12 +264,20 @@ def _seen(study_uid: str, settings: Settings, spool: Spool) -> list[_Seen]:
         if reading:
             film = report_json.film_from_json(reading)
             if corrections:
-                sides = sides_of(film, decoding.read_header(instance.path))
+                sides = sides_of(film, _header(instance))
                 film = correct(film, corrections, prompts=prompt_set(settings.model.prompts), side_of=sides)
         elif parked is not None:
             film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
         seen.append(_Seen(instance=instance, round=number, film=film, reading=reading))
     return seen
+
+
+def _header(instance: Instance) -> Dataset | None:
+    """Return the header of a film; None if its file is damaged or removed."""
+    try:
+        return decoding.read_header(instance.path)
+    except (Undecodable, FileNotFoundError):
+        return None
 
 
 def _written(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:

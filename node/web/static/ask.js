@@ -9,8 +9,9 @@ const NO_BOX = "Type a prompt, draw a box, or both.";
 const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent" };
 
 export class Asking {
-  constructor(film, boxes, drawn) {
-    Object.assign(this, { film, boxes, drawn, count: 0 });
+  // path: of the film; isKept: whether the node keeps what is asked
+  constructor(path, boxes, drawn, isKept) {
+    Object.assign(this, { path, boxes, drawn, isKept, count: 0 });
     this.form = document.getElementById("ask");
     this.prompt = document.getElementById("prompt");
     this.state = document.getElementById("ask-state");
@@ -32,7 +33,10 @@ export class Asking {
   }
 
   async load() {
-    const [asked, prompts] = await Promise.allSettled([get(`/api/v1/films/${this.film}/questions`), get("/api/v1/prompts")]);
+    const [asked, prompts] = await Promise.allSettled([
+      this.isKept ? get(`${this.path}/questions`) : { questions: [] },
+      get("/api/v1/prompts"),
+    ]);
     if (asked.status === "fulfilled") this.add(asked.value.questions);
     if (prompts.status === "fulfilled") {
       const options = prompts.value.prompts.map(({ phrase }) => Object.assign(document.createElement("option"), { value: phrase }));
@@ -61,7 +65,7 @@ export class Asking {
     const question = { prompt, box: box && [box.left, box.top, box.right, box.bottom] };
     this.setBusy(true);
     try {
-      const { questions } = await post(`/api/v1/films/${this.film}/questions`, { questions: [question] });
+      const { questions } = await post(`${this.path}/questions`, { questions: [question] });
       this.add(questions);
       this.prompt.value = "";
       this.drawn.clear();
@@ -90,6 +94,7 @@ export class Asking {
   add(questions) {
     for (const question of questions) {
       this.count += 1;
+      question.id ??= String(this.count);
       this.list.prepend(this.item(question));
       document.getElementById("asked-boxes").append(...this.rects(question));
     }
@@ -126,6 +131,7 @@ export class Asking {
   }
 
   who({ asked_at: at, asked_by: by, source }) {
+    if (!at) return "not kept";
     const zone = document.body.dataset.zone;
     const time = new Date(at).toLocaleString("sv-SE", { timeZone: zone, dateStyle: "short", timeStyle: "short" });
     return `${time}${by ? `, ${by}` : ""}, ${this.sources[source] ?? source}`;
