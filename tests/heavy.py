@@ -15,8 +15,8 @@ HEAVY: Final = tuple(
     soak critical importer_export tensorrt_engine tensorrt_rtx proving journey_delivery demonstration_model backup
     privacy crash sr commands fuzz journey_hl7 fallback alerts metrics_live model_files rounds startup first_steps
     sweep sweep_corrections abandon doctor conv_stem alerts_live pdu_fuzz damage commitment_paused refused_callers
-    journey_orthanc back_pressure hl7_delivery training_store evaluate flood licences training_steps join patient
-    database chart packaging
+    correcting journey_orthanc back_pressure hl7_delivery training_store evaluate flood licences training_steps join
+    patient database chart packaging
 
     answer_delivery answer_objects asking bad_input chart_split checking commitment config conflict connections
     container_clean_up containers cost declared_sizes destination_kinds destinations devices docs doctor_machine

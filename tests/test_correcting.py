@@ -167,7 +167,7 @@ def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> No
     assert read.stored() == 1
 
 
-def test_a_correction_reaches_the_archive_after_the_databases_were_lost(tmp_path: Path) -> None:
+def test_a_correction_outlives_both_databases(tmp_path: Path) -> None:
     film = films.thumbnail()
     with ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
