@@ -6,7 +6,7 @@
 #   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
 #   make coverage all tests, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
-#   make train    the demonstration model anew, into train-out/; about two and a half hours on two cores
+#   make train    the demonstration model anew, into train-out/; about four and a half hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
@@ -23,11 +23,11 @@
 #
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
-# EXTRAS       gpu,test,demo on a machine with a GPU
+# EXTRAS       gpu,test on a machine with a GPU
 # TORCH_INDEX  a package index with CPU builds of torch, which spares a download of gigabytes
 
 PYTHON ?= python3
-EXTRAS ?= cpu,test,demo
+EXTRAS ?= cpu,test
 TORCH_INDEX ?=
 
 comma := ,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
+from node.commands import demo
 from node.store import files
 from tests import heavy
 from tests.certificates import Authority
@@ -93,6 +94,12 @@ def chest_film() -> Path:
 def chest_film_jpeg2000() -> Path:
     """The same film in lossless JPEG 2000, another object of the same study."""
     return _film("RG1_J2KR.dcm")
+
+
+@pytest.fixture(scope="session")
+def opacity_film() -> Path:
+    """A real film with an opacity in the right lower lung, which the shipped model reports (the demonstration's)."""
+    return demo.FILMS[0]
 
 
 @pytest.fixture(scope="session")
