@@ -246,9 +246,8 @@ def test_a_hint_is_found_where_an_interactive_question_finds_it(evaluated: Evalu
     assert sum(hint.taught for hint in hints) == sum(hint.taught for hint in case.truth.hints) > 0
     best = [answer.boxes[answer.box_scores.argmax()] for answer in answers]
     measured = evaluated.observe(case, ["hints"]).hints
-    assert np.allclose(
-        [measured[case.truth.hints.index(hint)] for hint in hints], best, atol=0.02
-    )  # a reader merges boxes that lie on each other
+    found = [measured[case.truth.hints.index(hint)] for hint in hints]
+    assert np.allclose(found, best, atol=0.02)  # a reader merges boxes that lie on each other
 
 
 def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: EvaluatedModel) -> None:
