@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import Browser, BrowserContext, Page, Route
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Locator, Page, Route
 
 from tests.conformance import packages
 from tests.peers import LOOPBACK
@@ -99,3 +99,15 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float], *, bu
     page.mouse.down(button="right" if button == "right" else "left")
     page.mouse.move(*places[1], steps=4)
     page.mouse.up(button="right" if button == "right" else "left")
+
+
+def settled(place: Locator) -> FloatRect:
+    """Return where a part of the page is, once it has stayed there for a tenth of a second."""
+    before = None
+    for _ in range(50):
+        now = place.bounding_box()
+        if now is not None and now == before:
+            return now
+        before = now
+        place.page.wait_for_timeout(100)
+    raise AssertionError("a part of the page is hidden, or does not come to rest")

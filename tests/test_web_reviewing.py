@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 
 from node.config import ModelSettings
 from tests import films, peers
-from tests.browsed import SIZES, Browsed, browsed, drag
+from tests.browsed import SIZES, Browsed, browsed, drag, settled
 from tests.conformance.browser import chromium
 from tests.peers import ReceivingArchive
 from tests.service import Service, settings_for
@@ -284,8 +284,7 @@ def test_a_box_is_moved_and_resized_by_mouse(node: Node, seen: Browsed) -> None:
     page = opened(seen, film)
     before = edges(page.locator("#found rect[data-tracking]").last)
     page.locator('[data-correct="move"]').last.click()
-    drawn, picture = page.locator("#drawn").bounding_box(), page.locator("#picture").bounding_box()
-    assert drawn and picture
+    drawn, picture = settled(page.locator("#drawn")), settled(page.locator("#picture"))
     scale = picture["width"] / int(film.Columns)
     middle = (drawn["x"] + drawn["width"] / 2, drawn["y"] + drawn["height"] / 2)
 
