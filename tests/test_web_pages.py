@@ -17,7 +17,6 @@ from pydicom.dataset import Dataset
 
 from tests import films, peers
 from tests.browsed import SIZES, Browsed, browsed, drag
-from tests.conformance.browser import chromium
 from tests.peers import ReceivingArchive
 from tests.service import Service, settings_for
 
@@ -48,18 +47,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         service.wait_for("study.finished", count=2)
         archive.wait_for_kept(5)
         yield Node(service=service, alone=alone, pair=pair)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def seen(node: Node, browser: Browser) -> Iterator[Browsed]:
-    with browsed(browser, node.service.http_port) as page:
-        yield page
 
 
 def rect_of(page: Page, index: int = 0) -> tuple[float, ...]:
