@@ -18,7 +18,6 @@ from node.commands import demo
 from node.config import ModelSettings
 from tests import films, peers
 from tests.browsed import SIZES, Browsed, browsed, drag, settled
-from tests.conformance.browser import chromium
 from tests.peers import ReceivingArchive
 from tests.service import Service, settings_for
 from tests.test_rounds import predecessor
@@ -63,18 +62,6 @@ def node(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Itera
         with Service(settings, scripted=False) as service:
             unasked = Node(service=service, archive=archive, asked=Dataset())
             yield Node(service=service, archive=archive, asked=unasked.read("asked"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def seen(node: Node, browser: Browser) -> Iterator[Browsed]:
-    with browsed(browser, node.service.http_port) as page:
-        yield page
 
 
 def path_of(film: Dataset) -> str:

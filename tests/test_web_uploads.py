@@ -15,7 +15,6 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 from node.store.spool import Spool
 from tests import films
 from tests.browsed import SIZES, Browsed, browsed
-from tests.conformance.browser import chromium
 from tests.peers import ReceivingArchive
 from tests.service import Service, settings_for
 
@@ -34,18 +33,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     directory = tmp_path_factory.mktemp("uploads") / "node"
     with ReceivingArchive() as archive, Service(settings_for(directory, archive_port=archive.port)) as service:
         yield Node(service=service, archive=archive, directory=directory)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def seen(node: Node, browser: Browser) -> Iterator[Browsed]:
-    with browsed(browser, node.service.http_port) as page:
-        yield page
 
 
 def dicom(changes: dict[str, object] | None = None) -> FilePayload:

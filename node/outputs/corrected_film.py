@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from pydicom.dataset import Dataset
 
-from language.check import Claim, State, assertions, contradictions, faults
+from language.check import Claim, Fault, State, contradictions, faults
 from language.normal import names_in, normal_statements
 from language.sentences import by_rule
 from node.dicom.film_header import parse_header
@@ -64,11 +64,6 @@ _SPOKEN_SIDES: Final[Mapping[Side | None, Literal["left", "right", "both"] | Non
     Side.LEFT: "left",
     Side.RIGHT: "right",
     Side.BILATERAL: "both",
-}
-_SIDES_OF: Final[Mapping[Side, frozenset[str]]] = {
-    Side.LEFT: frozenset({"left"}),
-    Side.RIGHT: frozenset({"right"}),
-    Side.BILATERAL: frozenset({"left", "right"}),
 }
 _LIES_IN: Final = 0.1
 """The share of a box that lies in a region at least if the region holds its finding; as `models.reading` has it."""
@@ -198,7 +193,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     kept: dict[int, GroundedSentence] = {}
     withheld = list(film.withheld)
     for index, sentence in enumerate(film.sentences):
-        is_contradicted = contradictions(sentence.text, decided) or _is_elsewhere(sentence, placed)
+        is_contradicted = contradictions(sentence.text, decided) or _is_elsewhere(sentence, placed, prompts)
         if sentence.prompt in gone or is_contradicted or _calls_normal(sentence, placed):
             withheld.append(WithheldSentence(text=sentence.text, prompt=sentence.prompt, reason=CORRECTED))
         else:
@@ -219,10 +214,10 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     return replace(film, findings=tuple(findings), sentences=tuple(sentences), withheld=tuple(withheld))
 
 
-def _is_elsewhere(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool:
+def _is_elsewhere(sentence: GroundedSentence, placed: Iterable[Finding], prompts: PromptSet) -> bool:
     """Say whether a sentence puts a finding of a reader on another side."""
-    sides = {finding.prompt: _SIDES_OF[finding.side] for finding in placed if finding.side is not None}
-    return any(said.sides and said.key in sides and said.sides != sides[said.key] for said in assertions(sentence.text))
+    claims = (_claim(finding, _prompt_of(finding, prompts)) for finding in placed)
+    return any(Fault.WRONG_SIDE in faults(sentence.text, claim) for claim in claims)
 
 
 def _calls_normal(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool:
@@ -252,7 +247,14 @@ def _own_sentence(
 
 def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
     """Say whether a sentence says what a reader said: present, on this side, and in no zone if the zone is unknown."""
-    claim = Claim(
+    names_zone = finding.evidence is None and bool(names_in(said.text.lower(), "zones"))
+    asks_for_review = said.by == "rule" and "please review" in said.text
+    return not (faults(said.text, _claim(finding, prompt)) or names_zone or asks_for_review)
+
+
+def _claim(finding: Finding, prompt: Prompt) -> Claim:
+    """Return what sentences may say of a finding."""
+    return Claim(
         finding=finding.prompt,
         state=_state(finding),
         side=_SPOKEN_SIDES[finding.side],
@@ -260,9 +262,6 @@ def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
         region_has_finding=False,
         names=prompt.phrases,
     )
-    names_zone = finding.evidence is None and bool(names_in(said.text.lower(), "zones"))
-    asks_for_review = said.by == "rule" and "please review" in said.text
-    return not (faults(said.text, claim) or names_zone or asks_for_review)
 
 
 def _state(finding: Finding) -> State:

@@ -47,7 +47,9 @@ class Index:
                 self._complete()
                 self._is_complete = True
         found = [study for study in _studies_in(self._shard(name), name) if (self._studies / study).is_dir()]
-        return next((study for study in found if len(found) > 1 and self._has(study, name)), next(iter(found), None))
+        if len(found) > 1:
+            found = [study for study in found if self._has(study, name)] or found
+        return found[0] if found else None
 
     def _complete(self) -> None:
         """Add every entry that is missing."""

@@ -219,7 +219,8 @@ class Spool:
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
         """Store a document of a study, see `documents`; a correction makes its films unread until a round follows."""
-        self.index.add(name, study_uid)
+        if kind == "questions":
+            self.index.add(name, study_uid)
         documents.keep(self._folder(study_uid), f"{kind}/{name}.json", content=content, lock=self._folders_lock)
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:

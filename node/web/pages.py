@@ -23,16 +23,14 @@ from starlette.templating import Jinja2Templates
 from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
-from node.errors import NodeError, Undecodable
+from node.errors import NodeError
 from node.jobs import correcting
 from node.outputs import patient
 from node.outputs.gsps_grayscale import pixel_shape
-from node.read import decoding
-from node.store.films import find_film
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.shown_corrections import show_corrections
-from node.web.studies import Sent, StudyDetail, StudyOutput
+from node.web.studies import Sent, StudyDetail, StudyOutput, header_of
 from node.web.users import audit, name_of
 
 FOLDER: Final = Path(__file__).parent
@@ -99,26 +97,25 @@ def show_worklist(parts: Parts, request: Request) -> Response:
 def show_study(parts: Parts, request: Request, uid: str) -> Response:
     """Show a study and one of its films, which the query may name."""
     try:
-        known = studies.study_with_answers(parts.settings, parts.spool, uid) if is_uid(uid) else None
+        known = studies.study_with_films(parts.settings, parts.spool, uid) if is_uid(uid) else None
     except NodeError as error:
         return refuse(parts, request, 503, str(error))
     if known is None:
         return refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
-    found, answers = known
+    found, seen = known
     audit(request, "study.viewed", study=uid)
     wanted = request.query_params.get("film")
-    film = next((film for film in found.films if wanted in (None, film.uid)), None)
+    pairs = zip(found.films, seen, strict=True)
+    film, own = next(((film, own) for film, own in pairs if wanted in (None, film.uid)), (None, None))
     if film is None and wanted is not None:
         return refuse(
             parts, request, 404, "This study has no such film, or the film was removed.", back=f"/studies/{uid}"
         )
-    instance = None if film is None else find_film(parts.spool, film.uid)
-    header = None if instance is None else read_header(instance.path)
-    answer = None if film is None else answers.get(film.uid)
+    header = None if own is None else header_of(own.instance.path)
     corrections = None
-    if instance is not None and answer is not None and answer.is_read:
-        made = correcting.corrections_of(parts.spool, instance)
-        corrections = show_corrections(answer, made, parts.spool.rounds(uid))
+    if own is not None and own.film is not None and own.film.is_read:
+        made = correcting.corrections_of(parts.spool, own.instance)
+        corrections = show_corrections(own.film, made, parts.spool.rounds(uid))
     about = {
         "study": found.line,
         "films": found.films,
@@ -126,7 +123,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "path": "" if film is None else f"/api/v1/films/{film.uid}",
         "corrections": corrections,
         "round_deliveries": {} if corrections is None else _of_round(found, corrections.round),
-        "shown": {of: shown.show(answer) for of, answer in answers.items()},
+        "shown": {each.instance.sop_instance_uid: shown.show(each.film) for each in seen if each.film is not None},
         "results": _results(found),
         "words": words,
         "patient": {} if header is None or not name_of(request) else _patient(header),
@@ -175,14 +172,6 @@ def _templates() -> Jinja2Templates:
 def refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:
     """Say in words why a page cannot be shown; back: where to go instead."""
     return render(parts, request, "problem.html", {"status": status, "text": text, "back": back}, status=status)
-
-
-def read_header(path: Path) -> Dataset | None:
-    """Return the header of a film; None if it is removed or cannot be read."""
-    try:
-        return decoding.read_header(path)
-    except (Undecodable, OSError):
-        return None
 
 
 def about_header(header: Dataset | None) -> dict[str, object]:

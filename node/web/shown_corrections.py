@@ -41,7 +41,7 @@ class ShownCorrections:
     choices: key and name of each finding that a reader may add
     state: "" without any correction; `pending` while the newest round does not follow them all; else `written`
     newest: that was made last, also if it takes another one back
-    round, begun_at: of the newest round
+    round: number of the newest round
     """
 
     counting: tuple[ShownCorrection, ...]
@@ -49,7 +49,6 @@ class ShownCorrections:
     state: Literal["", "pending", "written"]
     newest: ShownCorrection | None
     round: int | None
-    begun_at: datetime | None
 
 
 def show_corrections(film: Film, made: Sequence[Correction], rounds: Sequence[RoundMark]) -> ShownCorrections:
@@ -74,7 +73,6 @@ def show_corrections(film: Film, made: Sequence[Correction], rounds: Sequence[Ro
         state=state if made else "",
         newest=shown[made[-1].id] if made else None,
         round=None if newest is None else newest.number,
-        begun_at=None if newest is None else newest.created_at,
     )
 
 

@@ -15,8 +15,9 @@ from node.read import open_film
 from node.web import look_files, looks, shown, words
 from node.web.bodies import MIB
 from node.web.look_files import LookFile
-from node.web.pages import about_header, read_header, refuse, render
+from node.web.pages import about_header, refuse, render
 from node.web.parts import Parts
+from node.web.studies import header_of
 from node.web.users import audit
 
 router = APIRouter(include_in_schema=False)
@@ -64,4 +65,4 @@ def show_look(parts: Parts, request: Request, look_id: str) -> Response:
 
 def _drawn(look: LookFile) -> dict[str, object]:
     """Return how the film is drawn; a picture has no header."""
-    return about_header(None if open_film.is_picture(look.path) else read_header(look.path))
+    return about_header(None if open_film.is_picture(look.path) else header_of(look.path))

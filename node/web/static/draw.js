@@ -52,16 +52,20 @@ export class Drawn {
   pull(x, y) {
     const { columns, rows } = this.viewport;
     const { left, top, right, bottom } = this.before;
-    if (Object.values(this.grip).every(Boolean)) {
-      const [wide, high] = [clamp(x, -left, columns - right), clamp(y, -top, rows - bottom)];
-      return this.put({ left: left + wide, top: top + high, right: right + wide, bottom: bottom + high });
-    }
+    if (Object.values(this.grip).every(Boolean)) return this.put(this.moved(this.before, x, y));
     this.put({
       left: this.grip.left ? clamp(left + x, 0, right - SMALLEST) : left,
       top: this.grip.top ? clamp(top + y, 0, bottom - SMALLEST) : top,
       right: this.grip.right ? clamp(right + x, left + SMALLEST, columns) : right,
       bottom: this.grip.bottom ? clamp(bottom + y, top + SMALLEST, rows) : bottom,
     });
+  }
+
+  // A box that is moved, with its size, as far as the film reaches.
+  moved({ left, top, right, bottom }, x, y) {
+    const { columns, rows } = this.viewport;
+    const [wide, high] = [clamp(x, -left, columns - right), clamp(y, -top, rows - bottom)];
+    return { left: left + wide, top: top + high, right: right + wide, bottom: bottom + high };
   }
 
   // Puts a box into the middle of what is seen of the film.
@@ -77,16 +81,14 @@ export class Drawn {
     if (!this.box) return false;
     const { columns, rows, seen } = this.viewport;
     const unit = Math.max((seen.right - seen.left) / 50, 1);
-    let { left, top, right, bottom } = this.box;
-    if (isSize) {
-      right = clamp(right + x * unit, left + SMALLEST, columns);
-      bottom = clamp(bottom + y * unit, top + SMALLEST, rows);
-    } else {
-      const wide = clamp(x * unit, -left, columns - right);
-      const high = clamp(y * unit, -top, rows - bottom);
-      [left, right, top, bottom] = [left + wide, right + wide, top + high, bottom + high];
-    }
-    this.put({ left, top, right, bottom });
+    const { left, top, right, bottom } = this.box;
+    const larger = {
+      left,
+      top,
+      right: clamp(right + x * unit, left + SMALLEST, columns),
+      bottom: clamp(bottom + y * unit, top + SMALLEST, rows),
+    };
+    this.put(isSize ? larger : this.moved(this.box, x * unit, y * unit));
     return true;
   }
 
