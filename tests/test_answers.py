@@ -13,7 +13,7 @@ from node.answers.comparison import Change, ComparedFinding, FilmComparison, Obs
 from node.answers.questions import LONGEST, Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
 from node.domain import Box, Film, Finding, FindingState, GroundedSentence, Note, Reason, Side
-from node.outputs import wording
+from node.outputs import impression, wording
 from node.prompt_set import Prompt
 from tests import samples
 from tests.samples import absent, finding, uncalibrated, unread
@@ -61,6 +61,9 @@ def ask(text: str, film: Film) -> str:
         ("r/o ptx", Query(topic=Topic.PRESENCE, findings=("pneumothorax",))),
         ("RLL consolidation?",
          Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("ETT position?",
+         Query(topic=Topic.PLACE, findings=("support_devices",), prompt="ett position", judges=True)),
+        ("anything acute?", Query(topic=Topic.NORMAL)),
         ("Lt base", Query(topic=Topic.REGION, regions=("left_lower_lung_zone",), side=Side.LEFT)),
         ("opacities?", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
         ("heart size", Query(topic=Topic.SIZE, findings=("cardiomegaly",))),
@@ -203,6 +206,7 @@ def test_a_film_that_looks_mirrored_says_so_in_a_reply() -> None:
     film = replace(film_with_effusion(), notes=(Note.MIRRORED,))
 
     assert ask("effusion?", film).endswith(wording.CAUTIONS[Note.MIRRORED])
+    assert ask("summarize", film).count(wording.CAUTIONS[Note.MIRRORED]) == 1
 
 
 def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
@@ -276,6 +280,7 @@ def test_a_reply_on_a_region_says_if_sides_are_not_known(known: bool) -> None:
         ("is there a hiatal hernia?", False),
         ("left lung", False),
         ("summary", False),
+        ("normal", False),
         ("", False),
     ],
 )
@@ -286,15 +291,15 @@ def test_a_name_of_the_prompt_set_is_a_plain_prompt(text: str, expected: bool) -
 @pytest.mark.parametrize(
     ("text", "drawn", "boxes", "words"),
     [
-        ("what is here?", "right", ["right"], "By the boxes of the network this lies in the drawn box."),
-        ("is there anything in this box", "left", ["left"], "this lies in the drawn box."),
+        ("what is here?", "right", ["right"], "1 of 2 boxes lies in the drawn box."),
+        ("is there anything in this box", "left", ["left"], "1 of 2 boxes lies in the drawn box."),
         ("what is here?", "elsewhere", [], "None of the reported boxes lies in the drawn box"),
         ("effusion here?", "left", ["left"], "There are bilateral pleural effusions"),
         (
             "effusion here?",
             "elsewhere",
             ["right", "left"],
-            "None of its boxes lies in the drawn box",
+            "None of the boxes lies in the drawn box",
         ),
     ],
 )
@@ -313,6 +318,23 @@ def test_a_drawn_box_is_answered_by_the_boxes_in_it(text: str, drawn: str, boxes
     assert asked is not None
     assert (asked.prompt, asked.box) == ("Pleural effusion" if query.findings else None, drawn_box)
     assert misread(reply.text, film) == []
+
+
+def test_a_reply_says_how_many_boxes_lie_in_a_place() -> None:
+    film = samples.film(findings=(effusions(),))
+
+    assert "1 of 2 boxes lies in the left lower lung zone." in ask("left base?", film)
+    assert "All 2 boxes lie in the lungs." in ask("lungs?", film)
+    assert "The box lies in the lungs." in ask("lungs?", film_with_effusion())
+
+
+def test_a_summary_is_the_impression() -> None:
+    film = film_with_effusion()
+
+    reply = answer(understand("summarize", PROMPTS), film)
+
+    assert reply.text == " ".join(f"{line.removesuffix('.')}." for line in impression.of_film(film))
+    assert reply.findings == ("pleural_effusion", "edema")
 
 
 def test_the_size_of_the_heart_is_answered_by_finding_and_ratio() -> None:

@@ -63,7 +63,7 @@ OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.DOUBTFUL: "one of the films looks mirrored or rotated, or its header names another view than it shows",
     Obstacle.VIEW_UNKNOWN: "it is not known whether each film is AP or PA",
     Obstacle.OTHER_VIEW: "one film is AP and the other PA",
-    Obstacle.UNMEASURED: "this model states no error of change",
+    Obstacle.UNMEASURED: "the model states no error of change",
     Obstacle.OTHER_POPULATION: "the model's error of change was not measured on such films",
     Obstacle.NOT_ASKED: "only one of the films was asked for it",
     Obstacle.UNCALIBRATED: "its threshold was not measured on such films",

@@ -61,7 +61,7 @@ class Query:
 
 _FRAME: Final = re.compile(
     r"^((is|are|was|were|do|does|can|could|please|there|any|some|an?|the|you|i|we|see|show|me|find|look|looking|for|if|tell|check|"
-    r"evidence|signs?|of|no|where|what|about|how|has|have|it|patient|and|or)\b[\s,]*)+"
+    r"evidence|signs?|of|no|where|what|about|how|has|have|it|patient|and|or|he|she|they|this|that)\b[\s,]*)+"
 )
 _ASIDE: Final = re.compile(
     r"\b(is|are|was|were|be|do|does|did|can|could|please|there|any|some|an?|the|this|that|these|those|you|i|we|see|seen|"
@@ -78,7 +78,10 @@ _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
     Topic.PLACE: re.compile(
         r"\b(where|where's|locat(e|ion|ed)|points?|mark|show|position|which (side|zone|lung|part))\b"
     ),
-    Topic.NORMAL: re.compile(r"\b(normal|abnormal(ity|ities)?|healthy|okay|ok|fine|clear|unremarkable|alright)\b"),
+    Topic.NORMAL: re.compile(
+        r"\b(normal|abnormal(ity|ities)?|healthy|okay|ok|fine|clear|unremarkable|alright|"
+        r"acute|urgent|critical|serious|bad|worrying|position(ed|ing)?|placement|correct(ly)?|in place)\b"
+    ),
     Topic.LIST: re.compile(r"\b(lists?|findings|anything|something|reported|found|detected|else|show|wrong)\b"),
     Topic.SUMMARY: re.compile(
         r"\b(summar(y|ies|i[sz]e|i[sz]ed)|overview|impression|report|conclusion|results?|describe|read|say|"
@@ -110,6 +113,11 @@ _HEART_SIZE: Final = re.compile(
 )
 _PLURAL: Final = re.compile(r"(ie)?s$")
 _BONES: Final = re.compile(r"\bbones?\b")
+_DEVICES: Final = "support_devices"
+_DEVICE: Final = re.compile(
+    r"\b(endotracheal|tracheal|et|ng|og|nasogastric|orogastric|feeding|chest|tracheostomy|central( venous)?|venous|"
+    r"picc|dialysis)[- ](tubes?|lines?|catheters?|drains?)\b|\b(ett|ngt|ogt|cvc|cvl)s?\b"
+)
 _DAY: Final = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 _EITHER: Final = re.compile(r"\bcollapsed lungs?\b|\blungs? collapsed?\b")
 """Words that people use for two findings: `language/labels.toml` reads them as atelectasis alone."""
@@ -160,7 +168,10 @@ def is_plain_prompt(text: str, query: Query, prompts: PromptSet) -> bool:
     typed = " ".join(text.casefold().split())
     if query.topic is Topic.FREE:
         return _asked(typed) == typed
-    return any(typed == name.casefold() for prompt in prompts.prompts for name in _names(prompt))
+    judged = PromptKind.NO_FINDING  # "Normal" is a question that nobody answers
+    return any(
+        typed == name.casefold() for prompt in prompts.prompts if prompt.kind != judged for name in _names(prompt)
+    )
 
 
 def _written_out(text: str) -> str:
@@ -174,8 +185,9 @@ def _written_out(text: str) -> str:
 def _mentions(typed: str, prompts: PromptSet) -> dict[str, list[str]]:
     """Return the words with which a text mentions each finding that it mentions."""
     mentions = {key: found for key, rule in _rules(prompts).items() if (found := _mentioned(key, rule, typed))}
-    if _HEART in _rules(prompts) and (sized := _HEART_SIZE.search(typed)):
-        mentions[_HEART] = [*mentions.get(_HEART, []), sized[0]]
+    for key, words in ((_HEART, _HEART_SIZE), (_DEVICES, _DEVICE)):
+        if key in _rules(prompts) and (found := [each[0] for each in words.finditer(typed)]):
+            mentions[key] = [*mentions.get(key, []), *found]
     return mentions
 
 

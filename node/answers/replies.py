@@ -83,10 +83,11 @@ def answer(query: Query, film: Film, *, box: Box | None = None) -> Reply:
     said = [*(_Said(text=text) for text, holds in before if holds), *sayer(query, film)]
     if box is not None and query.findings:
         said = [_placed(each, box) for each in said]
+    text = " ".join(each.text for each in said if each.text)
     return Reply(
-        text=" ".join((*(each.text for each in said), *wording.cautions(film))),
+        text=" ".join((text, *(caution for caution in wording.cautions(film) if caution not in text))),
         findings=tuple(dict.fromkeys(each.finding for each in said if each.finding is not None)),
-        boxes=tuple(dict.fromkeys(box.tracking_uid for each in said for box in each.boxes)),
+        boxes=tuple(dict.fromkeys(found.tracking_uid for each in said for found in each.boxes)),
         needs_network=query.prompt or next((key.replace("_", " ") for key in unasked), None),
     )
 
@@ -131,19 +132,25 @@ def _size(query: Query, film: Film) -> Iterator[_Said]:
     """State the finding of an enlarged heart, and what was measured of the heart."""
     yield from _presence(query, film)
     if (ratio := measured.ratio_of(film)) is not None:
-        yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in measured.lines(ratio)))
+        value, _widths, *rest, _use = measured.lines(ratio)
+        yield _Said(text=" ".join((f"{value}.", *rest)))
 
 
 def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
     """Say what was reported in a box that was drawn on the film."""
-    inside = [(finding, _overlapping(finding.boxes, box)) for finding in _by_urgency(film)]
-    found = [(finding, boxes) for finding, boxes in inside if boxes]
+    yield from _inside([(found, _overlapping(found.boxes, box)) for found in _by_urgency(film)], place=_DRAWN)
+
+
+def _inside(findings: Iterable[tuple[Finding, tuple[FindingBox, ...]]], *, place: str) -> Iterator[_Said]:
+    """State each finding that has boxes in a place, and how many of its boxes these are."""
+    found = [(finding, boxes) for finding, boxes in findings if boxes]
     if not found:
-        yield _Said(text=f"None of the reported boxes lies in the {_DRAWN}; what is there may have been missed.")
+        yield _Said(text=f"None of the reported boxes lies in the {place}; what is there may have been missed.")
     for finding, boxes in found:
-        yield _Said(text=_statement(finding), finding=finding.prompt, boxes=boxes)
-    if found:
-        yield _Said(text=f"By the boxes of the network this lies in the {_DRAWN}.")
+        count = len(finding.boxes)
+        share = f"All {count} boxes lie" if len(boxes) == count else f"{len(boxes)} of {count} boxes lie"
+        lie = "The box lies" if count == 1 else f"{share}s" if len(boxes) == 1 else share
+        yield _Said(text=f"{_statement(finding)} {lie} in the {place}.", finding=finding.prompt, boxes=boxes)
 
 
 def _placed(said: _Said, drawn: Box) -> _Said:
@@ -151,21 +158,14 @@ def _placed(said: _Said, drawn: Box) -> _Said:
     inside = _overlapping(said.boxes, drawn)
     if inside or not said.boxes:
         return replace(said, boxes=inside)
-    text = f"{said.text} None of its boxes lies in the {_DRAWN}, where it may have been missed."
+    text = f"{said.text} None of the boxes lies in the {_DRAWN}, where it may have been missed."
     return replace(said, text=text)
 
 
 def _region(query: Query, film: Film) -> Iterator[_Said]:
     """Say what lies in regions: a box counts to the one that it overlaps most."""
-    inside = [(finding, _within(finding.boxes, query.regions)) for finding in _by_urgency(film)]
-    found = [(finding, boxes) for finding, boxes in inside if boxes]
-    names = _regions(query.regions)
-    if not found:
-        yield _Said(text=f"None of the reported boxes lies in the {names}; what is there may have been missed.")
-    for finding, boxes in found:
-        yield _Said(text=_statement(finding), finding=finding.prompt, boxes=boxes)
-    if found:
-        yield _Said(text=f"By the boxes of the network this lies in the {names}.")
+    found = [(finding, _within(finding.boxes, query.regions)) for finding in _by_urgency(film)]
+    yield from _inside(found, place=_regions(query.regions))
     if any(not _tells_side(box) for _, boxes in found for box in boxes):
         yield _Said(text="The film does not tell its sides; left and right are as on an upright film.")
     for sentence in film.sentences:
@@ -184,12 +184,10 @@ def _list(_query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _summary(_query: Query, film: Film) -> Iterator[_Said]:
-    yield from _reported(film)
-    if count := len(film.in_state(FindingState.ABSENT)):
-        other = "other " if wording.reported(film) else ""
-        many, be = ("findings", "are") if count > 1 else ("finding", "is")
-        yield _Said(text=f"{count} {other}prompted {many} {be} not reported, and may have been missed.")
-    yield from _limits(film)
+    """Say the impression, as every output does."""
+    reported = [replace(said, text="") for said in _reported(film)]
+    yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in impression.of_film(film)))
+    yield from reported
 
 
 def _whole_film(query: Query, film: Film) -> Iterator[_Said]:
@@ -249,7 +247,7 @@ def _stated(finding: Finding, query: Query) -> _Said:
         boxes = tuple(box for box in boxes if query.side in (Side.BILATERAL, box.side)) or boxes
     if query.regions and not _within(boxes, query.regions):
         names = _regions(query.regions)
-        texts.append(f"None of its boxes lies in the {names}, where it may have been missed.")
+        texts.append(f"None of the boxes lies in the {names}, where it may have been missed.")
     elif query.regions:
         boxes = _within(boxes, query.regions)
     return _Said(text=" ".join(texts), finding=finding.prompt, boxes=boxes)
@@ -305,11 +303,11 @@ def _overlapping(boxes: Iterable[FindingBox], drawn: Box) -> tuple[FindingBox, .
     return tuple(found for found in boxes if _share(found.box, drawn) >= _LIES_IN)
 
 
-def _share(one: Box, other: Box) -> float:
+def _share(found: Box, drawn: Box) -> float:
     """Return the area that two boxes have in common, as a share of the smaller one."""
-    wide = min(one.right, other.right) - max(one.left, other.left)
-    high = min(one.bottom, other.bottom) - max(one.top, other.top)
-    areas = [(box.right - box.left) * (box.bottom - box.top) for box in (one, other)]
+    wide = min(found.right, drawn.right) - max(found.left, drawn.left)
+    high = min(found.bottom, drawn.bottom) - max(found.top, drawn.top)
+    areas = [(box.right - box.left) * (box.bottom - box.top) for box in (found, drawn)]
     return max(wide, 0.0) * max(high, 0.0) / min(areas)
 
 
