@@ -232,6 +232,7 @@ def test_the_film_of_a_day_or_a_named_one_is_compared(signed_in: Node) -> None:
     missing = signed_in.reply("compare with the film of 2026-11-04")
 
     assert by_day["compared_with"] == named["compared_with"] == first
+    assert by_day["text"] == named["text"]
     assert missing["text"] == "This node has read no earlier film of this patient of that day."
     assert missing["earlier"] == films_known
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from fastapi import APIRouter
@@ -129,21 +130,28 @@ def _compared(
         return _worded(uid, answer_by(obstacle, query))
     is_known = bool(name_of(request))
     known = parts.patients.earlier(film.instance, parts.spool) if is_known else []
+    chosen = of_day(known, query.day) if earlier is None else _of_uid(known, earlier)
     if earlier is not None:
-        other, about = _named(parts, film, earlier), "Compared with the film that was named."
-    elif (chosen := of_day(known, query.day)) is not None:
-        other, about = _read(parts, chosen.instance.sop_instance_uid), f"Compared with the film of {_time(chosen)}."
+        other = _named(parts, film, earlier)
+    elif chosen is not None:
+        other = _read(parts, chosen.instance.sop_instance_uid)
     else:
         text = _NOT_TOLD if not is_known else _NOT_OF_DAY if known else _NO_EARLIER
         return _worded(uid, Reply(text=text), known)
+    about = "that was named" if chosen is None else f"of {_time(chosen)}"
     compared = compare_films(
         other, film, spool=parts.spool, prompts=model.prompts, error=error, model=model.reader.identity
     )
     audit(request, "question.asked", study=other.instance.study_uid, sop_instance_uid=other.instance.sop_instance_uid)
     made = _worded(uid, answer_by(compared, query), known)
-    made.text, made.compared_with = f"{about} {made.text}", other.instance.sop_instance_uid
+    made.text = f"Compared with the film {about}. {made.text}"
+    made.compared_with = other.instance.sop_instance_uid
     made.changes = _changes(compared, made.findings)
     return made
+
+
+def _of_uid(films: Sequence[EarlierFilm], uid: str) -> EarlierFilm | None:
+    return next((film for film in films if film.instance.sop_instance_uid == uid), None)
 
 
 def _named(parts: WebParts, film: AnsweredFilm, uid: str) -> AnsweredFilm:
@@ -154,7 +162,7 @@ def _named(parts: WebParts, film: AnsweredFilm, uid: str) -> AnsweredFilm:
     return _read(parts, uid)
 
 
-def _worded(uid: str, said: Reply, earlier: list[EarlierFilm] | None = None) -> WordedReply:
+def _worded(uid: str, said: Reply, earlier: Sequence[EarlierFilm] = ()) -> WordedReply:
     return WordedReply(
         film=uid,
         text=said.text,
@@ -162,7 +170,7 @@ def _worded(uid: str, said: Reply, earlier: list[EarlierFilm] | None = None) -> 
         boxes=said.boxes,
         earlier=[
             KnownEarlierFilm(film=each.instance.sop_instance_uid, study=each.instance.study_uid, at=_time(each))
-            for each in earlier or ()
+            for each in earlier
         ],
     )
 
