@@ -337,6 +337,14 @@ def test_a_summary_is_the_impression() -> None:
     assert reply.findings == ("pleural_effusion", "edema")
 
 
+@pytest.mark.parametrize("text", ["summarize", "is it normal?", "list the findings"])
+def test_a_film_without_a_reported_finding_is_not_called_clear(text: str) -> None:
+    film = samples.film(findings=(absent(),))
+
+    assert misread(ask(text, film), film) == []
+    assert "may have been missed" in ask(text, film)
+
+
 def test_the_size_of_the_heart_is_answered_by_finding_and_ratio() -> None:
     film = replace(samples.film(findings=(replace(absent(), prompt="cardiomegaly"),)), ratio=samples.ratio())
 

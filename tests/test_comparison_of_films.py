@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from node.answers.comparison import (
     compare,
     extents,
 )
-from node.domain import Evidence, Film, FilmView, Finding, FindingState, Note, Reason
+from node.domain import Assessment, Evidence, Film, FilmView, Finding, FindingState, Note, ReaderMark, Reason
 from node.errors import InputError
 from node.measurement import ErrorOfChange
 from node.read.change_error import read_change_error
@@ -29,6 +30,7 @@ from tests.spoken import films, misread
 ERROR = ErrorOfChange(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
 MODEL = replace(samples.MODEL, trusted="phantoms")
 PA = FilmView(tag="PA")
+NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 OPPOSITE = {
     Change.NEW: Change.GONE,
     Change.GONE: Change.NEW,
@@ -58,6 +60,11 @@ def change(earlier: Finding, later: Finding) -> tuple[Change, Obstacle | None]:
     return found.change, found.obstacle
 
 
+def corrected() -> Finding:
+    """A pleural effusion that a reader confirmed."""
+    return replace(covering(0.3), reader=ReaderMark(what=Assessment.ACCEPTED, by="ada", at=NOON))
+
+
 def gone(probability: float) -> Finding:
     return replace(absent(samples.EFFUSION), probability=probability)
 
@@ -80,6 +87,8 @@ def gone(probability: float) -> Finding:
         (covering(0.3), replace(covering(0.3), boxes=(), evidence=None), (Change.NOT_COMPARABLE, Obstacle.NO_ZONE)),
         (uncalibrated(), uncalibrated(), (Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED)),
         (absent(EDEMA), uncalibrated(), (Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED)),
+        (corrected(), covering(0.6), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
+        (gone(0.1), corrected(), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
     ],
 )
 def test_a_change_counts_beyond_the_error(
@@ -144,7 +153,7 @@ def test_a_comparison_says_its_changes_and_names_their_boxes() -> None:
     assert compared.findings[0].later == (box.tracking_uid,)
     assert compared.findings[0].earlier == ()
     assert compared.text == (
-        "Right pleural effusion is reported and has not been reported on the earlier film. "
+        "Right pleural effusion is reported, and was not reported on the earlier film. "
         "Pulmonary edema is not reported any more, and may have been missed. "
         "What is not reported on either film may have been missed."
     )

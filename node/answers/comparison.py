@@ -66,12 +66,12 @@ OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.UNMEASURED: "the model states no error of change",
     Obstacle.OTHER_POPULATION: "the model's error of change was not measured on such films",
     Obstacle.NOT_ASKED: "only one of the films was asked for it",
-    Obstacle.UNCALIBRATED: "its threshold was not measured on such films",
-    Obstacle.NEAR: "its probability changed by less than the model's error",
-    Obstacle.NO_ZONE: "it lies outside all known zones",
-    Obstacle.OTHER_ZONE: "its boxes lie in other zones on the two films",
-    Obstacle.MIXED: "it covers more of one zone and less of another",
-    Obstacle.CORRECTED: "a reader corrected it",
+    Obstacle.UNCALIBRATED: "the threshold was not measured on such films",
+    Obstacle.NEAR: "the probability changed by less than the model's error",
+    Obstacle.NO_ZONE: "the boxes lie outside all known zones",
+    Obstacle.OTHER_ZONE: "the boxes lie in other zones on the two films",
+    Obstacle.MIXED: "the boxes cover more of one zone and less of another",
+    Obstacle.CORRECTED: "a reader corrected the finding",
 }
 
 
@@ -224,13 +224,13 @@ def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     """Say what became of a finding; finding: as it is on the later film, if that was asked for it."""
     name = wording.name_of(finding)
     sided = name if finding.state is FindingState.ABSENT else wording.sided(name, finding.side)
-    be, have = ("are", "have") if is_plural(name) else ("is", "has")
+    be, was = ("are", "were") if is_plural(name) else ("is", "was")
     if obstacle is not None:
         missing = f" {be} not reported, and" if finding.state is FindingState.ABSENT else ""
         return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
     review = f" Please review: {wording.MARKS[finding.state]}." if finding.state in wording.MARKS else ""
     texts = {
-        Change.NEW: f"{sided} {be} reported and {have} not been reported on the earlier film.",
+        Change.NEW: f"{sided} {be} reported, and {was} not reported on the earlier film.",
         Change.GONE: f"{sided} {be} not reported any more, and may have been missed.",
         Change.LARGER: f"{sided} {be} larger than on the earlier film.",
         Change.SMALLER: f"{sided} {be} smaller than on the earlier film.",

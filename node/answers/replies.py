@@ -184,9 +184,10 @@ def _list(_query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _summary(_query: Query, film: Film) -> Iterator[_Said]:
-    """Say the impression, as every output does."""
+    """Say the impression, as every output does, but not its first line where nothing is reported: that has a denial."""
     reported = [replace(said, text="") for said in _reported(film)]
-    yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in impression.of_film(film)))
+    lines = impression.of_film(film)[0 if reported else 1 :]
+    yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in lines))
     yield from reported
 
 
