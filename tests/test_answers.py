@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.answers.comparison import Change, ComparedFinding, FilmComparison, Obstacle, not_compared
 from node.answers.questions import LONGEST, Query, Topic, is_plain_prompt, understand
-from node.answers.replies import Reply, answer, answer_by, for_network
+from node.answers.replies import answer, for_network
 from node.domain import Box, Film, Finding, FindingState, GroundedSentence, Note, Reason, Side
 from node.outputs import impression, wording
 from node.prompt_set import Prompt
@@ -365,25 +364,6 @@ def test_all_zones_of_a_lung_have_one_name() -> None:
     assert "lies in the left lung;" in ask("left lung?", film)
     assert "lies in the lungs;" in ask("are the lungs clear?", film)
     assert "lies in the left upper lung zone and left apical zone;" in ask("left apex?", film)
-
-
-def test_a_question_on_change_is_answered_by_its_findings() -> None:
-    both = FilmComparison(
-        text="all",
-        findings=(
-            ComparedFinding(prompt="pleural_effusion", change=Change.LARGER, text="Larger.", later=("2.25.1",)),
-            ComparedFinding(prompt="edema", change=Change.NOT_REPORTED, text="Edema is not reported."),
-        ),
-    )
-    rest = "What is not reported on either film may have been missed."
-
-    assert answer_by(both, understand("what changed?", PROMPTS)) == Reply(
-        text=f"Larger. {rest}", findings=EFFUSION, boxes=("2.25.1",)
-    )
-    assert answer_by(both, understand("is the edema worse?", PROMPTS)).text == f"Edema is not reported. {rest}"
-    asked = answer_by(both, understand("is the fracture new?", PROMPTS)).text
-    assert asked == f"Fracture is not among the findings that the film was asked for. {rest}"
-    assert answer_by(not_compared(Obstacle.UNMEASURED), Query(topic=Topic.COMPARE)).text.startswith("The films are not")
 
 
 def effusions() -> Finding:

@@ -13,19 +13,23 @@ from hypothesis import strategies as st
 
 from node.answers.comparison import (
     Change,
+    ComparedFinding,
     FilmComparison,
     Obstacle,
     ReadFilm,
     compare,
     extents,
+    not_compared,
 )
+from node.answers.questions import Query, Topic, understand
+from node.answers.replies import Reply, answer_by
 from node.domain import Assessment, Evidence, Film, FilmView, Finding, FindingState, Note, ReaderMark, Reason
 from node.errors import InputError
 from node.measurement import ErrorOfChange
 from node.read.change_error import read_change_error
 from tests import samples
 from tests.samples import EDEMA, absent, finding, uncalibrated, unread
-from tests.spoken import films, misread
+from tests.spoken import PROMPTS, films, misread
 
 ERROR = ErrorOfChange(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
 MODEL = replace(samples.MODEL, trusted="phantoms")
@@ -233,3 +237,22 @@ def test_a_model_without_an_error_of_change_states_none(tmp_path: Path) -> None:
     (tmp_path / "manifest.toml").write_text(before + after[after.index("[files]") :], encoding="utf-8")
 
     assert read_change_error(tmp_path) is None
+
+
+def test_a_question_on_change_is_answered_by_its_findings() -> None:
+    both = FilmComparison(
+        text="all",
+        findings=(
+            ComparedFinding(prompt="pleural_effusion", change=Change.LARGER, text="Larger.", later=("2.25.1",)),
+            ComparedFinding(prompt="edema", change=Change.NOT_REPORTED, text="Edema is not reported."),
+        ),
+    )
+    rest = "What is not reported on either film may have been missed."
+
+    assert answer_by(both, understand("what changed?", PROMPTS)) == Reply(
+        text=f"Larger. {rest}", findings=("pleural_effusion",), boxes=("2.25.1",)
+    )
+    assert answer_by(both, understand("is the edema worse?", PROMPTS)).text == f"Edema is not reported. {rest}"
+    asked = answer_by(both, understand("is the fracture new?", PROMPTS)).text
+    assert asked == f"Fracture is not among the findings that the film was asked for. {rest}"
+    assert answer_by(not_compared(Obstacle.UNMEASURED), Query(topic=Topic.COMPARE)).text.startswith("The films are not")
