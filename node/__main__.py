@@ -20,7 +20,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from node import VERSION_LINE, command_for, config, log
-from node.commands.arguments import Parser, add_model, add_trust, box, outputs, zone
+from node.commands.arguments import Parser, add_ask, add_model, add_trust, outputs, zone
 from node.config import DEFAULT_OUTPUTS, OUTPUT_KINDS, ModelSettings
 from node.domain import JsonObject
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
@@ -125,12 +125,29 @@ def _read(options: argparse.Namespace) -> int:
 def _ask(options: argparse.Namespace) -> int:
     from node.commands import read_files
 
-    questions = read_files.questions_of(options.prompt, options.box)
     if bool(options.model) == bool(options.node):
         raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
+    if options.words is not None:
+        print(json.dumps(_reply(options), ensure_ascii=False, indent=2))
+        return 0
+    questions = read_files.questions_of(options.prompt, options.box)
     answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
     print(json.dumps({"film": str(options.film), "questions": answers}, ensure_ascii=False, indent=2))
     return 0
+
+
+def _reply(options: argparse.Namespace) -> JsonObject:
+    from node.commands import ask_node, ask_words
+    from node.read import prompts
+
+    box = ask_words.only_box(options.prompt, options.box)
+    if options.node:
+        uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
+        return ask_node.ask_in_words(options.node, uid, words=options.words, box=box, login=login, ca=options.ca)
+    prompt_set = prompts.load(options.prompts)
+    ask_words.check(options.film)
+    reader = _reader(options, prompt_set)
+    return ask_words.reply(options.film, options.words, box=box, reader=reader, prompts=prompt_set)
 
 
 def _answers_of_node(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
@@ -331,7 +348,7 @@ def _parser() -> Parser:
 
     _add_read(commands.add_parser("read", help="read files without a network"))
 
-    _add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"))
+    add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"), run=_ask)
 
     text = "set the password of a user of the pages, typed twice or as a line of standard input"
     password = commands.add_parser("password", help=text, description=text)
@@ -345,22 +362,6 @@ def _parser() -> Parser:
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
     add_model(demo, run=_demo, required=False)
     return parser
-
-
-def _add_ask(ask: argparse.ArgumentParser) -> None:
-    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
-    ask.add_argument(
-        "--node", metavar="URL", help="ask a running node that has received the film, such as http://127.0.0.1:8080"
-    )
-    ask.add_argument("--user", metavar="NAME", help="of the node, if it asks for one; the password is typed")
-    ask.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
-    ask.add_argument("--ca", type=Path, metavar="FILE", help="certificates to trust for https, in PEM")
-    ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
-    ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
-    ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
-    add_model(ask, run=_ask, required=False)
-    ask.set_defaults(model=None)
-    add_trust(ask)
 
 
 def _add_read(read: argparse.ArgumentParser) -> None:

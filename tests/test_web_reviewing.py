@@ -82,10 +82,11 @@ def opened(seen: Browsed, film: Dataset) -> Page:
 
 
 def question_of(page: Page, go: str = "form.ask .go") -> Content:
-    with page.expect_request("**/questions") as sent:
+    """Ask what is set, and return the question as it was sent."""
+    with page.expect_request(re.compile("/(questions|replies)$")) as sent:
         page.locator(go).click()
     expect(page.locator("#answers li").first).to_be_visible(timeout=SLOW)
-    return cast(dict[str, list[Content]], sent.value.post_data_json)["questions"][0]
+    return cast(dict[str, list[Content]], sent.value.post_data_json).get("questions", [{}])[0]
 
 
 def corrected(page: Page, press: Locator | str) -> Content:
@@ -123,15 +124,15 @@ def test_a_prompt_is_asked_and_the_answer_stays(node: Node, seen: Browsed) -> No
     page.keyboard.press("/")
     page.keyboard.type("Lung opacity")
 
-    with page.expect_request("**/questions") as sent:
+    with page.expect_request("**/replies") as sent:
         page.keyboard.press("Enter")
 
     answer = page.locator("#answers li")
     expect(answer).to_contain_text("There is a right lung opacity.", timeout=SLOW)
     expect(answer).to_contain_text("Present")
     expect(page.locator("rect.asked").first).to_be_visible()
-    expect(page.locator("#ask-state")).to_contain_text("Answer: Q1 Lung opacity")
-    assert sent.value.post_data_json == {"questions": [{"prompt": "Lung opacity", "box": None}]}
+    expect(page.locator("#ask-state")).to_contain_text("Answer: Q1? Lung opacity")
+    assert sent.value.post_data_json == {"text": "Lung opacity", "box": None}
     assert page.locator("#prompt").input_value() == ""
     page.get_by_role("button", name="Send to PACS").click()
     expect(page.get_by_role("button", name="Sent to PACS")).to_be_disabled()

@@ -11,10 +11,11 @@ from pydicom.dataset import Dataset
 
 from node import log
 from node.config import Settings
-from node.domain import Film
+from node.domain import Film, JsonObject
 from node.errors import InputError, RetryLater, Undecodable
 from node.jobs.executor import Client
 from node.metrics import Metrics
+from node.outputs import corrected_film
 from node.outputs.corrected_film import objection, sides_of
 from node.outputs.correction import Correction, from_json, to_json
 from node.outputs.report_json import film_from_json
@@ -38,11 +39,13 @@ class AnsweredFilm:
     """A film that was read, as the network answered it.
 
     header: of its file, without pixels
+    stored: its reading as it is stored, with what read it
     """
 
     instance: Instance
     answer: Film
     header: Dataset
+    stored: JsonObject
 
 
 def read_film(spool: Spool, uid: str) -> AnsweredFilm:
@@ -58,7 +61,8 @@ def read_film(spool: Spool, uid: str) -> AnsweredFilm:
         if reading is None:
             raise InputError("this film has no answer yet; wait until it is read")
         header = decoding.read_header(instance.path)
-        return AnsweredFilm(instance=instance, answer=film_from_json(reading[1]), header=header)
+        stored = reading[1]
+        return AnsweredFilm(instance=instance, answer=film_from_json(stored), header=header, stored=stored)
     except FileNotFoundError as error:
         raise UnusableFilm(REMOVED) from error
     except (Undecodable, KeyError, TypeError, ValueError) as error:
@@ -70,6 +74,13 @@ def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
     stored = (from_json(content) for content in spool.documents(film.study_uid, "corrections"))
     own = [correction for correction in stored if correction.film == film.sop_instance_uid]
     return sorted(own, key=lambda correction: (correction.at, correction.id))
+
+
+def as_corrected(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> Film:
+    """Return the answer to a film with the corrections that are stored."""
+    made = corrections_of(spool, film.instance)
+    sides = sides_of(film.answer, film.header)
+    return corrected_film.correct(film.answer, made, prompts=prompts, side_of=sides) if made else film.answer
 
 
 def correct(

@@ -14,7 +14,7 @@ from node.read.model import FilmQuestion
 from node.web.problems import Problem
 
 _MOST_QUESTIONS: Final = 20
-_LONGEST_PROMPT: Final = 300
+LONGEST_PROMPT: Final = 300
 _Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 _EDGES: Final = "left, top, right, bottom, in pixels of the stored film"
 
@@ -24,7 +24,7 @@ Edges: TypeAlias = Annotated[tuple[_Edge, _Edge, _Edge, _Edge] | None, Field(des
 class NewQuestion(BaseModel):
     """A question: a prompt, a box, or both together as one question."""
 
-    prompt: str | None = Field(default=None, max_length=_LONGEST_PROMPT, description="what to look for")
+    prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT, description="what to look for")
     box: Edges = None
 
 

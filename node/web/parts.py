@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from node.config import Settings
 from node.jobs.asking import Desk
+from node.jobs.earlier_films import Patients
 from node.metrics import Metrics
 from node.read.open_model import OpenModel
 from node.receive.intake import Intake
@@ -46,6 +47,7 @@ class WebParts:
     model: of this process; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
     rate: how often one user may ask: 30 times at once, and twice a second
+    patients: which received films are of one patient
     """
 
     settings: Settings
@@ -58,6 +60,7 @@ class WebParts:
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
     rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
+    patients: Patients = field(default_factory=Patients)
 
 
 def give(application: FastAPI, parts: WebParts) -> None:

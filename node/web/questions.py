@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
@@ -12,10 +13,11 @@ from starlette.requests import Request
 
 from node.errors import InputError, RetryLater
 from node.jobs.answers import send_answer
-from node.jobs.asking import questions_of
+from node.jobs.asking import Desk, questions_of
 from node.jobs.executor import Client
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
+from node.read.model import FilmQuestion
 from node.store import database, sent_answers
 from node.store.films import find_film
 from node.store.instances import Instance
@@ -30,7 +32,7 @@ from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
 
-_NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
+NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _SOURCES = {"page": "page", "command": "command"}
 
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
@@ -74,7 +76,7 @@ class KnownPrompts(BaseModel):
 @router.get("/films/{uid}/questions", responses=responses(404, 422))
 def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
     """List what was asked about a film, oldest first."""
-    film = _film(parts, uid)
+    film = film_of(parts, uid)
     return AnsweredQuestions(
         film=uid, questions=[_entry(question, parts.spool) for question in questions_of(parts.spool, film)]
     )
@@ -83,26 +85,40 @@ def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
 @router.post("/films/{uid}/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
 def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
-    film, desk = _film(parts, uid), parts.desk()
-    questions = new.checked()
-    if desk is None:
-        raise Problem(503, _NO_MODEL, headers={"Retry-After": "5"})
+    film, questions = film_of(parts, uid), new.checked()
+    desk_of(parts)
+    limit(parts, request)
+    made = ask_network(parts, request, film, questions)
+    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
+    return AnsweredQuestions(film=uid, questions=made)
+
+
+def desk_of(parts: WebParts) -> Desk:
+    """Return the desk of this process. Raises Problem if it has no model."""
+    if (desk := parts.desk()) is None:
+        raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
+    return desk
+
+
+def limit(parts: WebParts, request: Request) -> None:
+    """Count a request to ask. Raises Problem if its user asks too often."""
     if seconds := parts.rate.take((name_of(request), host_of(request))):
         wait = str(math.ceil(seconds))
         raise Problem(429, f"too many questions from here; ask again in {wait} s", headers={"Retry-After": wait})
+
+
+def ask_network(
+    parts: WebParts, request: Request, film: Instance, questions: Sequence[FilmQuestion]
+) -> list[dict[str, object]]:
+    """Ask about a film, and return the entries of the answers. Raises Problem."""
+    source = _SOURCES.get(request.headers.get("X-Requested-From", ""), "api")
     try:
-        made = desk.ask(
-            film,
-            questions,
-            by=name_of(request),
-            source=_SOURCES.get(request.headers.get("X-Requested-From", ""), "api"),
-        )
+        made = desk_of(parts).ask(film, questions, by=name_of(request), source=source)
     except InputError as error:
         raise Problem(409, str(error)) from error
     except RetryLater as error:
         raise Problem(503, str(error), headers={"Retry-After": "2"}) from error
-    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
-    return AnsweredQuestions(film=uid, questions=[_entry(question, parts.spool) for question in made])
+    return [_entry(question, parts.spool) for question in made]
 
 
 @router.post("/questions/{question_id}/send", status_code=202, responses=responses(404, 409, 422, 503))
@@ -140,7 +156,8 @@ def list_prompts(parts: Parts) -> KnownPrompts:
     )
 
 
-def _film(parts: WebParts, uid: str) -> Instance:
+def film_of(parts: WebParts, uid: str) -> Instance:
+    """Return a received film by its SOP Instance UID. Raises Problem if there is none."""
     found = find_film(parts.spool, uid)
     if found is None:
         raise Problem(404, "this node has no such film")

@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { svgRect } from "./boxes.js";
+import { Words } from "./words.js";
 
 const NO_BOX = "Type a prompt, draw a box, or both.";
 
@@ -20,6 +21,7 @@ export class Asking {
     this.template = document.getElementById("answer");
     this.words = JSON.parse(this.template.dataset.words);
     this.sources = JSON.parse(this.template.dataset.sources);
+    this.inWords = new Words(path, boxes, this.form);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.ask();
@@ -54,6 +56,7 @@ export class Asking {
   }
 
   async ask() {
+    if (this.form.getAttribute("aria-busy") === "true") return;
     const prompt = this.prompt.value.trim() || null;
     const { box } = this.drawn;
     this.alert.textContent = "";
@@ -65,21 +68,34 @@ export class Asking {
     const question = { prompt, box: box && [box.left, box.top, box.right, box.bottom] };
     this.setBusy(true);
     try {
-      const { questions } = await post(`${this.path}/questions`, { questions: [question] });
+      const { questions } = await this.post(question);
       this.add(questions);
       this.prompt.value = "";
       this.drawn.clear();
-      this.show(questions.at(-1)); // last, for what it says must stay
+      if (questions.length) this.show(questions.at(-1)); // last, for what it says must stay
+      else this.tell("Answered by rule from the report.");
     } catch (error) {
       this.alert.textContent = error.message;
     }
     this.setBusy(false);
   }
 
+  // The node decides whether a text is a prompt or a question in words.
+  post(question) {
+    if (question.prompt && this.inWords.isThere) return this.inWords.ask(question.prompt, question.box);
+    this.inWords.clear();
+    return post(`${this.path}/questions`, { questions: [question] });
+  }
+
+  tell(text) {
+    clearTimeout(this.telling);
+    this.state.textContent = text;
+  }
+
   setBusy(isBusy) {
     this.form.setAttribute("aria-busy", String(isBusy));
     this.form.querySelector(".go").disabled = isBusy;
-    if (isBusy) this.state.textContent = "The network is asked.";
+    if (isBusy) this.state.textContent = "The node is asked.";
   }
 
   show(question) {
@@ -87,8 +103,7 @@ export class Asking {
     const item = this.list.querySelector(`[data-key="${key}"]`);
     this.boxes.pin(key, true);
     item.scrollIntoView({ block: "nearest" });
-    clearTimeout(this.telling);
-    this.state.textContent = `Answer: ${item.querySelector(".name").textContent.trim()}. ${this.said(question)}`;
+    this.tell(`Answer: ${item.querySelector(".name").textContent.trim()}. ${this.said(question)}`);
   }
 
   add(questions) {

@@ -21,7 +21,8 @@ export function edges(rect) {
   return { left, top, right: left + width, bottom: top + height };
 }
 
-const parts = (key) => document.querySelectorAll(`[data-key="${key}"]`);
+// A box may also light up with a second key: that of a reply which rests on it.
+const parts = (key) => document.querySelectorAll(`[data-key="${key}"], [data-also="${key}"]`);
 const keyOf = (element) => element?.closest?.("[data-key]")?.dataset.key;
 
 export class Boxes {
@@ -146,6 +147,7 @@ function tag(rect) {
   made.className = `tag ${state}`;
   for (const kind of ["lit", "pinned", "asked"]) made.classList.toggle(kind, rect.classList.contains(kind));
   made.dataset.key = rect.dataset.key;
+  if (rect.dataset.also) made.dataset.also = rect.dataset.also;
   const label = document.createElement("span");
   label.textContent = ` ${rect.dataset.label}`;
   made.append(rect.dataset.number, label);

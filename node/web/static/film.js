@@ -45,7 +45,7 @@ let isSpaceHeld = false;
 
 function setTool(wanted) {
   tool = wanted;
-  for (const button of document.querySelectorAll("[data-tool]")) {
+  for (const button of document.querySelectorAll("button[data-tool]")) {
     button.setAttribute("aria-pressed", String(button.dataset.tool === tool));
   }
   frame.dataset.tool = tool;
@@ -86,7 +86,7 @@ function press(name) {
 }
 
 for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => press(button.dataset.do));
-for (const button of document.querySelectorAll("[data-tool]")) {
+for (const button of document.querySelectorAll("button[data-tool]")) {
   button.addEventListener("click", () => setTool(button.dataset.tool === tool ? "pan" : button.dataset.tool));
 }
 
