@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.answers.questions import understand
 from node.answers.replies import answer
+from node.commands import demo
 from node.config import HttpSettings, ModelSettings
 from node.jobs.correcting import read_film
 from node.store.spool import Spool
@@ -64,8 +66,8 @@ class Node:
 
 
 def taken(name: str, *, at: str, patient: str = "4711", issuer: str = "A") -> Dataset:
-    """A film of a study of its own, taken on a day of November 2026."""
-    film = films.as_another(films.thumbnail(), name, study=name)
+    """A film with an opacity, of a study of its own, taken on a day of November 2026."""
+    film = films.as_another(dcmread(demo.FILMS[0]), name, study=name)
     changes = {"PatientID": patient, "IssuerOfPatientID": issuer, "AcquisitionDate": f"202611{at}"}
     return films.changed(film, {**changes, "AcquisitionTime": "093000"})
 
