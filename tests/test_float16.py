@@ -127,8 +127,10 @@ def multiplied(path: Path) -> list[int]:
 @pytest.mark.parametrize("stage", FLOAT16_STAGES)
 def test_what_takes_the_time_is_float16(imported_half_model: Path, stage: str) -> None:
     products = multiplied(graph_path(imported_half_model, stage, "float16"))
+    # The post decoder's attention to the film, soft boxes, and the heads of boxes and scores are float32.
+    least = {"encode_image": 0.95, "find": 0.7, "describe": 0.7}[stage]
 
-    assert products.count(HALF) > 0.85 * len(products)
+    assert products.count(HALF) > least * len(products)
 
 
 def test_an_image_encoder_with_convolutions_stays_float32(half_model: Path) -> None:
@@ -138,7 +140,7 @@ def test_an_image_encoder_with_convolutions_stays_float32(half_model: Path) -> N
     assert set(products) == {FLOAT32}
     for stage in ("find", "describe"):
         products = multiplied(graph_path(half_model, stage, "float16"))
-        assert products.count(HALF) > 0.85 * len(products)
+        assert products.count(HALF) > 0.7 * len(products)
 
 
 def test_a_graph_does_not_tell_where_it_was_made(half_model: Path, repository: Path) -> None:
