@@ -20,7 +20,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from node import VERSION_LINE, command_for, config, log
-from node.commands.arguments import Parser, add_ask, add_model, add_trust, outputs, zone
+from node.commands.arguments import Parser, add_ask, add_explain, add_model, add_shadow, add_trust, outputs, zone
 from node.config import DEFAULT_OUTPUTS, OUTPUT_KINDS, ModelSettings
 from node.domain import JsonObject
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
@@ -256,6 +256,18 @@ def _corrections(options: argparse.Namespace) -> int:
     return 0
 
 
+def _shadow(options: argparse.Namespace) -> int:
+    from models import progress
+    from node.commands.shadow import report, run
+
+    settings = config.load(options.settings)
+    candidate = run.candidate(settings, model=options.model, prompt_set=options.prompts)
+    with progress.on(sys.stderr) as show:
+        found = run.shadow(settings, candidate, last=options.last, threads=options.threads, tell=show)
+    print(json.dumps(report.to_json(found), indent=2) if options.json else report.render(found))
+    return 0
+
+
 def _abandon(options: argparse.Namespace) -> int:
     from node.commands.operate import abandon
 
@@ -339,12 +351,11 @@ def _parser() -> Parser:
     corrections.add_argument("--export", type=Path, required=True, metavar="FILE.jsonl", help="a new file")
     corrections.set_defaults(run=_corrections)
 
+    text = "read stored films with another model or prompt set beside the one in use, and compare; sends nothing"
+    add_shadow(commands.add_parser("shadow", help=text, description=text), run=_shadow)
+
     text = "say why a file is read or not, or show the course of a study or film by its UID"
-    explain = commands.add_parser("explain", help=text, description=text)
-    explain.add_argument("what", type=Path, metavar="FILE_OR_UID")
-    explain.add_argument("settings", type=Path, nargs="?", metavar="node.toml", help="needed for a UID")
-    explain.add_argument("--json", action="store_true", help="answer with one JSON document")
-    explain.set_defaults(run=_explain)
+    add_explain(commands.add_parser("explain", help=text, description=text), run=_explain)
 
     _add_read(commands.add_parser("read", help="read files without a network"))
 

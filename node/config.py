@@ -126,6 +126,7 @@ class ModelSettings:
     precision: of the sentence generator on a GPU
     uncalibrated: whether a finding whose threshold was not measured on real films is to be reviewed, or its threshold
     is accepted
+    uncompared: whether a model that `node shadow` has not compared with the one in use is refused, or accepted
     """
 
     directory: Path = Path("models/weights/phantom")
@@ -134,6 +135,7 @@ class ModelSettings:
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
     uncalibrated: str = setting(one_of("review", "accept"), default="review")
+    uncompared: str = setting(one_of("refuse", "accept"), default="refuse")
 
     @property
     def trusted(self) -> Literal["real", "any"]:

@@ -24,6 +24,8 @@ EVENTS: Final = {
     "service.ready": "the model is open and films are read; carries the real ports",
     "service.stopped": "everything is closed",
     "model.opened": "the model is open; the hashes of its weights and graphs are right",
+    "model.promoted": "another model than before is served; `films` films were compared, `changed` of them changed",
+    "model.accepted": "another model than before is served without a comparison; the settings accept that",
     "runtime.fell_back": "a runtime cannot run here, the next one is tried; `reason` says why, `message` what to do",
     "association.refused": "a caller was not admitted; `reason` says why, `calling_aet` and `called_aet` are its "
     "titles, `times` counts repetitions within a minute",
@@ -92,7 +94,7 @@ FIELDS: Final = frozenset(
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
-    user outcome
+    user outcome films changed compared_at compared_by
     """.split()
 )
 

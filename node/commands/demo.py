@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def _settings(directory: Path, *, model: ModelSettings, archive_port: int) -> Se
         listener=ListenerSettings(ae_title=_NODE, port=0, callers=(Caller(ae_title=_MODALITY, hosts=_HERE),)),
         storage=StorageSettings(directory=directory, min_free_mib=64),
         study=StudySettings(quiet_seconds=1.0, max_seconds=30.0),
-        model=model,
+        model=replace(model, uncompared="accept"),
         http=HttpSettings(port=0),
         destinations=(_to(_ARCHIVE, archive_port),),
     )

@@ -32,6 +32,7 @@ from node.read import prompts
 from node.read.model import Reader, check_files, open_reader
 from node.read.open_model import OpenModel
 from node.service.http import HttpServer, Readiness, limits_for
+from node.service.promotion import admit
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.shared import Shared
 from node.service.worker import Working, open_working
@@ -263,6 +264,7 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
         )
     )
     identity = opened.identity
+    admit(settings, identity, prompt_set)
     model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
     metrics.build_info.labels(VERSION, model, names).set(1)
     metrics.engine_info.labels(identity.engine, next((fallback.reason for fallback in opened.fallbacks), "none")).set(1)
