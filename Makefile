@@ -15,6 +15,7 @@
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    films taken beside dcmtk, turnaround, deliveries a second
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
+#   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; two minutes
 #   make fuzz     bent associations, requests and files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
@@ -44,7 +45,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick coverage lint types run-tests float16 train full-size
-.PHONY: chaos soak flood bench sweep fuzz conformance pythons sbom container-test clean
+.PHONY: chaos soak flood bench sweep pictures fuzz conformance pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -125,6 +126,9 @@ conformance: viewers
 
 sweep: setup model
 	$(VENV)/bin/python -m tests.sweep --corrections $(if $(FILMS),--films $(FILMS))
+
+pictures: setup viewers model
+	$(VENV)/bin/python -m tests.web_journey --out docs/pictures
 
 bench: setup system-packages model
 	$(VENV)/bin/python -m tests.bench

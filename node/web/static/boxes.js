@@ -108,11 +108,12 @@ export class Boxes {
       const choices = this.corners.get(each).map((corner) => {
         put(each, corner);
         const place = each.getBoundingClientRect();
-        return { corner, place, covered: taken.reduce((sum, other) => sum + shared(place, other), 0) };
+        return { corner, covered: taken.reduce((sum, other) => sum + shared(place, other), 0) };
       });
       const best = choices.reduce((least, choice) => (choice.covered < least.covered ? choice : least));
       put(each, best.corner);
-      taken.push(best.place);
+      moveInside(each, this.viewport.frame.getBoundingClientRect());
+      taken.push(each.getBoundingClientRect());
     }
   }
 }
@@ -137,8 +138,16 @@ function shared(one, other) {
 
 function put(made, { names, x, y }) {
   for (const name of ["left", "top", "right", "bottom"]) made.classList.toggle(name, names.includes(name));
+  made.style.marginLeft = "";
   made.style.left = `${x}%`;
   made.style.top = `${y}%`;
+}
+
+// Moves a tag sideways until no end of it is hidden; one that is wider than the frame wraps.
+function moveInside(made, frame) {
+  made.style.maxWidth = `${frame.width}px`;
+  const { left, right } = made.getBoundingClientRect();
+  made.style.marginLeft = `${Math.max(frame.left - left, 0) + Math.min(frame.right - right, 0)}px`;
 }
 
 function tag(rect) {
