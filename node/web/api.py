@@ -23,7 +23,7 @@ from node.web import pictures, studies
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.studies import StudyDetail, Worklist
-from node.web.users import audit
+from node.web.users import audit, host_of, name_of
 
 UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
 
@@ -75,11 +75,12 @@ def list_studies(
 
 
 @router.get("/studies/{uid}", responses=responses(404, 422, 503))
-def show_study(parts: Parts, uid: StudyUid) -> StudyDetail:
+def show_study(parts: Parts, request: Request, uid: StudyUid) -> StudyDetail:
     """Return everything that is known of a study."""
     found = studies.study(parts.settings, parts.spool, uid)
     if found is None:
         raise Problem(404, "this node knows no such study")
+    audit(request, "study.viewed", study=uid)
     return found
 
 
@@ -113,13 +114,13 @@ def show_film(
         shown = parts.pictures.draw(film, window=window, is_inverted=invert, longest=size)
     except Undecodable as error:
         raise Problem(409, "this film cannot be decoded; its report says why") from error
-    if window is None and size is None:  # not for every move of the window
+    if window is None or not parts.moved.take((name_of(request), host_of(request), uid)):
         audit(request, "film.viewed", study=film.study_uid, sop_instance_uid=uid)
     return Response(shown.png, media_type="image/png", headers=_window_headers(shown))
 
 
 @router.get("/outputs/{uid}", response_class=Response, responses={**_OBJECT, **responses(404, 410, 422)})
-def show_output(parts: Parts, uid: OutputUid) -> Response:
+def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
     """Return an output, byte for byte as it was written."""
     found = studies.find_output(parts.spool, uid)
     if found is None:
@@ -127,6 +128,7 @@ def show_output(parts: Parts, uid: OutputUid) -> Response:
     output, content = found
     if content is None:
         raise Problem(410, "this output is removed or damaged on disk; the archive may have it")
+    audit(request, "output.downloaded", study=output.study_uid, sop_instance_uid=uid)
     is_message = output.kind == MESSAGE_KIND
     name = f"{uid}.{'hl7' if is_message else f'{output.kind}.dcm'}"
     return Response(

@@ -47,6 +47,7 @@ class WebParts:
     model: of this process; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
     rate: how often one user may ask: 30 times at once, and twice a second
+    moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
     """
 
@@ -60,6 +61,7 @@ class WebParts:
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
     rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
+    moved: RateLimit = field(default_factory=lambda: RateLimit(burst=1, seconds=60.0))
     patients: Patients = field(default_factory=Patients)
 
 
