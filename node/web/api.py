@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from node.domain import MESSAGE_KIND
 from node.errors import InputError, NodeError, Undecodable
@@ -21,7 +22,7 @@ from node.store.films import find_film
 from node.store.instances import Instance
 from node.web import pictures, studies
 from node.web.parts import Parts, WebParts
-from node.web.problems import Problem, responses
+from node.web.problems import Problem, problem_response, responses
 from node.web.studies import StudyDetail, Worklist
 from node.web.users import audit, host_of, name_of
 
@@ -33,7 +34,6 @@ OutputUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description=
 State = Literal["", "receiving", "reading", "finished", "parked"]
 
 _MOST_LISTED: Final = 200
-_MOST_STREAMS: Final = 16
 _POLL_SECONDS: Final = 1.0
 _ALIVE_POLLS: Final = 15
 _PNG: Final[dict[int | str, dict[str, object]]] = {
@@ -141,27 +141,41 @@ def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
 @router.get("/events", response_class=StreamingResponse, responses={**_STREAM, **responses(503)})
 async def watch(parts: Parts, request: Request) -> Response:
     """Send the event `studies` whenever the worklist has changed."""
-    if parts.streams.count >= _MOST_STREAMS:
-        raise Problem(503, "too many pages watch the worklist; close one", headers={"Retry-After": "5"})
-    return StreamingResponse(_changes(parts, request), media_type="text/event-stream")
+    return _Watching(parts, request)
+
+
+class _Watching(StreamingResponse):
+    """The stream of one client, or its refusal. It takes its place when the answer begins, also in a burst."""
+
+    def __init__(self, parts: WebParts, request: Request) -> None:
+        super().__init__(_changes(parts, request), media_type="text/event-stream")
+        self._streams = parts.streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer until the client goes."""
+        with self._streams.place() as is_free:
+            if is_free:
+                await super().__call__(scope, receive, send)
+                return
+        refusal = problem_response(503, "too many pages watch the worklist; close one", {"Retry-After": "5"})
+        await refusal(scope, receive, send)
 
 
 async def _changes(parts: WebParts, request: Request) -> AsyncIterator[str]:
     """Yield an event when the worklist has changed, and a comment now and then, so that a lost client is noticed."""
-    with parts.streams.counted():
-        known, polls = None, 0
-        while not await request.is_disconnected():
-            try:
-                found: str | None = await anyio.to_thread.run_sync(lookup.fingerprint, parts.settings.storage)
-            except NodeError:  # the page goes on when the database is back
-                found = known
-            if found != known:
-                known = found
-                yield "event: studies\ndata: changed\n\n"
-            elif polls % _ALIVE_POLLS == 0:
-                yield ": alive\n\n"
-            polls += 1
-            await asyncio.sleep(_POLL_SECONDS)
+    known, polls = None, 0
+    while not await request.is_disconnected():
+        try:
+            found: str | None = await anyio.to_thread.run_sync(lookup.fingerprint, parts.settings.storage)
+        except NodeError:  # the page goes on when the database is back
+            found = known
+        if found != known:
+            known = found
+            yield "event: studies\ndata: changed\n\n"
+        elif polls % _ALIVE_POLLS == 0:
+            yield ": alive\n\n"
+        polls += 1
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _film(parts: WebParts, uid: str) -> Instance:
