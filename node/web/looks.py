@@ -38,7 +38,7 @@ _BODY: Final[dict[str, object]] = {
 _PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
-_turn = threading.BoundedSemaphore(2)
+_turn, _places = threading.BoundedSemaphore(2), threading.BoundedSemaphore(10)
 
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
 
@@ -152,14 +152,22 @@ def _forgotten() -> Problem:
 
 
 class _Turn:
-    """A turn at the model: two films are read or asked about at once, and more requests are told to come again."""
+    """A turn at the model: two films are read or asked about at once, eight wait, and more are told to come again.
+
+    Each that waits holds a thread, and the pages need threads, too.
+    """
 
     def __enter__(self) -> None:
+        busy = Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+        if not _places.acquire(blocking=False):
+            raise busy
         if not _turn.acquire(timeout=30.0):
-            raise Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+            _places.release()
+            raise busy
 
     def __exit__(self, *_: object) -> None:
         _turn.release()
+        _places.release()
 
 
 def _write(parts: WebParts, file: BinaryIO, part: bytes) -> None:
