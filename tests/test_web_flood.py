@@ -84,7 +84,7 @@ def slow_ones() -> Iterator[tuple[bytes, int]]:
 
 
 def test_2000_idle_and_slow_clients_keep_out_nobody(node: Service) -> None:
-    taken: list[int] = []
+    taken: list[int | None] = []
     asked = Counter[str]()
     with idle_clients(port=node.http_port, count=2000, pause_seconds=1.0) as idle, ExitStack() as clients:
         for said, window in slow_ones():
