@@ -34,7 +34,7 @@ class RoundMark:
 
 def marks(folder: Path) -> list[RoundMark]:
     """Return the marks in a folder, oldest first; empty when the folder does not exist."""
-    return [_mark(content) for path in sorted(folder.glob("*.json")) if (content := files.read_json(path))]
+    return [_mark(content) for path in files.listed(folder, "*.json") if (content := files.read_json(path))]
 
 
 def covered(marks: Iterable[RoundMark]) -> set[str]:

@@ -74,7 +74,7 @@ def find(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
 
 def all_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
     """Return the sent answers of a study, in the order in which they were sent."""
-    found = filter(None, map(_read, _folder(spool, study_uid).glob(f"*{_ENDING}")))
+    found = filter(None, map(_read, files.listed(_folder(spool, study_uid), f"*{_ENDING}")))
     return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
 
 

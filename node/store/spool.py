@@ -120,7 +120,7 @@ class Spool:
 
     def conflicts(self, study_uid: str) -> list[Instance]:
         """Return the objects of a study with other pixels than the stored version of their UID."""
-        return [received.instance_of(path) for path in sorted((self._folder(study_uid) / "conflicts").glob("*~*.dcm"))]
+        return list(received.instances(files.listed(self._folder(study_uid) / "conflicts", "*~*.dcm")))
 
     def mark_stat(self, study_uid: str) -> None:
         """Mark a study as STAT, synced. Raises SpoolFull when the disk cannot store the mark."""
@@ -139,13 +139,13 @@ class Spool:
 
     def study(self, study_uid: str) -> Study:
         """Return the newest version of each received object of a study, in order of arrival."""
-        newest = map(received.instance_of, received.newest(self._folder(study_uid) / "received"))
+        newest = received.instances(received.newest(self._folder(study_uid) / "received"))
         ordered = sorted(newest, key=lambda instance: (instance.received_at, instance.sop_instance_uid))
         return Study(uid=study_uid, instances=tuple(ordered))
 
     def versions(self, study_uid: str) -> list[Instance]:
         """Return every version of each received object of a study, in order of arrival."""
-        kept = [received.instance_of(path) for path in (self._folder(study_uid) / "received").glob("*~*.dcm")]
+        kept = received.instances(files.listed(self._folder(study_uid) / "received", "*~*.dcm"))
         return sorted(kept, key=lambda instance: (instance.received_at, instance.sop_instance_uid, instance.number))
 
     def studies(self) -> Iterator[str]:
@@ -189,11 +189,11 @@ class Spool:
 
     def count_begun_readings(self, study_uid: str) -> int:
         """Count the films of a study whose reading is running or was interrupted."""
-        return sum(1 for _ in (self._folder(study_uid) / "readings").glob("*.begun"))
+        return len(files.listed(self._folder(study_uid) / "readings", "*.begun"))
 
     def forget_interrupted_readings(self, study_uid: str) -> None:
         """Allow every film of a study to be read again, however often it was interrupted."""
-        for path in (self._folder(study_uid) / "readings").glob("*.begun"):
+        for path in files.listed(self._folder(study_uid) / "readings", "*.begun"):
             path.unlink(missing_ok=True)
 
     def received_path(self, study_uid: str, file: str) -> Path:
@@ -211,9 +211,9 @@ class Spool:
     def readings(self, study_uid: str) -> list[tuple[datetime, JsonObject]]:
         """Return all stored answers about the films of a study, of every model, with their time; oldest first."""
         kept = [
-            (datetime.fromtimestamp(path.stat().st_mtime, UTC), content)
-            for path in (self._folder(study_uid) / "readings").glob("*.json")
-            if (content := files.read_json(path)) is not None
+            (at, content)
+            for path in files.listed(self._folder(study_uid) / "readings", "*.json")
+            if (at := files.changed_at(path)) is not None and (content := files.read_json(path)) is not None
         ]
         return sorted(kept, key=lambda reading: reading[0])
 
@@ -225,7 +225,7 @@ class Spool:
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
         """Return the documents of a study of one kind."""
-        return list(filter(None, map(files.read_json, sorted((self._folder(study_uid) / kind).glob("*.json")))))
+        return list(filter(None, map(files.read_json, files.listed(self._folder(study_uid) / kind, "*.json"))))
 
     def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
         """Store one output; an existing one stays as it is, so that one UID never has two contents."""
@@ -393,6 +393,6 @@ def _has_unread(folder: Path) -> bool:
 def _unread(folder: Path) -> Iterator[Path]:
     marks = rounds.marks(folder / "rounds")
     followed = {correction for mark in marks for correction in mark.corrections}
-    is_corrected = any(path.stem not in followed for path in (folder / "corrections").glob("*.json"))
+    is_corrected = any(path.stem not in followed for path in files.listed(folder / "corrections", "*.json"))
     covered = set[str]() if is_corrected else rounds.covered(marks)
     return (path for path in received.newest(folder / "received") if path.name not in covered)

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from node.errors import InputError
+from node.errors import InputError, RetryLater
 from node.jobs import correcting
 from node.jobs.correcting import AnsweredFilm, UnusableFilm
 from node.outputs.correction import Correction, CorrectionKind
@@ -55,9 +55,10 @@ class Corrections(BaseModel):
 
 
 @router.get("/films/{uid}/corrections", responses=responses(404, 409, 422))
-def list_corrections(parts: Parts, uid: FilmUid) -> Corrections:
+def list_corrections(parts: Parts, request: Request, uid: FilmUid) -> Corrections:
     """List what readers corrected on a film."""
     film = _film(parts, uid)
+    audit(request, "corrections.viewed", study=film.instance.study_uid, sop_instance_uid=uid)
     return Corrections(corrections=[_known(found) for found in correcting.corrections_of(parts.spool, film.instance)])
 
 
@@ -76,7 +77,11 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
             prompts=prompt_set(parts.settings.model.prompts),
         )
     except InputError as error:
+        audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid, outcome="refused")
         raise Problem(409, str(error)) from error
+    except RetryLater:
+        audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid, outcome="failed")
+        raise
     audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid)
     return _known(made)
 

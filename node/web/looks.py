@@ -24,6 +24,7 @@ from node.web.forms import NewQuestions
 from node.web.look_files import LookFile
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
+from node.web.users import audit
 
 MOST_BYTES: Final = 256 * bodies.MIB
 _SUFFIXES: Final = {"application/dicom": ".dcm", "image/png": ".png", "image/jpeg": ".jpg"}
@@ -37,7 +38,7 @@ _BODY: Final[dict[str, object]] = {
 _PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
-_turn = threading.BoundedSemaphore(2)
+_turn, _places = threading.BoundedSemaphore(2), threading.BoundedSemaphore(10)
 
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
 
@@ -89,6 +90,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     finally:
         if not is_added:
             path.unlink(missing_ok=True)
+    audit(request, "film.viewed", study=None, sop_instance_uid=film.source)
     identity = model.reader.identity
     return LookAnswer(
         id=look.id,
@@ -99,20 +101,23 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
 
 
 @router.get("/{look_id}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
-def show_look(parts: Parts, look_id: LookId) -> Response:
+def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     """Draw the film in stored orientation, with its columns and rows."""
-    path = _find(parts, look_id).path
+    look = _find(parts, look_id)
+    path = look.path
     try:
         picture = open_film.read_picture(path) if open_film.is_picture(path) else _decoded(path)
-        return Response(pictures.to_png(picture), media_type="image/png")
+        png = pictures.to_png(picture)
     except (Undecodable, InputError) as error:
         raise Problem(409, "this film cannot be decoded; its report says why") from error
     except FileNotFoundError as error:
         raise _forgotten() from error
+    audit(request, "film.viewed", study=None, sop_instance_uid=look.film.source)
+    return Response(png, media_type="image/png")
 
 
 @router.post("/{look_id}/questions", responses=responses(404, 409, 422, 503))
-def ask_look(parts: Parts, look_id: LookId, new: NewQuestions) -> LookAnswers:
+def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
     look, model, questions = _find(parts, look_id), _model(parts), new.checked()
     if not look.film.is_read:
@@ -124,6 +129,7 @@ def ask_look(parts: Parts, look_id: LookId, new: NewQuestions) -> LookAnswers:
         raise Problem(409, _without_path(error, look.path)) from error
     except FileNotFoundError as error:
         raise _forgotten() from error
+    audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return LookAnswers(film=look.film.source, questions=[dict(answer_to_json(answer)) for answer in answers])
 
 
@@ -146,14 +152,22 @@ def _forgotten() -> Problem:
 
 
 class _Turn:
-    """A turn at the model: two films are read or asked about at once, and more requests are told to come again."""
+    """A turn at the model: two films are read or asked about at once, eight wait, and more are told to come again.
+
+    Each that waits holds a thread, and the pages need threads, too.
+    """
 
     def __enter__(self) -> None:
+        busy = Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+        if not _places.acquire(blocking=False):
+            raise busy
         if not _turn.acquire(timeout=30.0):
-            raise Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+            _places.release()
+            raise busy
 
     def __exit__(self, *_: object) -> None:
         _turn.release()
+        _places.release()
 
 
 def _write(parts: WebParts, file: BinaryIO, part: bytes) -> None:

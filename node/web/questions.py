@@ -74,9 +74,10 @@ class KnownPrompts(BaseModel):
 
 
 @router.get("/films/{uid}/questions", responses=responses(404, 422))
-def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
+def list_questions(parts: Parts, request: Request, uid: FilmUid) -> AnsweredQuestions:
     """List what was asked about a film, oldest first."""
     film = film_of(parts, uid)
+    audit(request, "questions.viewed", study=film.study_uid, sop_instance_uid=uid)
     return AnsweredQuestions(
         film=uid, questions=[_entry(question, parts.spool) for question in questions_of(parts.spool, film)]
     )
@@ -141,6 +142,7 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
         raise Problem(409, str(error)) from error
     except Exception as error:
         if is_away(error):
+            audit(request, "question.sent", study=study_uid, outcome="failed")
             raise Problem(503, _STORED) from error
         raise
     audit(request, "question.sent", study=study_uid)
