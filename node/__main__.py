@@ -20,7 +20,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from node import VERSION_LINE, command_for, config, log
-from node.commands.arguments import Parser, add_ask, add_model, add_trust, outputs, zone
+from node.commands.arguments import Parser, add_ask, add_model, add_password, add_trust, outputs, zone
 from node.config import DEFAULT_OUTPUTS, OUTPUT_KINDS, ModelSettings
 from node.domain import JsonObject
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
@@ -60,7 +60,16 @@ def _serve(options: argparse.Namespace) -> int:
     tls.check_files(settings)
     passwords.check_file(settings)
     log.configure(form=options.log or settings.log.format, level=options.log_level or settings.log.level)
-    return app.serve(settings, only=options.only and Role(options.only), executor=options.executor)
+    only = options.only and Role(options.only)
+    return app.serve(settings, only=only, executor=options.executor, path=options.settings)
+
+
+def _reload(options: argparse.Namespace) -> int:
+    from node.commands.reload import reload
+
+    for line in reload(config.load(options.settings), options.settings):
+        print(line)
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -313,6 +322,7 @@ def _parser() -> Parser:
         ("serve", _serve, "run the service"),
         ("check", _check, "print the effective settings, or every mistake in them"),
         ("doctor", _doctor, "check disk, database, model, ports, certificates, clock and destinations"),
+        ("reload", _reload, "have the running node use changed callers and destinations"),
         ("status", _status, "show what waits, is parked or failed, and why"),
         ("retry", _retry, "run parked work of studies again"),
         ("abandon", _abandon, "end all deliveries to a removed destination permanently"),
@@ -353,11 +363,7 @@ def _parser() -> Parser:
     add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"), run=_ask)
 
     text = "set the password of a user of the pages, typed twice or as a line of standard input"
-    password = commands.add_parser("password", help=text, description=text)
-    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
-    password.add_argument("user", metavar="USER")
-    password.add_argument("--remove", action="store_true", help="remove the user")
-    password.set_defaults(run=_password)
+    add_password(commands.add_parser("password", help=text, description=text), run=_password)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
     demo.add_argument("--open", action="store_true", help="open the page of the films in a browser")

@@ -46,6 +46,8 @@ EVENTS: Final = {
     "correction.made": "audit: a user corrected the answer to a film",
     "correction.film_unreadable": "a corrected film, or its answer, is damaged on disk and is not exported",
     "question.sent": "audit: a user had an answer sent to the destinations",
+    "configuration.reloaded": "the settings were read again; callers and destinations are in use, `message` names them",
+    "configuration.refused": "the settings were read again and refused, `message` says why; the old ones stay in force",
     "certificate.reloaded": "changed certificate files were read and are in use",
     "certificate.refused": "changed certificate files cannot be used; the old ones stay in use",
     "instance.kept": "a received object is synced on disk; the sender got Success",

@@ -81,6 +81,14 @@ def zone(name: str) -> ZoneInfo:
         raise InputError(f"{name!r} is not a time zone; use a name such as Europe/Berlin") from error
 
 
+def add_password(password: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `password`."""
+    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
+    password.add_argument("user", metavar="USER")
+    password.add_argument("--remove", action="store_true", help="remove the user")
+    password.set_defaults(run=run)
+
+
 def add_ask(ask: argparse.ArgumentParser, *, run: object) -> None:
     """Add the arguments of `ask`."""
     ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
