@@ -20,8 +20,17 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from node import VERSION_LINE, command_for, config, log
-from node.commands.arguments import Parser, add_ask, add_explain, add_model, add_shadow, add_trust, outputs, zone
-from node.config import DEFAULT_OUTPUTS, OUTPUT_KINDS, ModelSettings
+from node.commands.arguments import (
+    Parser,
+    add_ask,
+    add_explain,
+    add_model,
+    add_password,
+    add_read,
+    add_shadow,
+    zone,
+)
+from node.config import ModelSettings
 from node.domain import JsonObject
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
@@ -59,8 +68,17 @@ def _serve(options: argparse.Namespace) -> int:
     settings = config.load(options.settings)
     tls.check_files(settings)
     passwords.check_file(settings)
-    log.configure()
-    return app.serve(settings, only=options.only and Role(options.only), executor=options.executor)
+    log.configure(form=options.log or settings.log.format, level=options.log_level or settings.log.level)
+    only = options.only and Role(options.only)
+    return app.serve(settings, only=only, executor=options.executor, path=options.settings)
+
+
+def _reload(options: argparse.Namespace) -> int:
+    from node.commands.reload import reload
+
+    for line in reload(config.load(options.settings), options.settings):
+        print(line)
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -325,6 +343,7 @@ def _parser() -> Parser:
         ("serve", _serve, "run the service"),
         ("check", _check, "print the effective settings, or every mistake in them"),
         ("doctor", _doctor, "check disk, database, model, ports, certificates, clock and destinations"),
+        ("reload", _reload, "have the running node use changed callers and destinations"),
         ("status", _status, "show what waits, is parked or failed, and why"),
         ("retry", _retry, "run parked work of studies again"),
         ("abandon", _abandon, "end all deliveries to a removed destination permanently"),
@@ -335,6 +354,8 @@ def _parser() -> Parser:
         if name == "serve":
             command.add_argument("--only", choices=[str(role) for role in Role], help="do one part; needs PostgreSQL")
             command.add_argument("--executor", metavar="NAME", help="name of this process; keep it across restarts")
+            command.add_argument("--log", choices=config.LOG_FORMATS, help="form of the log lines, as log.format")
+            command.add_argument("--log-level", choices=config.LOG_LEVELS, help="as log.level")
         if name in ("doctor", "status", "retry", "abandon"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":
@@ -357,38 +378,18 @@ def _parser() -> Parser:
     text = "say why a file is read or not, or show the course of a study or film by its UID"
     add_explain(commands.add_parser("explain", help=text, description=text), run=_explain)
 
-    _add_read(commands.add_parser("read", help="read files without a network"))
+    add_read(commands.add_parser("read", help="read files without a network"), run=_read)
 
     add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"), run=_ask)
 
     text = "set the password of a user of the pages, typed twice or as a line of standard input"
-    password = commands.add_parser("password", help=text, description=text)
-    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
-    password.add_argument("user", metavar="USER")
-    password.add_argument("--remove", action="store_true", help="remove the user")
-    password.set_defaults(run=_password)
+    add_password(commands.add_parser("password", help=text, description=text), run=_password)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
     demo.add_argument("--open", action="store_true", help="open the page of the films in a browser")
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
     add_model(demo, run=_demo, required=False)
     return parser
-
-
-def _add_read(read: argparse.ArgumentParser) -> None:
-    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
-    read.add_argument("--out", type=Path, required=True, help="folder for the results")
-    read.add_argument(
-        "--outputs",
-        type=outputs,
-        default=DEFAULT_OUTPUTS,
-        metavar="KIND,...",
-        help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
-    )
-    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
-    read.add_argument("--json", action="store_true", help="answer with one JSON document")
-    add_model(read, run=_read, required=True)
-    add_trust(read)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ DEFAULT_OUTPUTS = ("sr", "gsps")
 NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
 ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "torch-cuda")
+LOG_FORMATS = ("auto", "json", "console")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _ANY_PORT, _PEER_PORT = between(0, 65535), between(1, 65535)
 _SECONDS = between(0.05, 86400.0)
@@ -274,6 +276,14 @@ DestinationSettings: TypeAlias = DicomDestination | Hl7Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How log lines look (`auto`: for people on a terminal, else JSON), and the least level that is written."""
+
+    format: str = setting(one_of(*LOG_FORMATS), default="auto")
+    level: str = setting(one_of(*LOG_LEVELS), default="info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of one node."""
 
@@ -285,6 +295,7 @@ class Settings:
     report: ReportSettings = field(default_factory=ReportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     orders: OrdersSettings | None = None
+    log: LogSettings = field(default_factory=LogSettings)
     destinations: tuple[DestinationSettings, ...] = ()
 
 
@@ -294,7 +305,7 @@ def load(path: Path) -> Settings:
     Raises ConfigError with one line per mistake.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows write a BOM
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read ({error.strerror}); name an existing settings file"]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ known here by name. A field's type hint says what its value must be. A tuple is 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import ipaddress
 import math
 import re
@@ -161,7 +162,9 @@ class SettingsReader:
         fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
         for key in sorted(table.keys() - fields.keys()):
             name = f"{where}.{key}".lstrip(".")
-            self.mistakes.append(f"{name}: unknown key; remove it or correct its spelling")
+            near = difflib.get_close_matches(key, fields, 1)
+            remedy = f"did you mean {near[0]}?" if near else "remove it or correct its spelling"
+            self.mistakes.append(f"{name}: unknown key; {remedy}")
         values: dict[str, object] = {}
         for key, item in fields.items():
             name = f"{where}.{key}".lstrip(".")

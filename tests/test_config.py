@@ -249,6 +249,30 @@ def test_a_missing_file_and_broken_toml_say_so(tmp_path: Path) -> None:
     assert "is not valid TOML" in mistakes_in(tmp_path, "[storage")[0]
 
 
+def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    found = mistakes_in(tmp_path, GOOD.replace("[storage]", "[storage]\nkepe_days = 3") + "[lisener]\n[zebra]\n")
+
+    assert [line for line in found if "unknown key" in line] == [
+        "lisener: unknown key; did you mean listener?",
+        "zebra: unknown key; remove it or correct its spelling",
+        "storage.kepe_days: unknown key; did you mean keep_days?",
+    ]
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    assert load(tmp_path, f"\ufeff{GOOD}") == load(tmp_path, GOOD)
+
+
+def test_form_and_level_of_the_log_are_settings(tmp_path: Path) -> None:
+    settings = load(tmp_path, GOOD + '[log]\nformat = "console"\nlevel = "warning"\n')
+
+    assert settings.log == config.LogSettings(format="console", level="warning")
+    assert {line.split(":")[0] for line in mistakes_in(tmp_path, GOOD + '[log]\nformat = "xml"\nlevel = "loud"\n')} == {
+        "log.format",
+        "log.level",
+    }
+
+
 @given(st.text(max_size=20))
 def test_an_ae_title_is_at_most_sixteen_printable_ascii_letters(title: str) -> None:
     table = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from node.config import ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
+from node.config import DEFAULT_OUTPUTS, ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
 from node.domain import Box
 from node.errors import InputError
 
@@ -61,6 +61,23 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_read(read: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `read`."""
+    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
+    read.add_argument("--out", type=Path, required=True, help="folder for the results")
+    read.add_argument(
+        "--outputs",
+        type=outputs,
+        default=DEFAULT_OUTPUTS,
+        metavar="KIND,...",
+        help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
+    )
+    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
+    read.add_argument("--json", action="store_true", help="answer with one JSON document")
+    add_model(read, run=run, required=True)
+    add_trust(read)
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
@@ -104,6 +121,14 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise InputError(f"{name!r} is not a time zone; use a name such as Europe/Berlin") from error
+
+
+def add_password(password: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `password`."""
+    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
+    password.add_argument("user", metavar="USER")
+    password.add_argument("--remove", action="store_true", help="remove the user")
+    password.set_defaults(run=run)
 
 
 def add_ask(ask: argparse.ArgumentParser, *, run: object) -> None:

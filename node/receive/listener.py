@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from pydicom.dataset import Dataset
@@ -67,7 +68,7 @@ class Listener:
         self._open: dict[Association, Caller] = {}
         self._entity = application_entity(settings)
         terms = Terms(
-            lobby=Lobby(lambda host: any(admission.is_among(host, caller.hosts) for caller in settings.callers)),
+            lobby=Lobby(lambda host: any(admission.is_among(host, caller.hosts) for caller in self._settings.callers)),
             lobby_seconds=lobby_seconds,
             idle_seconds=settings.idle_seconds,
             on_refused=self._on_refused,
@@ -99,6 +100,10 @@ class Listener:
     def is_listening(self) -> bool:
         """Whether every port still accepts connections."""
         return all(server.is_listening for server in self._servers)
+
+    def admit_only(self, callers: tuple[Caller, ...]) -> None:
+        """Put other callers in force. Open associations go on."""
+        self._settings = replace(self._settings, callers=callers)
 
     def close(self) -> None:
         """Stop accepting and end every association."""

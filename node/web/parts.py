@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias, cast
@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeAlias, cast
 from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
-from node.config import Settings
+from node.config import DestinationSettings, Settings
 from node.jobs.asking import Desk
 from node.jobs.earlier_films import Patients
 from node.metrics import Metrics
@@ -47,6 +47,7 @@ class Streams:
 class WebParts:
     """The parts of a process that its pages use.
 
+    destinations: in force at this moment
     intake: stores objects that are submitted; None in a process that does not receive
     desk: answers questions about films; None in a process that does not read, and until its model is open
     model: of this process; None while it is not open, and in a process that does not read
@@ -59,6 +60,7 @@ class WebParts:
     settings: Settings
     spool: Spool
     metrics: Metrics
+    destinations: Callable[[], Sequence[DestinationSettings]] = tuple
     intake: Callable[[], Intake | None] = lambda: None
     desk: Callable[[], Desk | None] = lambda: None
     model: Callable[[], OpenModel | None] = lambda: None

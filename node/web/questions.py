@@ -135,7 +135,7 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
                 parts.spool,
                 study_uid=study_uid,
                 question_id=question_id,
-                destinations=parts.settings.destinations,
+                destinations=parts.destinations(),
                 run_answer=client.run_answer,
             )
     except InputError as error:
