@@ -25,9 +25,9 @@ HEAVY: Final = tuple(
     local located order_listener order_tls orthanc_names orthanc_routing peers phantom_dicom phantoms profiles
     published_runs random_weights ratio ratio_reading reader receiving_live reception refusals reload sending shadow
     source_probe sr_forms statement static_decoding tensorrt_build tensorrt_stubs tls tls_destinations torch_cuda
-    upgrade view_evaluation web_api web_audit web_bodies web_corrections web_events web_flood web_journey web_looks
-    web_pages web_passwords web_privacy web_questions web_replies web_reviewing web_studies web_submit web_uploads
-    web_words
+    upgrade view_evaluation web_api web_audit web_bodies web_corrections web_events web_flood web_journey web_kills
+    web_looks web_pages web_passwords web_privacy web_questions web_replies web_reviewing web_studies web_submit
+    web_uploads web_words
     """.split()
 )
 """Names without `test_` and `.py`: above the empty line the slowest first, below it in the order of the alphabet."""
