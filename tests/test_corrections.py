@@ -163,6 +163,42 @@ def test_no_sentence_puts_a_moved_finding_where_it_was() -> None:
     assert not any("left pleural effusion" in sentence.text.lower() for sentence in answer.sentences)
 
 
+def moved_to(box: Box, sentence: GroundedSentence, *, key: str) -> Film:
+    """Move the box of a finding whose prompt has no sides on a film that says one more sentence."""
+    answer = replace(film(), sentences=(*film().sentences, sentence))
+    there = finding(key, FindingState.PRESENT, len(film().sentences))
+    answer = replace(answer, findings=(*answer.findings, there))
+    move = made(CorrectionKind.MOVE, prompt=key, tracking_uid=there.boxes[0].tracking_uid, box=box)
+    return correct(answer, [move], prompts=SET, side_of=side_of)
+
+
+@pytest.mark.parametrize(
+    ("box", "stays"), [(RIGHT_BOX, False), (replace(LEFT_BOX, top=100), True), (replace(RIGHT_BOX, right=600), True)]
+)
+def test_a_finding_without_sides_leaves_the_side_it_was_on(box: Box, stays: bool) -> None:
+    pacemaker = sentence("There is a left pacemaker with leads in the heart.", "support_devices")
+    assert not SET["support_devices"].paired
+
+    answer = moved_to(box, pacemaker, key="support_devices")
+
+    assert (said("support_devices", answer).text == pacemaker.text) == stays
+    assert any(pacemaker.text == each.text for each in answer.sentences) == stays
+
+
+@pytest.mark.parametrize(
+    ("box", "stays"), [(replace(LEFT_BOX, left=610), True), (replace(LEFT_BOX, top=100, bottom=400), False)]
+)
+def test_no_region_holds_a_finding_that_was_moved_out(box: Box, stays: bool) -> None:
+    zone = sentence("There is severe consolidation in the left lower lung zone.", "left_lower_lung_zone")
+    answer = replace(film(), sentences=(*film().sentences, zone))
+    tracked = found("consolidation", answer).boxes[0].tracking_uid
+    move = made(CorrectionKind.MOVE, prompt="consolidation", tracking_uid=tracked, box=box)
+
+    texts = [each.text for each in correct(answer, [move], prompts=SET, side_of=side_of).sentences]
+
+    assert (zone.text in texts) == stays
+
+
 def test_a_region_with_an_added_finding_is_not_called_normal() -> None:
     added = corrected(made(CorrectionKind.ADD, prompt="edema", box=RIGHT_BOX))
     elsewhere = corrected(made(CorrectionKind.ADD, prompt="edema", box=LEFT_BOX))

@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from pydicom.dataset import Dataset
 
-from language.check import Claim, Fault, State, contradictions, faults
+from language.check import Claim, Fault, State, assertions, contradictions, faults
 from language.normal import names_in, normal_statements
 from language.sentences import by_rule
 from node.dicom.film_header import parse_header
@@ -123,7 +123,7 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
     )
     changed = replace(film, findings=findings)
     texts = {item.prompt: item for item in own if item.kind is CorrectionKind.REWORD}
-    return _with_sentences(changed, texts, prompts)
+    return _with_sentences(changed, texts, prompts, side_of)
 
 
 def _prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
@@ -185,7 +185,7 @@ def _moved(box: FindingBox, correction: Correction) -> FindingBox:
     return replace(box, box=correction.box, side=None, evidence=None)
 
 
-def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet) -> Film:
+def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet, side_of: SideOf) -> Film:
     """Withhold sentences that contradict a reader, and give every finding that lost its sentence one that fits."""
     decided = {finding.prompt: str(finding.state) for finding in film.findings if finding.reader is not None}
     gone = {finding.prompt for finding in film.findings if finding.reader and finding.state is FindingState.ABSENT}
@@ -193,8 +193,9 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     kept: dict[int, GroundedSentence] = {}
     withheld = list(film.withheld)
     for index, sentence in enumerate(film.sentences):
-        is_contradicted = contradictions(sentence.text, decided) or _is_elsewhere(sentence, placed, prompts)
-        if sentence.prompt in gone or is_contradicted or _calls_normal(sentence, placed):
+        is_contradicted = contradictions(sentence.text, decided) or _calls_normal(sentence, placed)
+        is_elsewhere = any(_is_elsewhere(sentence, found, prompts, side_of) for found in placed)
+        if sentence.prompt in gone or is_contradicted or is_elsewhere:
             withheld.append(WithheldSentence(text=sentence.text, prompt=sentence.prompt, reason=CORRECTED))
         else:
             kept[index] = sentence
@@ -214,10 +215,22 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     return replace(film, findings=tuple(findings), sentences=tuple(sentences), withheld=tuple(withheld))
 
 
-def _is_elsewhere(sentence: GroundedSentence, placed: Iterable[Finding], prompts: PromptSet) -> bool:
-    """Say whether a sentence puts a finding of a reader on another side."""
-    claims = (_claim(finding, _prompt_of(finding, prompts)) for finding in placed)
-    return any(Fault.WRONG_SIDE in faults(sentence.text, claim) for claim in claims)
+def _is_elsewhere(sentence: GroundedSentence, finding: Finding, prompts: PromptSet, side_of: SideOf) -> bool:
+    """Say whether a sentence puts a finding of a reader on a side, or into a region, where none of its boxes lies."""
+    if Fault.WRONG_SIDE in faults(sentence.text, _claim(finding, _prompt_of(finding, prompts))):
+        return True
+    named = [said.sides for said in assertions(sentence.text) if said.key == finding.prompt]
+    boxes = [found.box for found in finding.boxes]
+    sides = [side_of(box) for box in boxes]
+    is_known = None not in sides  # a box across the middle lies on both sides; a film may tell no sides
+    if is_known and not frozenset[str]().union(*named) <= frozenset(map(str, sides)):
+        return True
+    regions = [said.box for said in sentence.boxes] if _is_of_region(sentence, prompts) else []
+    return bool(named and regions) and not any(covered(box, regions) for box in boxes)
+
+
+def _is_of_region(sentence: GroundedSentence, prompts: PromptSet) -> bool:
+    return any(prompt.key == sentence.prompt and prompt.kind is PromptKind.REGION for prompt in prompts.prompts)
 
 
 def _calls_normal(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool:
