@@ -85,7 +85,7 @@ def test_what_could_be_read_in_two_ways_is_refused(host: str, remedy: str) -> No
     assert remedy in str(CALLER_HOST(host))
 
 
-def test_a_network_with_bits_of_a_host_is_refused_in_the_settings(tmp_path: Path) -> None:
+def test_a_network_with_bits_of_a_host_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     table = '[storage]\ndirectory = "s"\n[[listener.callers]]\nae_title = "A"\nhosts = ["10.0.0.5/8", "pacs"]\n'
     path.write_text(table, encoding="utf-8")
