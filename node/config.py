@@ -22,6 +22,7 @@ from node.hl7.character_sets import CODECS, DEFAULT
 from node.settings_file import (
     ADDRESS,
     AE_TITLE,
+    CALLER_HOST,
     DATABASE_URL,
     HEADER_NAME,
     HL7_NAME,
@@ -62,10 +63,10 @@ class ServerTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A sender that may associate: its AE title, its IP addresses, and the priority of its films."""
+    """A sender that may associate: its AE title, its addresses, networks or names, and the priority of its films."""
 
     ae_title: str = setting(AE_TITLE)
-    hosts: tuple[str, ...] = setting(ADDRESS)
+    hosts: tuple[str, ...] = setting(CALLER_HOST)
     max_associations: int | None = setting(between(1, 1000), default=None)
     priority: str = setting(one_of("routine", "stat"), default="routine")
 

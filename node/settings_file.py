@@ -88,6 +88,21 @@ def _is_host_name(value: object) -> str | None:
     return f"{name!r} is not a host name; write a name or an IP address, without a scheme or port"
 
 
+def _is_caller_host(value: object) -> str | None:
+    """An address, a network without bits of a host, or a name, whose last label is not a number (RFC 1123 2.1)."""
+    text = str(value)
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        if _is_host_name(text) is None and not text.rpartition(".")[2].isdigit():
+            return None
+        return f"{text!r} is not an IP address, a network or a host name"
+    written = text.partition("/")[0]
+    if ipaddress.ip_address(written) == network.network_address:
+        return None
+    return f"{text!r} is an address and a network; did you mean {network}?"
+
+
 def _is_header_name(value: object) -> str | None:
     """RFC 9110 5.6.2: a token; may be empty. Headers that browsers set are refused."""
     name = str(value)
@@ -134,6 +149,7 @@ def _is_time_zone(value: object) -> str | None:
 
 AE_TITLE: Final[Rule] = _is_ae_title
 ADDRESS: Final[Rule] = _is_address
+CALLER_HOST: Final[Rule] = _is_caller_host
 DATABASE_URL: Final[Rule] = _is_database_url
 HEADER_NAME: Final[Rule] = _is_header_name
 HL7_NAME: Final[Rule] = _is_hl7_name

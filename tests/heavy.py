@@ -18,8 +18,8 @@ HEAVY: Final = tuple(
     correcting journey_orthanc back_pressure hl7_delivery training_store evaluate flood licences training_steps join
     patient database chart packaging
 
-    answer_delivery answer_objects asking bad_input chart_split checking commitment config conflict connections
-    console container_clean_up containers cost declared_sizes destination_kinds destinations devices docs
+    answer_delivery answer_objects asking bad_input chart_split chart_values checking commitment config conflict
+    connections console container_clean_up containers cost declared_sizes destination_kinds destinations devices docs
     doctor_machine doctor_model doctor_peers engines explain_file forked full_size golden_sizes golden_tasks gpu
     handover http http_connections https importer importer_parts importer_refusals journey_commitment ledger listener
     local located order_listener order_tls orthanc_names orthanc_routing peers phantom_dicom phantoms profiles

@@ -95,7 +95,7 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         ("port = 4242", 'port = 4242\ntype = "dicomweb"', "destinations.type"),
         ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "pdf"]', "destinations.outputs"),
-        ('hosts = ["127.0.0.1"]', 'hosts = ["localhost"]', "listener.callers.hosts"),
+        ('hosts = ["127.0.0.1"]', 'hosts = ["127.0.0.1:104"]', "listener.callers.hosts"),
         ("[storage]", "[audit]\n[storage]", "audit"),
     ],
 )

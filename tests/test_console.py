@@ -41,3 +41,22 @@ def test_serve_on_a_terminal_writes_for_people_unless_told(
 
     assert "service.started" in said
     assert said.replace("\x1b[2m", "").startswith(begins)
+
+
+def test_a_node_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    settings = settings_for(tmp_path / "spool", archive_port=1)
+    path.write_text(config.render(settings), encoding="utf-8")
+    ours, theirs = pty.openpty()
+    command = ["setsid", "--ctty", sys.executable, "-m", "node", "serve", str(path), "--log", "json"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        said = b""
+        while b"service.listening" not in said:
+            said += os.read(ours, 10_000)
+        os.close(ours)
+
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()

@@ -18,7 +18,7 @@ from tests import films, peers
 from tests.peers import LOOPBACK
 from tests.service import Service, run_command, settings_for
 
-NEW = Caller(ae_title="NEWROOM", hosts=(LOOPBACK,))
+NEW = Caller(ae_title="NEWROOM", hosts=("localhost",))
 
 
 def with_caller(settings: Settings) -> Settings:
