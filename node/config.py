@@ -127,8 +127,7 @@ class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set.
 
     precision: of the sentence generator on a GPU
-    uncalibrated: whether a finding whose threshold was not measured on real films is to be reviewed, or its threshold
-    is accepted
+    uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
     uncompared: whether a model that `node shadow` has not compared with the one in use is refused, or accepted
     """
 
