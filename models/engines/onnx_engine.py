@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import onnxruntime
@@ -11,7 +10,7 @@ from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
-from models.engines.torch_engine import use_threads, write_sentences
+from models.engines.torch_engine import open_cpu_writer, use_threads
 from models.engines.turns import Turns
 from models.errors import ModelError
 
@@ -35,7 +34,7 @@ def open_onnx(directory: Path, *, threads: int = 0, precision: Precision = "floa
     return GraphEngine(
         "onnx",
         run=run,
-        write=partial(write_sentences, partial(network.write, after_token=turns.give_way)),
+        write=open_cpu_writer(network, turns),
         turns=turns,
         parity={} if proof is None or precision != "float32" else proof.stages,
     )

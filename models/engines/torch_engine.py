@@ -22,6 +22,7 @@ from models.engines.proof import Precision, StageDifference
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.turns import Turns
 from models.network.chex import Chex
+from models.network.packed_decoding import PackedWriter
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -36,7 +37,7 @@ def open_torch(directory: Path, *, threads: int = 0) -> TorchEngine:
     network = load_network(directory)
     use_threads(threads, network)
     turns = Turns()
-    write = partial(write_sentences, partial(network.write, after_token=turns.give_way))
+    write = open_cpu_writer(network, turns)
     return TorchEngine("torch", network, device=Cpu(), write=write, turns=turns)
 
 
@@ -54,6 +55,18 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
     stages = prove(engine, reference, network.sizes, allowed=GPU_FLOAT32)
     require(stages, where=f"PyTorch on {gpu.name} with driver {gpu.driver}")
     return WatchedEngine(engine, reference, allowed=GPU_FLOAT32, stages=stages)
+
+
+def open_cpu_writer(network: Chex, turns: Turns) -> Write:
+    """Take the sentence generator out of a network, and return what generates sentences with it, see `Engine.write`.
+
+    The weights have a form of their own there, so the network would only keep them in memory twice.
+    turns: who may use the processor between two tokens
+    """
+    generator = network.generator
+    del network.generator
+    writer = PackedWriter(generator, max_length=generator.sizes.max_length)
+    return partial(write_sentences, partial(writer.write, after_token=turns.give_way))
 
 
 def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:
