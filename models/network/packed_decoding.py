@@ -74,7 +74,7 @@ class PackedWriter:
         """Return the ids that `SentenceGenerator.write` returns for features [S, dim]; after_token: as there."""
         distinct, sentence_of = _distinct(features)
         ids = torch.full((len(distinct), self._max_length), SENTENCE_END, dtype=torch.int64)
-        rows = _Rows(self._prefix_key_values(features[distinct]), room=self._sizes.prefix_length + self._max_length)
+        rows = _Rows(self.prefix_key_values(features[distinct]), room=self._sizes.prefix_length + self._max_length)
         current = ids[:, 0]
         written = 1
         while written < self._max_length and len(current):
@@ -94,7 +94,7 @@ class PackedWriter:
             hidden = layer.forward(hidden, cache[:, : len(current)], end=end)
         return self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
 
-    def _prefix_key_values(self, features: Tensor) -> Tensor:
+    def prefix_key_values(self, features: Tensor) -> Tensor:
         """Turn features [S, dim] into prefixes, as `SentenceGenerator.prefix_key_values`."""
         sizes = self._sizes
         head_width = sizes.width // sizes.heads
