@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from models import progress, random_weights
 from models.checkpoint.weights import load_generator
-from models.network.packed_decoding import PackedWriter, product
+from models.network.packed_decoding import Choice, Form, PackedWriter, product
 from models.network.sentence_generator import SentenceGenerator
 from models.progress import ProgressReport
 from tests.plain_generator import PlainGenerator
@@ -39,10 +38,12 @@ SENTENCES: Final = 29
 """The prompts of the published report: as many sentences are generated for a film."""
 TOKENS: Final = 24
 ROUNDS: Final = 5
+FORMS: Final[tuple[Form, ...]] = ("eager", "prepacked", "int8")
 LIMIT_SECONDS: Final = 240.0
 """No new round begins after this time, so that a loaded machine ends as well."""
 
 Row = Mapping[str, float]
+Run = Callable[[], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Figures:
     """What was measured.
 
     products: 10^9 operations a second, by the rows
-    opened_alone: of a process that opens the model with engine `torch` and generates the sentences of one film
+    opened_alone: of a process that opens the model with engine `torch`, by precision; see `tests.opened_alone`
     stages, generator: ours and the plain way, by what was computed
     """
 
@@ -59,7 +60,7 @@ class Figures:
     form: str
     reason: str
     prepare_seconds: float
-    opened_alone: Row
+    opened_alone: dict[str, Row]
     products: Mapping[str, Row]
     stages: dict[str, Row]
     generator: dict[str, Row]
@@ -73,11 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--films", type=lambda text: [int(part) for part in text.split(",")], default=[1, 4])
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--model", type=Path, help="a model directory of the published size, instead of random weights")
-    parser.add_argument("--open", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.open:
-        print(json.dumps(open_alone(options.model, threads=options.threads)))
-        return 0
     with tempfile.TemporaryDirectory(prefix="generator-bench-") as folder, progress.on(sys.stdout) as say:
         model = options.model or _random_model(Path(folder) / "model", say)
         figures = measure(
@@ -85,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     print(table(figures))
     print(json.dumps(asdict(figures)))
-    return 0 if all(row["same_ids"] for row in figures.generator.values()) else 1
+    return 0 if all(row["same_tokens"] == 1 for name, row in figures.generator.items() if "int8" not in name) else 1
 
 
 def measure(
@@ -93,24 +90,26 @@ def measure(
 ) -> Figures:
     """Measure opening in a process of its own, then the machine, the prefix, and the sentences of some films."""
     say("opening the model in a process of its own")
-    opening = _opened(model, threads=threads)
+    opening: dict[str, Row] = {name: _opened(model, name, threads=threads) for name in ("float32", "int8")}
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     say("preparing both generators")
     generator = load_generator(model).generator
     began = time.perf_counter()
     writer = PackedWriter(generator, max_length=tokens)
     prepare_seconds = round(time.perf_counter() - began, 2)
+    small = PackedWriter(generator, max_length=tokens, choice=Choice(form="int8", reason="measured beside float32"))
     plain = PlainGenerator(generator)
     with torch.inference_mode():
         say("products and the prefix")
         products = {f"{rows} x 1024 x 4096": machine(rows, rounds=4 * rounds) for rows in (1, 8, SENTENCES, 116)}
         stages = {"prefix, 1 film": prefix(generator, writer, rounds=rounds)}
-        written = {}
+        written: dict[str, Row] = {}
         for count in films:
             say(f"sentences, films: {count}")
             features = _drawn(count * SENTENCES, generator)
-            ours, theirs = partial(writer.write, features), partial(plain.write, features, max_length=tokens)
-            written[f"sentences, films: {count}"] = beside(ours, theirs, rounds=rounds)
+            ours = {"float32": partial(writer.write, features), "int8": partial(small.write, features)}
+            rows = beside(ours, partial(plain.write, features, max_length=tokens), rounds=rounds)
+            written |= {f"{form}, films: {count}": row for form, row in rows.items()}
     return Figures(
         threads=torch.get_num_threads(),
         torch=str(torch.__version__),
@@ -124,34 +123,42 @@ def measure(
     )
 
 
-def beside(ours: Callable[[], Tensor], plain: Callable[[], Tensor], *, rounds: int) -> Row:
-    """Run both in turns, the first time unmeasured: median seconds, and the ratio of each round, with its spread."""
-    same = torch.equal(ours(), plain())
-    taken: list[tuple[float, float]] = []
+def beside(ours: Mapping[str, Run], plain: Run, *, rounds: int) -> dict[str, Row]:
+    """Run all in turns, the first time unmeasured: median seconds, and the ratio of each round, with its spread.
+
+    same_tokens: the share of the plain way's values that ours has at the same place
+    """
+    runs = [plain, *ours.values()]
+    expected = plain()
+    same = [shared(expected, run()) for run in ours.values()]
+    taken: list[list[float]] = []
     began = time.perf_counter()
     while len(taken) < rounds and (not taken or time.perf_counter() - began < LIMIT_SECONDS):
-        # Whoever is first alternates, for the load of a machine rises and falls.
-        order = (ours, plain) if len(taken) % 2 else (plain, ours)
+        # The order alternates, for the load of a machine rises and falls.
+        order = runs if len(taken) % 2 else runs[::-1]
         seconds = {run: _seconds(run) for run in order}
-        taken.append((seconds[ours], seconds[plain]))
-    ratios = sorted(their / our for our, their in taken)
-    return {
-        "ours_seconds": round(median(our for our, _ in taken), 4),
-        "plain_seconds": round(median(their for _, their in taken), 4),
-        "ratio": round(median(ratios), 2),
-        "least_ratio": round(ratios[0], 2),
-        "greatest_ratio": round(ratios[-1], 2),
-        "rounds": len(taken),
-        "same_ids": same,
-    }
+        taken.append([seconds[run] for run in runs])
+    rows: dict[str, Row] = {}
+    for place, name in enumerate(ours, start=1):
+        ratios = sorted(seconds[0] / seconds[place] for seconds in taken)
+        rows[name] = {
+            "ours_seconds": round(median(seconds[place] for seconds in taken), 4),
+            "plain_seconds": round(median(seconds[0] for seconds in taken), 4),
+            "ratio": round(median(ratios), 2),
+            "least_ratio": round(ratios[0], 2),
+            "greatest_ratio": round(ratios[-1], 2),
+            "rounds": len(taken),
+            "same_tokens": round(same[place - 1], 4),
+        }
+    return rows
 
 
 def machine(rows: int, *, rounds: int) -> Row:
     """Measure the product of a layer, in 10^9 operations a second: eager and prepacked."""
     weight, given = torch.randn(4096, 1024), torch.randn(rows, 1024)
     operations = 2e-9 * rows * weight.numel()
-    forms = {form: product(weight, None, form=form) for form in ("eager", "prepacked")}
-    seconds: dict[str, list[float]] = {form: [] for form in forms}
+    forms = {form: product(weight, None, form=form) for form in FORMS}
+    seconds: dict[Form, list[float]] = {form: [] for form in forms}
     for _ in range(rounds):
         for form, multiply in forms.items():
             seconds[form].append(_seconds(partial(multiply, given)))
@@ -162,25 +169,14 @@ def prefix(generator: SentenceGenerator, writer: PackedWriter, *, rounds: int) -
     """Measure the keys and values of the prefixes of a film's sentences."""
     features = _drawn(SENTENCES, generator)
     ours, theirs = partial(writer.prefix_key_values, features), partial(generator.prefix_key_values, features)
-    figures = beside(ours, theirs, rounds=rounds)
-    return {name: value for name, value in figures.items() if name != "same_ids"}
+    (row,) = beside({"float32": ours}, theirs, rounds=rounds).values()
+    return {name: value for name, value in row.items() if name != "same_tokens"}
 
 
-def open_alone(model: Path, *, threads: int) -> dict[str, float]:
-    """Open a model with engine torch, generate the sentences of a film, and tell time and memory of this process."""
-    from models.engines.torch_engine import open_torch
-
-    began = time.perf_counter()
-    engine = open_torch(model, threads=threads)
-    opened = time.perf_counter()
-    features = torch.randn(SENTENCES, 512, generator=torch.Generator().manual_seed(3)).numpy()
-    engine.write(features)
-    return {
-        "open_seconds": round(opened - began, 2),
-        "first_sentences_seconds": round(time.perf_counter() - opened, 2),
-        "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
-        "compiler_imported": float("torch._dynamo" in sys.modules),
-    }
+def shared(expected: Tensor, found: Tensor) -> float:
+    """Return the share of the expected tokens [S, T] that stand at the same place of the same sentence."""
+    length = min(expected.shape[1], found.shape[1])
+    return int((expected[:, :length] == found[:, :length]).sum()) / expected.numel()
 
 
 def table(figures: Figures) -> str:
@@ -188,11 +184,14 @@ def table(figures: Figures) -> str:
     lines = [f"{'':24}{'ours s':>10}{'plain s':>10}{'ratio':>7}   least to greatest"]
     for name, row in (figures.stages | figures.generator).items():
         spread = f"{row['least_ratio']} to {row['greatest_ratio']} of {row['rounds']}"
+        spread += f", same tokens {row['same_tokens']:.1%}" if "same_tokens" in row else ""
         lines.append(f"{name:24}{row['ours_seconds']:10.3f}{row['plain_seconds']:10.3f}{row['ratio']:7.2f}   {spread}")
-    lines.append(f"{'10^9 operations a second':24}{'prepacked':>10}{'eager':>10}")
+    lines.append(f"{'10^9 operations a second':24}{'prepacked':>10}{'eager':>10}{'ratio':>7}{'int8':>10}")
     for name, row in figures.products.items():
-        lines.append(f"{name:24}{row['prepacked']:10.1f}{row['eager']:10.1f}{row['prepacked'] / row['eager']:7.2f}")
-    lines.append(", ".join(f"{name} {value}" for name, value in figures.opened_alone.items()))
+        ratio = row["prepacked"] / row["eager"]
+        lines.append(f"{name:24}{row['prepacked']:10.1f}{row['eager']:10.1f}{ratio:7.2f}{row['int8']:10.1f}")
+    for precision, opened in figures.opened_alone.items():
+        lines.append(f"opened alone, {precision}: " + ", ".join(f"{name} {value}" for name, value in opened.items()))
     return "\n".join(lines)
 
 
@@ -202,11 +201,10 @@ def _random_model(directory: Path, say: ProgressReport) -> Path:
     return directory
 
 
-def _opened(model: Path, *, threads: int) -> Row:
-    command = [sys.executable, "-m", "tests.generator_bench", "--open", "--model", str(model)]
-    done = subprocess.run(
-        [*command, "--threads", str(threads)], capture_output=True, text=True, timeout=600, check=True
-    )
+def _opened(model: Path, precision: str, *, threads: int) -> Row:
+    command = [sys.executable, "-m", "tests.opened_alone", str(model), "--threads", str(threads)]
+    command += ["--precision", precision]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     opened: dict[str, float] = json.loads(done.stdout)
     return opened
 

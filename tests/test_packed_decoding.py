@@ -11,12 +11,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_network
-from models.network.packed_decoding import Choice, Form, PackedWriter, faster_form
+from models.engines import ENGINES
+from models.engines.fallback import open_first
+from models.errors import ModelError
+from models.network.packed_decoding import Choice, Form, PackedWriter, faster_form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 from tests.test_sentence_generator import generator as generator  # its fixture: sentences that end at their own times
 
 FORMS: tuple[Form, ...] = ("prepacked", "eager")
+ALL_FORMS: tuple[Form, ...] = (*FORMS, "int8")
 
 
 class Rows(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left it without types
@@ -63,13 +67,14 @@ def test_packed_ids_are_those_of_the_generator(
     assert torch.equal(ids, generator.write(features, max_length=max_length))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ALL_FORMS)
 def test_no_feature_is_no_sentence_in_either_form(generator: SentenceGenerator, form: Form) -> None:
     assert len(writer_of(generator, form=form).write(drawn(0))) == 0
 
 
-def test_a_sentence_alone_and_in_company_is_the_same(generator: SentenceGenerator) -> None:
-    features, writer = drawn(32), writer_of(generator)
+@pytest.mark.parametrize("form", ALL_FORMS)
+def test_a_sentence_alone_and_in_company_is_the_same(generator: SentenceGenerator, form: Form) -> None:
+    features, writer = drawn(32), writer_of(generator, form=form)
 
     together = writer.write(features)
 
@@ -147,3 +152,44 @@ def test_weights_that_cannot_be_packed_stay_eager_with_a_reason() -> None:
 def test_the_packed_writer_refuses_a_length_without_positions(generator: SentenceGenerator, max_length: int) -> None:
     with pytest.raises(ValueError, match=r"1\.\.40"):
         writer_of(generator, max_length=max_length)
+
+
+def test_int8_products_are_close_and_the_same_for_a_row_alone() -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    linear = nn.Linear(256, 64).requires_grad_(False)
+    rows = drawn(29, 256) * torch.logspace(-3, 3, 29).unsqueeze(1)
+    multiply = product(linear.weight, linear.bias, form="int8")
+
+    outputs = multiply(rows)
+
+    error = (outputs - linear(rows)).abs().amax(dim=1)
+    assert (error < 0.02 * rows.abs().amax(dim=1)).all(), "each row must have a scale of its own"
+    assert error.max() > 0
+    for row, expected in zip(rows, outputs, strict=True):
+        assert torch.equal(multiply(row.unsqueeze(0))[0], expected)
+
+
+def test_int8_takes_rows_and_weights_of_zeros() -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+
+    assert not product(torch.zeros(16, 16), None, form="int8")(torch.zeros(2, 16)).any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_says_that_its_sentences_are_int8(phantom_model: Path, engine: str) -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    features = drawn(5, 256)[:, : load_network(phantom_model).sizes.dim].numpy()
+
+    small = open_first(phantom_model, engine=engine, precision="int8").engine
+
+    assert small.name == f"{engine}-int8"
+    assert small.write(features).shape[0] == 5
+    assert open_first(phantom_model, engine=engine).engine.name == engine
+
+
+def test_a_gpu_engine_refuses_int8(phantom_model: Path) -> None:
+    with pytest.raises(ModelError, match="int8 is for a CPU"):
+        open_first(phantom_model, engine="torch-cuda", precision="int8")

@@ -21,7 +21,7 @@ from models.network.attention import Mlp
 from models.network.sentence_generator import GeneratorLayer, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 
-Form = Literal["prepacked", "eager"]
+Form = Literal["prepacked", "eager", "int8"]
 Product = Callable[[Tensor], Tensor]
 """Multiplies rows [S, inputs] by the weights of a linear layer: [S, outputs]."""
 Activation = Literal["none", "gelu", "gelu_tanh"]
@@ -31,6 +31,9 @@ _LEAST_RATIO: Final = 0.9
 """Below 1, so that a small model, which both forms serve alike, has the same form after every start."""
 _MEASURED_ROWS: Final = (1, 8, 29)
 """A question, some findings, and a whole prompt set."""
+_MOST: Final = 127
+_MIDDLE: Final = 128
+"""8-bit weights lie in -127..127; rows are shifted by 128, for oneDNN multiplies unsigned by signed numbers."""
 _POINTWISE: Final = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
@@ -43,7 +46,9 @@ class Choice:
 
 
 class PackedWriter:
-    """Generates sentences on the CPU in float32, with a copy of the weights in the chosen form.
+    """Generates sentences on the CPU, with a copy of the weights in the chosen form.
+
+    Everything but form "int8" is float32. There, linear layers multiply 8-bit integers; all else is float32.
 
     May be called by several threads, each with sentences of its own.
 
@@ -74,7 +79,8 @@ class PackedWriter:
         """Return the ids that `SentenceGenerator.write` returns for features [S, dim]; after_token: as there."""
         distinct, sentence_of = _distinct(features)
         ids = torch.full((len(distinct), self._max_length), SENTENCE_END, dtype=torch.int64)
-        rows = _Rows(self.prefix_key_values(features[distinct]), room=self._sizes.prefix_length + self._max_length)
+        room = self._sizes.prefix_length + self._max_length
+        rows = _Unfinished(self.prefix_key_values(features[distinct]), room=room)
         current = ids[:, 0]
         written = 1
         while written < self._max_length and len(current):
@@ -86,7 +92,7 @@ class PackedWriter:
             written += 1
         return ids[sentence_of, :written]
 
-    def _next(self, current: Tensor, rows: _Rows, *, place: int) -> Tensor:
+    def _next(self, current: Tensor, rows: _Unfinished, *, place: int) -> Tensor:
         """Return the token after `current` [S], which is at this place, for the sentences that have not ended."""
         hidden = self._tokens(current) + self._positions[place]
         end = self._sizes.prefix_length + place
@@ -102,7 +108,7 @@ class PackedWriter:
         return nested.permute(2, 3, 0, 4, 1, 5)
 
 
-class _Rows:
+class _Unfinished:
     """The sentences that have not ended, and their keys and values.
 
     cache: [layer, key or value, row, head, place, width of a head]
@@ -171,8 +177,24 @@ def faster_form(linear: nn.Linear) -> Choice:
     )
 
 
+def int8_fault() -> str:
+    """Say why this machine cannot compute in int8; empty if it can.
+
+    The instructions of older processors overflow where neighboring products are large, which no error tells.
+    """
+    weight, rows = torch.ones(16, 256), torch.ones(2, 256)
+    try:
+        outputs = product(weight, None, form="int8")(rows)
+    except (AttributeError, RuntimeError) as error:
+        return str(error).partition("\n")[0]
+    exact = torch.allclose(outputs, functional.linear(rows, weight), rtol=1e-4)
+    return "" if exact else "the processor's 8-bit products overflow"
+
+
 def product(weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none") -> Product:
     """Return the product with a weight [outputs, inputs], then the bias and the activation."""
+    if form == "int8":
+        return _int8_product(weight, bias, _activation(activation))
     if form == "eager":
         after = _activation(activation)
         return lambda rows: after(functional.linear(rows, weight, bias))
@@ -184,6 +206,33 @@ def product(weight: Tensor, bias: Tensor | None, *, form: Form, activation: Acti
         return outputs
 
     return multiplied
+
+
+def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Product:
+    """Return a product of 8-bit integers.
+
+    Each output has a scale of its own, and each row has its own at every call. A scale for all rows together would be
+    faster to find, but then a sentence would depend on its neighbors.
+    """
+    scales = _scales(weight)
+    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    # Without the shape of the rows, the packed weights are those of the matrix turned.
+    packed = torch.ops.onednn.qlinear_prepack((weight / scales).round().to(torch.int8), [1, weight.shape[1]])
+    multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
+    shift = weight.new_zeros(()) if bias is None else bias
+
+    def multiplied(rows: Tensor) -> Tensor:
+        row_scales = _scales(rows)
+        whole = (rows / row_scales + _MIDDLE).round().to(torch.uint8)
+        sums = multiply(whole, 1.0, _MIDDLE, packed, flat, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+        return after(torch.addcmul(shift, sums, row_scales))
+
+    return multiplied
+
+
+def _scales(rows: Tensor) -> Tensor:
+    """Return for each row [S, inputs] what 1 of the 8-bit numbers stands for: [S, 1]."""
+    return rows.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny) / _MOST
 
 
 def _linear(linear: nn.Linear, form: Form, *, activation: Activation = "none") -> Product:
