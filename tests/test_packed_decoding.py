@@ -17,6 +17,8 @@ from models.errors import ModelError
 from models.network.packed_decoding import Choice, Form, PackedWriter, faster_form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
+from node.read import prompts
+from node.read.model import open_reader
 from tests.test_sentence_generator import generator as generator  # its fixture: sentences that end at their own times
 
 FORMS: tuple[Form, ...] = ("prepacked", "eager")
@@ -193,3 +195,13 @@ def test_an_engine_says_that_its_sentences_are_int8(phantom_model: Path, engine:
 def test_a_gpu_engine_refuses_int8(phantom_model: Path) -> None:
     with pytest.raises(ModelError, match="int8 is for a CPU"):
         open_first(phantom_model, engine="torch-cuda", precision="int8")
+
+
+def test_the_node_says_in_its_identity_that_sentences_are_int8(phantom_model: Path) -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    prompt_set = prompts.load("chexpert14")
+
+    reader = open_reader(phantom_model, prompts=prompt_set, engine="onnx", precision="int8")
+
+    assert reader.identity.engine == "onnx-int8"

@@ -34,6 +34,8 @@ _MEASURED_ROWS: Final = (1, 8, 29)
 _MOST: Final = 127
 _MIDDLE: Final = 128
 """8-bit weights lie in -127..127; rows are shifted by 128, for oneDNN multiplies unsigned by signed numbers."""
+_PART: Final = 4096
+"""Outputs whose weights are rounded at once: the largest matrix has 2 GB."""
 _POINTWISE: Final = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
@@ -216,8 +218,12 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     """
     scales = _scales(weight)
     zeros = torch.zeros(len(weight), dtype=torch.int64)
+    whole_weight = torch.empty(weight.shape, dtype=torch.int8)
+    for first in range(0, len(weight), _PART):
+        part = slice(first, first + _PART)
+        whole_weight[part] = (weight[part] / scales[part]).round_()
     # Without the shape of the rows, the packed weights are those of the matrix turned.
-    packed = torch.ops.onednn.qlinear_prepack((weight / scales).round().to(torch.int8), [1, weight.shape[1]])
+    packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
     multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
     shift = weight.new_zeros(()) if bias is None else bias
 
@@ -232,7 +238,9 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
 
 def _scales(rows: Tensor) -> Tensor:
     """Return for each row [S, inputs] what 1 of the 8-bit numbers stands for: [S, 1]."""
-    return rows.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny) / _MOST
+    # Seven times as fast as the maximum of the absolute values, and without a copy of the weights.
+    greatest = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
+    return greatest.clamp_min(torch.finfo(rows.dtype).tiny) / _MOST
 
 
 def _linear(linear: nn.Linear, form: Form, *, activation: Activation = "none") -> Product:
