@@ -126,14 +126,14 @@ class SiteSettings:
 class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set.
 
-    precision: of the sentence generator on a GPU
+    precision: of the sentence generator; float16 on a GPU, int8 on a CPU
     uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
     uncompared: whether a model that `node shadow` has not compared with the one in use is refused, or accepted
     """
 
     directory: Path = Path("models/weights/phantom")
     engine: str = setting(one_of(*ENGINES), default="onnx")
-    precision: str = setting(one_of("float32", "float16", later=("int8",)), default="float32")
+    precision: str = setting(one_of("float32", "float16", "int8"), default="float32")
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
     uncalibrated: str = setting(one_of("review", "accept"), default="review")
@@ -373,9 +373,10 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Return a complaint for values that are valid alone, but not together."""
     if settings.study.max_seconds < settings.study.quiet_seconds:
         yield "study.max_seconds: must not be below study.quiet_seconds"
-    if settings.model.precision != "float32" and settings.model.engine not in GPU_ENGINES:
-        engines = " or ".join(GPU_ENGINES)
-        yield f"model.precision: {settings.model.precision} is for a GPU; set model.engine to {engines}"
+    cpu_engines = tuple(engine for engine in ENGINES if engine not in GPU_ENGINES)
+    for precision, device, engines in (("float16", "GPU", GPU_ENGINES), ("int8", "CPU", cpu_engines)):
+        if settings.model.precision == precision and settings.model.engine not in engines:
+            yield f"model.precision: {precision} is for a {device}; set model.engine to {' or '.join(engines)}"
     taken: dict[tuple[str, int], str] = {}
     for table, host, port in servers(settings):
         other = taken.setdefault((host, port), table) if port else table

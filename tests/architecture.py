@@ -87,6 +87,7 @@ COMMANDS = (
     "models/command.py",
     "models/demonstration.py",
     "models/evaluate.py",
+    "models/evaluation/agreement.py",
     "models/evaluation/card.py",
     "models/evaluation/cost.py",
     "models/evaluation/source_probe.py",
