@@ -100,14 +100,10 @@ def unfinished(folder: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder (mode 0700), and sync its entry and those of its new parents.
-
-    All are made before the first sync: a journaling file system then writes them at once.
-    """
+    """Make a folder (mode 0700), and sync its entry and those of its new parents."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
-    for path in reversed(missing):
         sync_folder(path.parent)
 
 
