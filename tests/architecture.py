@@ -22,6 +22,7 @@ LAYERS = (
     {"net"},
     {"store"},
     {"config", "log"},
+    {"http_settings"},
     {"dicom", "hl7", "prompt_set", "settings_file"},
     {"domain", "periodic"},
     {"errors", "measurement"},
