@@ -55,6 +55,7 @@ class FilmHeader:
     patient_orientation: the direction of the rows, then of the columns, as written (PS3.3 C.7.6.1.1.1)
     age_years: completed years at the time of the study; the lower one if age and date of birth disagree; None if
         neither is known
+    sex: of the patient, as written: M, F or O, if it keeps to the standard
     """
 
     present: frozenset[str]
@@ -73,6 +74,7 @@ class FilmHeader:
     view_codes: tuple[ConceptCode, ...]
     patient_orientation: tuple[str, ...]
     age_years: int | None
+    sex: str
     study_description: str
     series_description: str
     protocol_name: str
@@ -153,6 +155,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
         view_codes=_codes(dataset, "ViewCodeSequence"),
         patient_orientation=tuple(str(value) for value in attributes.values(dataset, "PatientOrientation")),
         age_years=patient_age(dataset),
+        sex=attributes.text(dataset, "PatientSex"),
         study_description=attributes.text_left_encoded(dataset, "StudyDescription"),  # the writers copy its bytes
         series_description=attributes.text(dataset, "SeriesDescription"),
         protocol_name=attributes.text(dataset, "ProtocolName"),

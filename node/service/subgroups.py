@@ -10,8 +10,7 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from node.dicom import attributes
-from node.dicom.patient_age import patient_age
+from node.dicom.film_header import parse_header
 from node.domain import Film
 
 UNKNOWN: Final = "unknown"
@@ -22,8 +21,9 @@ _PROJECTIONS: Final = ("AP", "PA")
 
 def groups_of(film: Film, header: Dataset) -> tuple[str, str, str]:
     """Return the groups of a film, of `metrics.GROUPS`: Patient's Sex (0010,0040), age at the study, AP or PA."""
-    sex = _SEXES.get(attributes.text(header, "PatientSex"), UNKNOWN)
-    return f"sex_{sex}", f"age_{_band(patient_age(header))}", f"view_{_projection(film)}"
+    parsed = parse_header(header)
+    sex = _SEXES.get(parsed.sex, UNKNOWN)
+    return f"sex_{sex}", f"age_{_band(parsed.age_years)}", f"view_{_projection(film)}"
 
 
 def _band(years: int | None) -> str:
