@@ -124,8 +124,7 @@ class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set.
 
     precision: of the sentence generator on a GPU
-    uncalibrated: whether a finding whose threshold was not measured on real films is to be reviewed, or its threshold
-    is accepted
+    uncalibrated: whether findings whose threshold was not measured on real films are reviewed, or accepted
     """
 
     directory: Path = Path("models/weights/phantom")
@@ -195,6 +194,24 @@ class HttpSettings:
     def serves_pages(self) -> bool:
         """Whether pages and API are served. Without users they are for this machine only."""
         return self.knows_users or self.is_local
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionsSettings:
+    """Which stored objects of workstations are questions: those that fit every list that is set; without a list none.
+
+    creators: manufacturers or persons; labels: labels or descriptions; without case; wait_minutes: for the film
+    """
+
+    ae_titles: tuple[str, ...] = setting(AE_TITLE, default=())
+    creators: tuple[str, ...] = setting(NOT_BLANK, default=())
+    labels: tuple[str, ...] = setting(NOT_BLANK, default=())
+    wait_minutes: float = setting(between(0.01, 1440.0), default=30.0)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any object can be a question."""
+        return bool(self.ae_titles or self.creators or self.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,14 +300,12 @@ class Settings:
     report: ReportSettings = field(default_factory=ReportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     orders: OrdersSettings | None = None
+    questions: QuestionsSettings = field(default_factory=QuestionsSettings)
     destinations: tuple[DestinationSettings, ...] = ()
 
 
 def load(path: Path) -> Settings:
-    """Read a settings file.
-
-    Raises ConfigError with one line per mistake.
-    """
+    """Read a settings file. Raises ConfigError with one line per mistake."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -301,10 +316,7 @@ def load(path: Path) -> Settings:
 
 
 def parse(table: Mapping[str, object]) -> Settings:
-    """Turn parsed TOML into settings; pure.
-
-    Raises ConfigError with one line per mistake.
-    """
+    """Turn parsed TOML into settings; pure. Raises ConfigError with one line per mistake."""
     reading = SettingsReader()
     settings = reading.table(Settings, table, where="")
     mistakes = [*_needed(table), *reading.mistakes]

@@ -5,6 +5,7 @@ A question goes before the films that wait to be read. A film that was asked abo
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from node.domain import Box
 from node.errors import GpuLost, InputError, RetryLater, Undecodable
 from node.metrics import Metrics
 from node.outputs import asked
-from node.outputs.asked import AskedQuestion
+from node.outputs.asked import AskedQuestion, Origin
 from node.read import decoding, routing
 from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
@@ -49,11 +50,18 @@ class Desk:
         return self._is_broken
 
     def ask(
-        self, film: Instance, questions: Sequence[FilmQuestion], *, by: str, source: str
+        self,
+        film: Instance,
+        questions: Sequence[FilmQuestion],
+        *,
+        by: str,
+        source: str,
+        origins: Sequence[Origin] = (),
     ) -> tuple[AskedQuestion, ...]:
         """Answer questions, each on its own, and store them.
 
         by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
+        origins: of each question that an object of a workstation asked
         Raises InputError for a film that is not read, damaged or removed and for a box that does not fit, RetryLater if
         too many wait, and GpuLost.
         """
@@ -70,7 +78,7 @@ class Desk:
         identity, now = self._model.reader.identity, datetime.now(UTC)
         made = tuple(
             AskedQuestion(
-                id=uuid.uuid4().hex,
+                id=uuid.uuid4().hex if origin is None else origin.question_id,
                 study_uid=film.study_uid,
                 film=film.sop_instance_uid,
                 asked_at=now,
@@ -79,8 +87,9 @@ class Desk:
                 model=f"{identity.name} {identity.version}",
                 weights_sha256=identity.weights_sha256,
                 answer=answer,
+                origin=origin,
             )
-            for answer in answers
+            for answer, origin in zip(answers, origins or itertools.repeat(None), strict=False)
         )
         try:
             for question in made:

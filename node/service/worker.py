@@ -18,8 +18,10 @@ from node.config import DEFAULT_OUTPUTS, Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.domain import MESSAGE_KIND, Delivery
+from node.jobs.asking import Desk
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
+from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
@@ -31,7 +33,7 @@ from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
 from node.service.shared import Shared
-from node.store import database, sent_answers
+from node.store import database, question_objects, sent_answers
 from node.store.ledger import Ledger
 
 
@@ -53,13 +55,14 @@ def open_working(
     shared: Shared,
     *,
     model: OpenModel | None,
+    desk: Desk | None,
     on_step: Callable[[str], None],
     stop: threading.Event,
     parts: ExitStack,
 ) -> Working:
     """Run an executor until `parts` are closed; the process must end then (`Executor.close`).
 
-    model: the model and its prompts; None in a process that does not read
+    model: the model and its prompts; None in a process that does not read; desk: as well
     Raises Stopped when `stop` is set while it waits for the database or for its name.
     """
     settings, process, spool, gate = shared.settings, shared.process, shared.spool, Gate()
@@ -75,9 +78,15 @@ def open_working(
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     _watch_certificates(settings, shared.metrics)
-    steps = None if model is None else _steps(shared, sending, model)
+    steps = None if model is None else _steps(shared, sending, model, run_object=client.run_object)
     executor = Executor(
-        database.open_executor_database(settings.storage), sending, steps, process=process, gate=gate, on_step=on_step
+        database.open_executor_database(settings.storage),
+        sending,
+        steps,
+        objects=None if desk is None else _objects(shared, sending, desk),
+        process=process,
+        gate=gate,
+        on_step=on_step,
     )
     parts.callback(executor.close)
     threads: list[Periodic] = []
@@ -121,7 +130,17 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
             gauge.set_function(partial(days, destination.tls.certificate))
 
 
-def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
+def _objects(shared: Shared, sending: Sending, desk: Desk) -> ObjectSteps:
+    return ObjectSteps(
+        spool=shared.spool,
+        desk=desk,
+        metrics=shared.metrics,
+        settings=shared.settings.questions,
+        destinations=sending.destinations,
+    )
+
+
+def _steps(shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]) -> Steps:
     settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
     named = [destination.outputs for destination in settings.destinations] or [DEFAULT_OUTPUTS]
     wanted = {kind for outputs in named for kind in kinds_wanted(outputs)}
@@ -142,6 +161,7 @@ def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
         metrics=metrics,
         destinations=sending.destinations,
         stat_seconds=settings.study.stat_seconds,
+        take_objects=lambda study_uid: take(spool, study_uid, settings=settings.questions, run_object=run_object),
     )
 
 
@@ -150,7 +170,8 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
 
     Deliveries are queued first and recorded after that, so that the next start completes an interrupted one. The ledger
     is read before the executor: a delivery that ends in between is not sent a second time. An answer that is to be sent
-    and has no objects yet is queued again; it is the same workflow if the executor still knows it.
+    and has no objects yet is queued again; it is the same workflow if the executor still knows it. So is an object that
+    may ask a question and was not looked at.
     """
     executor.deliver(executor.forgotten(ledger.open_deliveries()))
     spool, known, noted = shared.spool, ledger.delivered_studies(), ledger.studies()
@@ -164,6 +185,9 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
         for answer in sent_answers.all_of(spool, study_uid):
             if answer.is_open:
                 client.run_answer(study_uid, answer.question)
+        for mark in question_objects.all_of(spool, study_uid):
+            if mark.is_open:
+                client.run_object(study_uid, mark.sop_instance_uid)
         if study_uid not in noted and spool.study(study_uid).instances and not spool.has_unread(study_uid):
             ledger.add_finished_study(study_uid)
 
