@@ -6,7 +6,7 @@
 #   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
 #   make coverage all tests, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
-#   make train    the demonstration model anew, into train-out/; about two and a half hours on two cores
+#   make train    the demonstration model anew, into train-out/; about four and a half hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
@@ -15,6 +15,7 @@
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    films taken beside dcmtk, turnaround, deliveries a second
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
+#   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; two minutes
 #   make fuzz     bent associations, requests and files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
@@ -23,11 +24,11 @@
 #
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
-# EXTRAS       gpu,test,demo on a machine with a GPU
+# EXTRAS       gpu,test on a machine with a GPU
 # TORCH_INDEX  a package index with CPU builds of torch, which spares a download of gigabytes
 
 PYTHON ?= python3
-EXTRAS ?= cpu,test,demo
+EXTRAS ?= cpu,test
 TORCH_INDEX ?=
 
 comma := ,
@@ -44,7 +45,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick coverage lint types run-tests float16 train full-size
-.PHONY: chaos soak flood bench sweep fuzz conformance pythons sbom container-test clean
+.PHONY: chaos soak flood bench sweep pictures fuzz conformance pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -124,7 +125,10 @@ conformance: viewers
 	$(VENV)/bin/python -m tests.conformance
 
 sweep: setup model
-	$(VENV)/bin/python -m tests.sweep $(if $(FILMS),--films $(FILMS))
+	$(VENV)/bin/python -m tests.sweep --corrections $(if $(FILMS),--films $(FILMS))
+
+pictures: setup viewers model
+	$(VENV)/bin/python -m tests.web_journey --out docs/pictures
 
 bench: setup system-packages model
 	$(VENV)/bin/python -m tests.bench

@@ -20,8 +20,17 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from node import VERSION_LINE, command_for, config, log
-from node.commands.arguments import Parser, add_model, add_trust, box, outputs, zone
-from node.config import DEFAULT_OUTPUTS, OUTPUT_KINDS, ModelSettings
+from node.commands.arguments import (
+    Parser,
+    add_ask,
+    add_explain,
+    add_model,
+    add_password,
+    add_read,
+    add_shadow,
+    zone,
+)
+from node.config import ModelSettings
 from node.domain import JsonObject
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
@@ -59,8 +68,17 @@ def _serve(options: argparse.Namespace) -> int:
     settings = config.load(options.settings)
     tls.check_files(settings)
     passwords.check_file(settings)
-    log.configure()
-    return app.serve(settings, only=options.only and Role(options.only), executor=options.executor)
+    log.configure(form=options.log or settings.log.format, level=options.log_level or settings.log.level)
+    only = options.only and Role(options.only)
+    return app.serve(settings, only=only, executor=options.executor, path=options.settings)
+
+
+def _reload(options: argparse.Namespace) -> int:
+    from node.commands.reload import reload
+
+    for line in reload(config.load(options.settings), options.settings):
+        print(line)
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -125,12 +143,29 @@ def _read(options: argparse.Namespace) -> int:
 def _ask(options: argparse.Namespace) -> int:
     from node.commands import read_files
 
-    questions = read_files.questions_of(options.prompt, options.box)
     if bool(options.model) == bool(options.node):
         raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
+    if options.words is not None:
+        print(json.dumps(_reply(options), ensure_ascii=False, indent=2))
+        return 0
+    questions = read_files.questions_of(options.prompt, options.box)
     answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
     print(json.dumps({"film": str(options.film), "questions": answers}, ensure_ascii=False, indent=2))
     return 0
+
+
+def _reply(options: argparse.Namespace) -> JsonObject:
+    from node.commands import ask_node, ask_words
+    from node.read import prompts
+
+    box = ask_words.only_box(options.prompt, options.box)
+    if options.node:
+        uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
+        return ask_node.ask_in_words(options.node, uid, words=options.words, box=box, login=login, ca=options.ca)
+    prompt_set = prompts.load(options.prompts)
+    ask_words.check(options.film)
+    reader = _reader(options, prompt_set)
+    return ask_words.reply(options.film, options.words, box=box, reader=reader, prompts=prompt_set)
 
 
 def _answers_of_node(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
@@ -239,6 +274,18 @@ def _corrections(options: argparse.Namespace) -> int:
     return 0
 
 
+def _shadow(options: argparse.Namespace) -> int:
+    from models import progress
+    from node.commands.shadow import report, run
+
+    settings = config.load(options.settings)
+    candidate = run.candidate(settings, model=options.model, prompt_set=options.prompts)
+    with progress.on(sys.stderr) as show:
+        found = run.shadow(settings, candidate, last=options.last, threads=options.threads, tell=show)
+    print(json.dumps(report.to_json(found), indent=2) if options.json else report.render(found))
+    return 0
+
+
 def _abandon(options: argparse.Namespace) -> int:
     from node.commands.operate import abandon
 
@@ -296,6 +343,7 @@ def _parser() -> Parser:
         ("serve", _serve, "run the service"),
         ("check", _check, "print the effective settings, or every mistake in them"),
         ("doctor", _doctor, "check disk, database, model, ports, certificates, clock and destinations"),
+        ("reload", _reload, "have the running node use changed callers and destinations"),
         ("status", _status, "show what waits, is parked or failed, and why"),
         ("retry", _retry, "run parked work of studies again"),
         ("abandon", _abandon, "end all deliveries to a removed destination permanently"),
@@ -306,6 +354,8 @@ def _parser() -> Parser:
         if name == "serve":
             command.add_argument("--only", choices=[str(role) for role in Role], help="do one part; needs PostgreSQL")
             command.add_argument("--executor", metavar="NAME", help="name of this process; keep it across restarts")
+            command.add_argument("--log", choices=config.LOG_FORMATS, help="form of the log lines, as log.format")
+            command.add_argument("--log-level", choices=config.LOG_LEVELS, help="as log.level")
         if name in ("doctor", "status", "retry", "abandon"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":
@@ -322,61 +372,24 @@ def _parser() -> Parser:
     corrections.add_argument("--export", type=Path, required=True, metavar="FILE.jsonl", help="a new file")
     corrections.set_defaults(run=_corrections)
 
+    text = "read stored films with another model or prompt set beside the one in use, and compare; sends nothing"
+    add_shadow(commands.add_parser("shadow", help=text, description=text), run=_shadow)
+
     text = "say why a file is read or not, or show the course of a study or film by its UID"
-    explain = commands.add_parser("explain", help=text, description=text)
-    explain.add_argument("what", type=Path, metavar="FILE_OR_UID")
-    explain.add_argument("settings", type=Path, nargs="?", metavar="node.toml", help="needed for a UID")
-    explain.add_argument("--json", action="store_true", help="answer with one JSON document")
-    explain.set_defaults(run=_explain)
+    add_explain(commands.add_parser("explain", help=text, description=text), run=_explain)
 
-    _add_read(commands.add_parser("read", help="read files without a network"))
+    add_read(commands.add_parser("read", help="read files without a network"), run=_read)
 
-    _add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"))
+    add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"), run=_ask)
 
     text = "set the password of a user of the pages, typed twice or as a line of standard input"
-    password = commands.add_parser("password", help=text, description=text)
-    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
-    password.add_argument("user", metavar="USER")
-    password.add_argument("--remove", action="store_true", help="remove the user")
-    password.set_defaults(run=_password)
+    add_password(commands.add_parser("password", help=text, description=text), run=_password)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
     demo.add_argument("--open", action="store_true", help="open the page of the films in a browser")
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
     add_model(demo, run=_demo, required=False)
     return parser
-
-
-def _add_ask(ask: argparse.ArgumentParser) -> None:
-    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
-    ask.add_argument(
-        "--node", metavar="URL", help="ask a running node that has received the film, such as http://127.0.0.1:8080"
-    )
-    ask.add_argument("--user", metavar="NAME", help="of the node, if it asks for one; the password is typed")
-    ask.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
-    ask.add_argument("--ca", type=Path, metavar="FILE", help="certificates to trust for https, in PEM")
-    ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
-    ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
-    ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
-    add_model(ask, run=_ask, required=False)
-    ask.set_defaults(model=None)
-    add_trust(ask)
-
-
-def _add_read(read: argparse.ArgumentParser) -> None:
-    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
-    read.add_argument("--out", type=Path, required=True, help="folder for the results")
-    read.add_argument(
-        "--outputs",
-        type=outputs,
-        default=DEFAULT_OUTPUTS,
-        metavar="KIND,...",
-        help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
-    )
-    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
-    read.add_argument("--json", action="store_true", help="answer with one JSON document")
-    add_model(read, run=_read, required=True)
-    add_trust(read)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from node.hl7.character_sets import CODECS, DEFAULT
 from node.settings_file import (
     ADDRESS,
     AE_TITLE,
+    CALLER_HOST,
     DATABASE_URL,
     HEADER_NAME,
     HL7_NAME,
@@ -40,6 +41,8 @@ DEFAULT_OUTPUTS = ("sr", "gsps")
 NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
 ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "torch-cuda")
+LOG_FORMATS = ("auto", "json", "console")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _ANY_PORT, _PEER_PORT = between(0, 65535), between(1, 65535)
 _SECONDS = between(0.05, 86400.0)
@@ -60,10 +63,10 @@ class ServerTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A sender that may associate: its AE title, its IP addresses, and the priority of its films."""
+    """A sender that may associate: its AE title, its addresses, networks or names, and the priority of its films."""
 
     ae_title: str = setting(AE_TITLE)
-    hosts: tuple[str, ...] = setting(ADDRESS)
+    hosts: tuple[str, ...] = setting(CALLER_HOST)
     max_associations: int | None = setting(between(1, 1000), default=None)
     priority: str = setting(one_of("routine", "stat"), default="routine")
 
@@ -124,7 +127,8 @@ class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set.
 
     precision: of the sentence generator on a GPU
-    uncalibrated: whether findings whose threshold was not measured on real films are reviewed, or accepted
+    uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
+    uncompared: whether a model that `node shadow` has not compared with the one in use is refused, or accepted
     """
 
     directory: Path = Path("models/weights/phantom")
@@ -133,6 +137,7 @@ class ModelSettings:
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
     uncalibrated: str = setting(one_of("review", "accept"), default="review")
+    uncompared: str = setting(one_of("refuse", "accept"), default="refuse")
 
     @property
     def trusted(self) -> Literal["real", "any"]:
@@ -289,6 +294,14 @@ DestinationSettings: TypeAlias = DicomDestination | Hl7Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How log lines look (`auto`: for people on a terminal, else JSON), and the least level that is written."""
+
+    format: str = setting(one_of(*LOG_FORMATS), default="auto")
+    level: str = setting(one_of(*LOG_LEVELS), default="info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of one node."""
 
@@ -301,13 +314,14 @@ class Settings:
     http: HttpSettings = field(default_factory=HttpSettings)
     orders: OrdersSettings | None = None
     questions: QuestionsSettings = field(default_factory=QuestionsSettings)
+    log: LogSettings = field(default_factory=LogSettings)
     destinations: tuple[DestinationSettings, ...] = ()
 
 
 def load(path: Path) -> Settings:
     """Read a settings file. Raises ConfigError with one line per mistake."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows write a BOM
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read ({error.strerror}); name an existing settings file"]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The node's log: JSON lines on standard output, with a closed list of events and of fields.
+"""The node's log on standard output: JSON lines, or lines for people, with a closed list of events and of fields.
 
 A field is written only if FIELDS lists it: UIDs, counts, seconds and names of the node's own things. Patient name, id,
 dates, accession numbers and generated text are not on the list, so no call can log them by mistake.
@@ -24,7 +24,10 @@ EVENTS: Final = {
     "service.ready": "the model is open and films are read; carries the real ports",
     "service.stopped": "everything is closed",
     "model.opened": "the model is open; the hashes of its weights and graphs are right",
+    "model.promoted": "another model than before is served; `films` films were compared, `changed` of them changed",
+    "model.accepted": "another model than before is served without a comparison; the settings accept that",
     "runtime.fell_back": "a runtime cannot run here, the next one is tried; `reason` says why, `message` what to do",
+    "caller.unresolved": "a caller's name, `name`, is unknown or has several addresses; nobody new is admitted by it",
     "association.refused": "a caller was not admitted; `reason` says why, `calling_aet` and `called_aet` are its "
     "titles, `times` counts repetitions within a minute",
     "association.aborted": "the node ended an association; `reason` says why",
@@ -40,6 +43,9 @@ EVENTS: Final = {
     "study.viewed": "audit: a user opened a study",
     "study.retried": "audit: a user had parked work of a study run again",
     "film.viewed": "audit: a user opened the picture of a film",
+    "output.downloaded": "audit: a user downloaded an output",
+    "questions.viewed": "audit: a user listed what was asked about a film",
+    "corrections.viewed": "audit: a user listed what was corrected on a film",
     "film.submitted": "audit: a user sent in a film",
     "question.asked": "audit: a user asked about a film",
     "film.corrected": "a reader's correction is stored; `kind` says what it does",
@@ -49,6 +55,8 @@ EVENTS: Final = {
     "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
     "question.refused": "a workstation's object cannot be answered; `reason` says why",
     "question.sent": "audit: a user had an answer sent to the destinations",
+    "configuration.reloaded": "the settings were read again; callers and destinations are in use, `message` names them",
+    "configuration.refused": "the settings were read again and refused, `message` says why; the old ones stay in force",
     "certificate.reloaded": "changed certificate files were read and are in use",
     "certificate.refused": "changed certificate files cannot be used; the old ones stay in use",
     "instance.kept": "a received object is synced on disk; the sender got Success",
@@ -95,22 +103,24 @@ FIELDS: Final = frozenset(
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
-    user outcome questions
+    user outcome films changed compared_at compared_by questions
     """.split()
 )
 
 
-def configure(*, level: str = "info") -> None:
-    """Write JSON lines to standard output, also those of libraries; call once, at start."""
+def configure(*, form: str = "auto", level: str = "info") -> None:
+    """Write lines to standard output, also those of libraries; call once, at start.
+
+    form: `json`, `console` (a line for people, with local time), or `auto`: `console` on a terminal, else `json`
+    """
+    for_people = sys.stdout.isatty() if form == "auto" else form == "console"
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
     mute()
     threading.excepthook = _on_lost_thread
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _keep_listed,
-            structlog.processors.JSONRenderer(),
+            *(_for_people() if for_people else _for_programs()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         # One stream for all loggers: the lock that keeps two threads' lines apart belongs to the stream.
@@ -141,6 +151,24 @@ def get() -> structlog.typing.FilteringBoundLogger:
 def _keep_listed(_logger: object, _method: str, event_dict: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """Drop every field that FIELDS does not list."""
     return {key: value for key, value in event_dict.items() if key in FIELDS}
+
+
+def _escape(_logger: object, _method: str, event_dict: MutableMapping[str, object]) -> MutableMapping[str, object]:
+    """Quote a text that a terminal would obey, or that would end its line."""
+    return {
+        key: repr(value) if isinstance(value, str) and not value.isprintable() else value
+        for key, value in event_dict.items()
+    }
+
+
+def _for_people() -> tuple[structlog.typing.Processor, ...]:
+    """Time of day as on the wall, an event in its own column, colors on a terminal."""
+    renderer = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty(), pad_event_to=24)
+    return structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False), _keep_listed, _escape, renderer
+
+
+def _for_programs() -> tuple[structlog.typing.Processor, ...]:
+    return structlog.processors.TimeStamper(fmt="iso", utc=True), _keep_listed, structlog.processors.JSONRenderer()
 
 
 def _on_lost_thread(lost: threading.ExceptHookArgs) -> None:

@@ -23,6 +23,15 @@ from language.check import Fault
 from node.domain import DELIVERY_STATES, STUDY_STATES, FindingState, Reason
 from node.net.http_limits import CLOSE_REASONS
 
+GROUPS: Final = tuple(
+    """
+    sex_female sex_male sex_other sex_unknown
+    age_0_17 age_18_39 age_40_59 age_60_79 age_80_up age_unknown
+    view_AP view_PA view_unknown
+    """.split()
+)
+"""The groups of patients whose answers are watched apart."""
+
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
@@ -161,6 +170,18 @@ class Metrics:
             "cxr_drift_films", "Films in the windows that drift is computed from.", "window", "scanner"
         )
 
+        self.group_findings = self._counter(
+            "cxr_group_findings", "Answers to pathology prompts, by state and group of patients.",
+            "prompt", "state", "group",
+        )  # fmt: skip
+        self.group_films = self._gauge("cxr_group_films", "Films of a group in the windows of its drift.", "group")
+        self.group_probability = self._gauge(
+            "cxr_group_probability", "Quantiles of the newest films' probabilities.", "prompt", "group", "quantile"
+        )
+        self.group_drift = self._gauge(
+            "cxr_group_drift_psi", "Population stability index of a group of patients.", "prompt", "group"
+        )
+
     def expect(self, *, destinations: Iterable[str], prompts: Iterable[str]) -> None:
         """Start counters at 0 for the labels that come from the settings and the prompt set."""
         _start_at_zero(self.deliveries, destinations, ("sent", "committed", "delayed", "parked"))
@@ -168,6 +189,7 @@ class Metrics:
             _start_at_zero(self.findings, (prompt,), FindingState, (OTHER_SCANNER,))
             self.probability.labels(prompt, OTHER_SCANNER)
             _start_at_zero(self.corrections, CORRECTIONS, (prompt,))
+            _start_at_zero(self.group_findings, (prompt,), FindingState, GROUPS)
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:

@@ -351,7 +351,7 @@ class Pipeline:
         return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256)
 
     def _origin(self, file: str) -> JsonObject:
-        """Describe a reading for people who look it up: its file, model, runtime, prompt set and program version."""
+        """Describe a reading: its file, model, runtime, prompt set and program version."""
         model, prompts = self.reader.identity, self.prompts
         return {
             "file": file,
@@ -359,6 +359,10 @@ class Pipeline:
             "engine": model.engine,
             "prompts": f"{prompts.name} {prompts.version}",
             "program": VERSION,
+            "weights_sha256": model.weights_sha256,
+            "manifest_sha256": model.manifest_sha256,
+            "trusted": model.trusted,
+            "prompts_sha256": prompts.sha256,
         }
 
     def _keep(self, output: OutputObject, content: bytes, report: Report) -> None:

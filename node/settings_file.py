@@ -8,6 +8,7 @@ known here by name. A field's type hint says what its value must be. A tuple is 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import ipaddress
 import math
 import re
@@ -87,6 +88,21 @@ def _is_host_name(value: object) -> str | None:
     return f"{name!r} is not a host name; write a name or an IP address, without a scheme or port"
 
 
+def _is_caller_host(value: object) -> str | None:
+    """An address, a network without bits of a host, or a name, whose last label is not a number (RFC 1123 2.1)."""
+    text = str(value)
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        if _is_host_name(text) is None and not text.rpartition(".")[2].isdigit():
+            return None
+        return f"{text!r} is not an IP address, a network or a host name"
+    written = text.partition("/")[0]
+    if ipaddress.ip_address(written) == network.network_address:
+        return None
+    return f"{text!r} is an address and a network; did you mean {network}?"
+
+
 def _is_header_name(value: object) -> str | None:
     """RFC 9110 5.6.2: a token; may be empty. Headers that browsers set are refused."""
     name = str(value)
@@ -133,6 +149,7 @@ def _is_time_zone(value: object) -> str | None:
 
 AE_TITLE: Final[Rule] = _is_ae_title
 ADDRESS: Final[Rule] = _is_address
+CALLER_HOST: Final[Rule] = _is_caller_host
 DATABASE_URL: Final[Rule] = _is_database_url
 HEADER_NAME: Final[Rule] = _is_header_name
 HL7_NAME: Final[Rule] = _is_hl7_name
@@ -161,7 +178,9 @@ class SettingsReader:
         fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
         for key in sorted(table.keys() - fields.keys()):
             name = f"{where}.{key}".lstrip(".")
-            self.mistakes.append(f"{name}: unknown key; remove it or correct its spelling")
+            near = difflib.get_close_matches(key, fields, 1)
+            remedy = f"did you mean {near[0]}?" if near else "remove it or correct its spelling"
+            self.mistakes.append(f"{name}: unknown key; {remedy}")
         values: dict[str, object] = {}
         for key, item in fields.items():
             name = f"{where}.{key}".lstrip(".")

@@ -112,6 +112,7 @@ BOUNDARIES = (
     "node/jobs/takeover.py",
     "node/dicom/header.py",
     "node/service/http.py",
+    "node/service/reload.py",
     "node/read/decoding.py",
     "node/service/retention.py",
     "node/receive/intake.py",

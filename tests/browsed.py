@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page, Route
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Locator, Page, Route
 
 from tests.conformance import packages
 from tests.peers import LOOPBACK
@@ -15,36 +14,14 @@ from tests.peers import LOOPBACK
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'"
 SIZES: Mapping[str, tuple[int, int]] = {"wide": (1280, 800), "narrow": (390, 844)}
 
-ASKED: dict[str, object] = {
-    "id": "a" * 32,
-    "asked_at": "2024-01-31T23:30:15+00:00",
-    "asked_by": "",
-    "source": "page",
-    "sent": False,
-    "prompt": "Pleural effusion",
-    "box": None,
-    "sentence": "The model points to a right pleural effusion.",
-    "score": 0.71,
-    "state": "uncalibrated",
-    "positive": False,
-    "reason": None,
-    "boxes": [{"box": [20, 100, 90, 180], "score": 0.7}],
-}
-"""An entry of the answer to a question."""
-
 
 @dataclass
 class Browsed:
-    """A page; faults: errors of the console and of scripts, broken policies, and requests to elsewhere.
-
-    answers: what the node answers to a question: status and content; posted: the questions that were sent
-    """
+    """A page; faults: errors of the console and of scripts, broken policies, and requests to elsewhere."""
 
     page: Page
     port: int
     faults: list[str] = field(default_factory=list)
-    answers: tuple[int, object] = (201, {"questions": [ASKED]})
-    posted: list[tuple[Mapping[str, str], object]] = field(default_factory=list)
 
     @property
     def origin(self) -> str:
@@ -56,6 +33,11 @@ class Browsed:
         if self.page.locator("#stage").count():
             self.page.wait_for_selector("#stage.ready")
         return self.page
+
+    def forgive(self, status: int) -> None:
+        """Forget that the browser told of an answer with this status; all else stays a fault."""
+        assert any(str(status) in fault for fault in self.faults)
+        self.faults[:] = [fault for fault in self.faults if str(status) not in fault]
 
     def violations(self) -> list[str]:
         """Return the serious and the critical faults that axe-core finds on the page as it is."""
@@ -97,12 +79,6 @@ def _listen(seen: Browsed, context: BrowserContext) -> None:
         ),
     )
     context.route(lambda url: not url.startswith("blob:"), _with_policy)
-    context.route("**/api/v1/prompts", lambda route: route.fulfill(json={"prompts": [PROMPT]}))
-    context.route("**/api/v1/films/*/questions", lambda route: _answer(seen, route))
-    context.route("**/api/v1/questions/*/send", lambda route: _send(seen, route))
-
-
-PROMPT = {"key": "pleural_effusion", "kind": "pathology", "phrase": "Pleural effusion"}
 
 
 def _with_policy(route: Route) -> None:
@@ -114,15 +90,24 @@ def _with_policy(route: Route) -> None:
     route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": POLICY})
 
 
-def _answer(seen: Browsed, route: Route) -> None:
-    if route.request.method == "GET":
-        route.fulfill(json={"questions": []})
-        return
-    seen.posted.append((route.request.headers, route.request.post_data_json))
-    status, content = seen.answers
-    route.fulfill(status=status, json=content)
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float], *, button: str = "left") -> None:
+    """Drag over the film, from one part of its frame to another."""
+    frame = page.locator("#frame").bounding_box()
+    assert frame is not None
+    places = [(frame["x"] + x * frame["width"], frame["y"] + y * frame["height"]) for x, y in (start, end)]
+    page.mouse.move(*places[0])
+    page.mouse.down(button="right" if button == "right" else "left")
+    page.mouse.move(*places[1], steps=4)
+    page.mouse.up(button="right" if button == "right" else "left")
 
 
-def _send(seen: Browsed, route: Route) -> None:
-    seen.posted.append((route.request.headers, urlsplit(route.request.url).path))
-    route.fulfill(status=202, json={})
+def settled(place: Locator) -> FloatRect:
+    """Return where a part of the page is, once it has stayed there for a tenth of a second."""
+    before = None
+    for _ in range(50):
+        now = place.bounding_box()
+        if now is not None and now == before:
+            return now
+        before = now
+        place.page.wait_for_timeout(100)
+    raise AssertionError("a part of the page is hidden, or does not come to rest")

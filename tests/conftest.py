@@ -9,18 +9,25 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
+from node.commands import demo
 from node.store import files
 from tests import heavy
 from tests.certificates import Authority
 from tests.material import summary_of
 from tests.postgres import Postgres
 from tests.reports import FirstInternalError, make_sendable
+
+if TYPE_CHECKING:  # not every environment of the tests has a browser
+    from playwright.sync_api import Browser
+
+    from tests.browsed import Browsed
+    from tests.service import Service
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -37,6 +44,14 @@ class Once(Protocol):
 
     def __call__(self, name: str, make: Callable[[Path], object]) -> Path:
         """Name the folder and how it is made."""
+
+
+class Served(Protocol):
+    """What a module's fixture `node` has, if its tests look at pages."""
+
+    @property
+    def service(self) -> Service:
+        """The node that serves the pages."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,6 +108,30 @@ def chest_film() -> Path:
 def chest_film_jpeg2000() -> Path:
     """The same film in lossless JPEG 2000, another object of the same study."""
     return _film("RG1_J2KR.dcm")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    from tests.conformance.browser import chromium  # needs Playwright
+
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def seen(node: Served, browser: Browser) -> Iterator[Browsed]:
+    """A window on the pages of a module's node."""
+    from tests.browsed import browsed
+
+    with browsed(browser, node.service.http_port) as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
+def opacity_film() -> Path:
+    """A real film with an opacity in the right lower lung, which the shipped model reports (the demonstration's)."""
+    return demo.FILMS[0]
 
 
 @pytest.fixture(scope="session")

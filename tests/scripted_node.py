@@ -50,4 +50,5 @@ def main(arguments: Sequence[str]) -> int:
         executor=options.executor,
         reader=open_reader,
         on_step=on_step,
+        path=options.settings,
     )

@@ -8,6 +8,7 @@ from typing import cast
 from node.config import DestinationSettings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
+from node.deliver.destination_table import DestinationTable
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
@@ -41,7 +42,7 @@ def sending(
         ledger=ledger,
         metrics=metrics,
         destinations={destination.name: destination for destination in destinations},
-        commitments=Commitments(ledger, destinations, metrics),
+        commitments=Commitments(ledger, DestinationTable(destinations), metrics),
         rewrite=rewrite,
         calling_aet="CHEX",
         report_seconds=report_seconds,

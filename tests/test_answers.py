@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.answers.questions import LONGEST, Query, Topic, understand
-from node.answers.replies import answer
-from node.domain import Film, Finding, FindingState, GroundedSentence, Note, Reason, Side
-from node.outputs import wording
+from node.answers.questions import LONGEST, Query, Topic, is_plain_prompt, understand
+from node.answers.replies import answer, for_network
+from node.domain import Box, Film, Finding, FindingState, GroundedSentence, Note, Reason, Side
+from node.outputs import impression, wording
 from node.prompt_set import Prompt
 from tests import samples
 from tests.samples import absent, finding, uncalibrated, unread
@@ -54,7 +55,30 @@ def ask(text: str, film: Film) -> str:
          Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
         ("What's in the right base?",
          Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
-        ("is the heart normal?", Query(topic=Topic.REGION, regions=("cardiac_silhouette",))),
+        ("is the heart normal?", Query(topic=Topic.REGION, regions=("cardiac_silhouette",), judges=True)),
+        ("any ptx", Query(topic=Topic.PRESENCE, findings=("pneumothorax",))),
+        ("r/o ptx", Query(topic=Topic.PRESENCE, findings=("pneumothorax",))),
+        ("RLL consolidation?",
+         Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("ETT position?",
+         Query(topic=Topic.PLACE, findings=("support_devices",), prompt="ett position", judges=True)),
+        ("anything acute?", Query(topic=Topic.NORMAL)),
+        ("Lt base", Query(topic=Topic.REGION, regions=("left_lower_lung_zone",), side=Side.LEFT)),
+        ("opacities?", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
+        ("heart size", Query(topic=Topic.SIZE, findings=("cardiomegaly",))),
+        ("is the heart enlarged?", Query(topic=Topic.SIZE, findings=("cardiomegaly",))),
+        ("CTR", Query(topic=Topic.SIZE, findings=("cardiomegaly",))),
+        ("ribs?", Query(topic=Topic.FREE, prompt="ribs")),
+        ("both clavicles",
+         Query(topic=Topic.REGION, regions=("right_clavicle", "left_clavicle"), side=Side.BILATERAL)),
+        ("what is wrong", Query(topic=Topic.LIST)),
+        ("effusion here?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
+        ("what is in this region", Query(topic=Topic.NOTHING)),
+        ("describe this study", Query(topic=Topic.SUMMARY)),
+        ("compare with the film of 2026-11-02", Query(topic=Topic.COMPARE, day=date(2026, 11, 2))),
+        ("compare with the film of 2026-31-02",
+         Query(topic=Topic.FREE, prompt="compare with the film of 2026-31-02")),
+        ("is the effusion gone?", Query(topic=Topic.COMPARE, findings=EFFUSION)),
         ("list the findings", Query(topic=Topic.LIST)),
         ("Summarize.", Query(topic=Topic.SUMMARY)),
         ("is it normal", Query(topic=Topic.NORMAL)),
@@ -134,17 +158,17 @@ def test_a_list_names_all_findings(film: Film) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("effusion?", "There is a right pleural effusion in the lower zone. Its probability is 83 %."),
+        ("effusion?", "There is a right pleural effusion in the lower zone. The probability is 83 %."),
         ("effusion on the left?",
-         "There is a right pleural effusion in the lower zone. Its probability is 83 %. None is reported on the left, "
+         "There is a right pleural effusion in the lower zone. The probability is 83 %. None is reported on the left, "
          "where it may have been missed."),
         ("where is the effusion?",
-         "There is a right pleural effusion in the lower zone. Its probability is 83 %. Its box lies in the right "
+         "There is a right pleural effusion in the lower zone. The probability is 83 %. Its box lies in the right "
          "lower zone of lung and covers 34 % of it."),
         ("pneumothorax?", "Pneumothorax is not reported, and may have been missed."),
         ("what is in the heart?",
          "None of the reported boxes lies in the cardiac silhouette; what is there may have been missed."),
-        ("hernia?", "The report does not answer this; the network can be asked."),
+        ("hernia?", "The report does not answer this, so the network is asked."),
         ("fracture?", "Fracture is not among the findings that the film was asked for."),
     ],
 )  # fmt: skip
@@ -181,6 +205,7 @@ def test_a_film_that_looks_mirrored_says_so_in_a_reply() -> None:
     film = replace(film_with_effusion(), notes=(Note.MIRRORED,))
 
     assert ask("effusion?", film).endswith(wording.CAUTIONS[Note.MIRRORED])
+    assert ask("summarize", film).count(wording.CAUTIONS[Note.MIRRORED]) == 1
 
 
 def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
@@ -239,6 +264,106 @@ def test_a_reply_on_a_region_says_if_sides_are_not_known(known: bool) -> None:
     reply = ask("what is in the left lower lung zone?", samples.film(findings=(replace(located, boxes=boxes),)))
 
     assert ("The film does not tell its sides" in reply) is not known
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Pleural effusion", True),
+        (" pleural  EFFUSION ", True),
+        ("fracture of bone", True),
+        ("left lower lung zone", True),
+        ("hiatal hernia", True),
+        ("effusion", False),
+        ("pleural effusion?", False),
+        ("is there a hiatal hernia?", False),
+        ("left lung", False),
+        ("summary", False),
+        ("normal", False),
+        ("", False),
+    ],
+)
+def test_a_name_of_the_prompt_set_is_a_plain_prompt(text: str, expected: bool) -> None:
+    assert is_plain_prompt(text, understand(text, PROMPTS), PROMPTS) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn", "boxes", "words"),
+    [
+        ("what is here?", "right", ["right"], "1 of 2 boxes lies in the drawn box."),
+        ("is there anything in this box", "left", ["left"], "1 of 2 boxes lies in the drawn box."),
+        ("what is here?", "elsewhere", [], "None of the reported boxes lies in the drawn box"),
+        ("effusion here?", "left", ["left"], "There are bilateral pleural effusions"),
+        (
+            "effusion here?",
+            "elsewhere",
+            ["right", "left"],
+            "None of the boxes lies in the drawn box",
+        ),
+    ],
+)
+def test_a_drawn_box_is_answered_by_the_boxes_in_it(text: str, drawn: str, boxes: list[str], words: str) -> None:
+    right, left = effusions().boxes
+    left = replace(left, box=Box(left=5, top=5, right=15, bottom=20))
+    film = samples.film(findings=(replace(effusions(), boxes=(right, left)),))
+    drawn_box = {"right": right.box, "left": left.box, "elsewhere": Box(left=0, top=0, right=2, bottom=2)}[drawn]
+    query = understand(text, PROMPTS)
+
+    reply = answer(query, film, box=drawn_box)
+
+    assert words in reply.text
+    assert reply.boxes == tuple({"right": right, "left": left}[side].tracking_uid for side in boxes)
+    asked = for_network(query, reply, PROMPTS, box=drawn_box)
+    assert asked is not None
+    assert (asked.prompt, asked.box) == ("Pleural effusion" if query.findings else None, drawn_box)
+    assert misread(reply.text, film) == []
+
+
+def test_a_reply_says_how_many_boxes_lie_in_a_place() -> None:
+    film = samples.film(findings=(effusions(),))
+
+    assert "1 of 2 boxes lies in the left lower lung zone." in ask("left base?", film)
+    assert "All 2 boxes lie in the lungs." in ask("lungs?", film)
+    assert "The box lies in the lungs." in ask("lungs?", film_with_effusion())
+
+
+def test_a_summary_is_the_impression() -> None:
+    film = film_with_effusion()
+
+    reply = answer(understand("summarize", PROMPTS), film)
+
+    assert reply.text == " ".join(f"{line.removesuffix('.')}." for line in impression.of_film(film))
+    assert reply.findings == ("pleural_effusion", "edema")
+
+
+@pytest.mark.parametrize("text", ["summarize", "is it normal?", "list the findings"])
+def test_a_film_without_a_reported_finding_is_not_called_clear(text: str) -> None:
+    film = samples.film(findings=(absent(),))
+
+    assert misread(ask(text, film), film) == []
+    assert "may have been missed" in ask(text, film)
+
+
+def test_the_size_of_the_heart_is_answered_by_finding_and_ratio() -> None:
+    film = replace(samples.film(findings=(replace(absent(), prompt="cardiomegaly"),)), ratio=samples.ratio())
+
+    text = ask("heart size?", film)
+
+    assert text.startswith("Pneumothorax is not reported, and may have been missed. Cardiothoracic ratio: ")
+    assert ask("cardiomegaly?", film) == "Pneumothorax is not reported, and may have been missed."
+
+
+@pytest.mark.parametrize("text", ["is the heart normal?", "are the lungs clear?", "is the tube ok?"])
+def test_nothing_is_judged_to_be_as_it_should(text: str) -> None:
+    assert ask(text, film_with_effusion()).startswith("This program does not judge")
+
+
+def test_all_zones_of_a_lung_have_one_name() -> None:
+    film = samples.film(findings=())
+
+    assert "lies in the left lung;" in ask("left lung?", film)
+    assert "lies in the lungs;" in ask("are the lungs clear?", film)
+    assert "lies in the left upper lung zone and left apical zone;" in ask("left apex?", film)
 
 
 def effusions() -> Finding:

@@ -24,6 +24,8 @@ QUESTION = AskedQuestion(
     source="page",
     model="chex-phantom 2",
     weights_sha256="ab" * 32,
+    engine="onnx",
+    prompts="chexpert14 1",
     answer=FilmAnswer(
         question=FilmQuestion(prompt="pleural effusion", box=BOX),
         sentence="Small right pleural effusion.",

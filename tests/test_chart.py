@@ -37,6 +37,7 @@ from tests.chart import (
     merged,
     of_kind,
     pod_of,
+    rendered,
     settings_of,
     settings_text,
     the_only,
@@ -182,12 +183,12 @@ def test_only_known_callers_reach_the_listener_by_own_address(name: str, role: s
     policies = [manifest["spec"] for manifest in of_kind(objects, "NetworkPolicy")]
     (policy,) = (spec for spec in policies if spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == role)
     dicom = next(rule for rule in policy["ingress"] if {"port": "dicom"} in rule["ports"])
-    allowed = {peer["ipBlock"]["cidr"].split("/")[0] for peer in dicom["from"]}
+    blocks = [peer["ipBlock"]["cidr"] for peer in dicom["from"] if "ipBlock" in peer]
+    allowed = {block.split("/")[0] for block in blocks}
     (entrance,) = (manifest for manifest in of_kind(objects, "Service") if manifest["spec"]["type"] == "LoadBalancer")
     assert allowed == {host for caller in settings.listener.callers for host in caller.hosts}
-    assert all(
-        peer["ipBlock"]["cidr"].endswith("/128" if ":" in peer["ipBlock"]["cidr"] else "/32") for peer in dicom["from"]
-    )
+    assert len(blocks) == len(dicom["from"]) - 1  # the pod of `helm test`
+    assert all(block.endswith("/128" if ":" in block else "/32") for block in blocks)
     assert entrance["spec"]["externalTrafficPolicy"] == "Local"
     assert entrance["spec"]["selector"]["app.kubernetes.io/component"] == role
     outward = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
@@ -256,7 +257,7 @@ def setting_names() -> Iterator[str]:
     "wrong",
     [
         {"unknown": 1},
-        {"settings": {"listener": {"callers": []}, "destinations": []}},
+        {"settings": {"listener": {"callers": []}}},
         {"settings": {"listener": {"port": 104}}},
         {"settings": {"destinations": [{"name": "p", "ae_title": "P", "host": "h"}]}},
         {"service": {"type": "ExternalName"}},
@@ -274,6 +275,14 @@ def test_wrong_values_are_refused(wrong: Mapping[str, object]) -> None:
     chart.validate_schema(example("cpu"))
     with pytest.raises(helm_python.HelmValuesError):
         chart.validate_schema(values)
+
+
+def test_a_node_without_destinations_is_accepted() -> None:
+    without = merged(example("cpu"), {"settings": {"destinations": []}})
+
+    helm_python.Chart.load(CHART).validate_schema(without)
+
+    assert "[[destinations]]" not in json.dumps(rendered(without))
 
 
 def test_chart_and_program_have_one_version() -> None:

@@ -55,6 +55,7 @@ def manifest(directory: Path) -> Manifest:
     return dataclasses.replace(
         shipped,
         sizes=SIZES,
+        views=None,
         input=dataclasses.replace(shipped.input, size=SIZES.image_encoder.image_size),
         files={name: file_sha256(directory / name) for name in REQUIRED},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,14 +12,15 @@ from pydicom.dataset import Dataset
 
 from node import config
 from node.commands.operate import render, status
-from node.config import Settings
+from node.config import Settings, StudySettings
 from node.domain import derive_uid
 from node.jobs.executor import Client
 from node.store import database
 from tests import films, peers
 from tests.postgres import Postgres
-from tests.service import Service, on_database, run_command, settings_for
+from tests.service import REPOSITORY, Service, on_database, run_command, settings_for
 
+SCALER = REPOSITORY / "helm" / "templates" / "scaledobject.yaml"
 ROLES = ("listener", "worker", "sender")
 
 # What no lost connection is, and nothing tries again: the engine may not queue deliveries.
@@ -78,6 +80,7 @@ def test_what_waits_in_a_queue_is_seen_by_who_scales_the_workers(postgres: Postg
     client = Client(database.open_executor_database(settings.storage))
     for number in range(3):
         client.run_study(derive_uid("study", str(number)))
+    client.touch_study(derive_uid("study", "not quiet"), StudySettings(quiet_seconds=600.0, max_seconds=600.0))
     client.close()
 
     depths = {row[0]: row[1:] for row in postgres.execute("SELECT queue, depth, oldest_seconds FROM chex.queue_depth")}
@@ -85,6 +88,8 @@ def test_what_waits_in_a_queue_is_seen_by_who_scales_the_workers(postgres: Postg
     assert depths["quiet"][0] == 3
     assert 0 <= float(str(depths["quiet"][1])) < 60
     assert depths["studies"] == (0, 0.0)
+    _, from_zero = re.findall(r"query: (SELECT .+)", SCALER.read_text(encoding="utf-8"))
+    assert postgres.execute(from_zero) == [(4,)], "without a worker, a study that is not quiet yet needs one too"
 
 
 @pytest.mark.parametrize("die_at", [3, 5, 8])  # after plan, write and one send; test_crash.py has all

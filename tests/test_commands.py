@@ -23,14 +23,14 @@ from tests.service import INTERRUPTIBLE, REPOSITORY, Service, run_command, setti
 
 
 def test_read_writes_the_study_and_prints_one_json_document(
-    tmp_path: Path, phantom_model: Path, chest_film: Path
+    tmp_path: Path, phantom_model: Path, opacity_film: Path
 ) -> None:
-    done = run_command("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json")
+    done = run_command("read", opacity_film, "--model", phantom_model, "--out", tmp_path, "--json")
 
     assert done.returncode == 0, done.stderr
     (report,) = json.loads(done.stdout)["studies"]
-    states = [finding["state"] for finding in report["films"][0]["findings"]]
-    assert set(states) == {"uncalibrated", "absent"}  # its thresholds were measured on phantoms alone
+    states = {finding["prompt"]: finding["state"] for finding in report["films"][0]["findings"]}
+    assert [key for key, state in states.items() if state == "present"] == ["lung_opacity"]
     assert len(states) == 13
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()
@@ -38,9 +38,9 @@ def test_read_writes_the_study_and_prints_one_json_document(
 
 @pytest.mark.parametrize("option", [("--population", "phantoms"), ("--uncalibrated", "accept")])
 def test_read_calls_findings_present_where_the_caller_says_so(
-    option: tuple[str, str], tmp_path: Path, phantom_model: Path, chest_film: Path
+    option: tuple[str, str], tmp_path: Path, phantom_model: Path, opacity_film: Path
 ) -> None:
-    done = run_command("read", chest_film, "--model", phantom_model, "--out", tmp_path, "--json", *option)
+    done = run_command("read", opacity_film, "--model", phantom_model, "--out", tmp_path, "--json", *option)
 
     (report,) = json.loads(done.stdout)["studies"]
     assert "present" in {finding["state"] for finding in report["films"][0]["findings"]}

@@ -13,6 +13,7 @@ from pydicom import Dataset
 
 from node.config import DicomDestination, Hl7Destination
 from node.deliver.commitment import MOST_FAILURES, Commitments, Next, decide, read_report
+from node.deliver.destination_table import DestinationTable
 from node.domain import Delivery, DeliveryState
 from node.metrics import Metrics
 from node.store.database import connect
@@ -41,7 +42,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.ledger, self.metrics = Ledger(connect(folder / "ledger.sqlite")), Metrics()
-        self.commitments = Commitments(self.ledger, DESTINATIONS, self.metrics)
+        self.commitments = Commitments(self.ledger, DestinationTable(DESTINATIONS), self.metrics)
         self.deliveries = [self._sent("pacs", "1.1"), self._sent("pacs", "1.2")]
         self.elsewhere = self._sent("other", "1.1")
         self.ledger.add_transaction("2.25.1", self.deliveries)
@@ -148,7 +149,7 @@ def test_what_cannot_be_understood_is_told_by_its_status(
 
 
 def test_without_a_database_the_archive_is_told_to_try_again() -> None:
-    commitments = Commitments(Away(), DESTINATIONS, Metrics())
+    commitments = Commitments(Away(), DestinationTable(DESTINATIONS), Metrics())
 
     assert commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0110
 
@@ -170,7 +171,7 @@ def test_only_a_committing_destination_reports_from_its_own_host(desk: Desk) -> 
 def test_a_host_that_is_not_known_reports_nothing(host: str) -> None:
     somewhere = DicomDestination(name="pacs", ae_title="PACS", host=host, port=104, storage_commitment=True)
 
-    assert not Commitments(Away(), [somewhere], Metrics()).may_report(
+    assert not Commitments(Away(), DestinationTable([somewhere]), Metrics()).may_report(
         calling_aet="PACS", host="127.0.0.1", is_caller=False
     )
 

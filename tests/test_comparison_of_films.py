@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,23 +13,28 @@ from hypothesis import strategies as st
 
 from node.answers.comparison import (
     Change,
+    ComparedFinding,
     FilmComparison,
     Obstacle,
     ReadFilm,
     compare,
     extents,
+    not_compared,
 )
-from node.domain import Evidence, Film, FilmView, Finding, FindingState, Note, Reason
+from node.answers.questions import Query, Topic, understand
+from node.answers.replies import Reply, answer_by
+from node.domain import Assessment, Evidence, Film, FilmView, Finding, FindingState, Note, ReaderMark, Reason
 from node.errors import InputError
 from node.measurement import ErrorOfChange
 from node.read.change_error import read_change_error
 from tests import samples
 from tests.samples import EDEMA, absent, finding, uncalibrated, unread
-from tests.spoken import films, misread
+from tests.spoken import PROMPTS, films, misread
 
 ERROR = ErrorOfChange(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
 MODEL = replace(samples.MODEL, trusted="phantoms")
 PA = FilmView(tag="PA")
+NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 OPPOSITE = {
     Change.NEW: Change.GONE,
     Change.GONE: Change.NEW,
@@ -58,6 +64,11 @@ def change(earlier: Finding, later: Finding) -> tuple[Change, Obstacle | None]:
     return found.change, found.obstacle
 
 
+def corrected() -> Finding:
+    """A pleural effusion that a reader confirmed."""
+    return replace(covering(0.3), reader=ReaderMark(what=Assessment.ACCEPTED, by="ada", at=NOON))
+
+
 def gone(probability: float) -> Finding:
     return replace(absent(samples.EFFUSION), probability=probability)
 
@@ -80,6 +91,8 @@ def gone(probability: float) -> Finding:
         (covering(0.3), replace(covering(0.3), boxes=(), evidence=None), (Change.NOT_COMPARABLE, Obstacle.NO_ZONE)),
         (uncalibrated(), uncalibrated(), (Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED)),
         (absent(EDEMA), uncalibrated(), (Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED)),
+        (corrected(), covering(0.6), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
+        (gone(0.1), corrected(), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
     ],
 )
 def test_a_change_counts_beyond_the_error(
@@ -144,7 +157,7 @@ def test_a_comparison_says_its_changes_and_names_their_boxes() -> None:
     assert compared.findings[0].later == (box.tracking_uid,)
     assert compared.findings[0].earlier == ()
     assert compared.text == (
-        "Right pleural effusion is reported and has not been reported on the earlier film. "
+        "Right pleural effusion is reported, and was not reported on the earlier film. "
         "Pulmonary edema is not reported any more, and may have been missed. "
         "What is not reported on either film may have been missed."
     )
@@ -224,3 +237,22 @@ def test_a_model_without_an_error_of_change_states_none(tmp_path: Path) -> None:
     (tmp_path / "manifest.toml").write_text(before + after[after.index("[files]") :], encoding="utf-8")
 
     assert read_change_error(tmp_path) is None
+
+
+def test_a_question_on_change_is_answered_by_its_findings() -> None:
+    both = FilmComparison(
+        text="all",
+        findings=(
+            ComparedFinding(prompt="pleural_effusion", change=Change.LARGER, text="Larger.", later=("2.25.1",)),
+            ComparedFinding(prompt="edema", change=Change.NOT_REPORTED, text="Edema is not reported."),
+        ),
+    )
+    rest = "What is not reported on either film may have been missed."
+
+    assert answer_by(both, understand("what changed?", PROMPTS)) == Reply(
+        text=f"Larger. {rest}", findings=("pleural_effusion",), boxes=("2.25.1",)
+    )
+    assert answer_by(both, understand("is the edema worse?", PROMPTS)).text == f"Edema is not reported. {rest}"
+    asked = answer_by(both, understand("is the fracture new?", PROMPTS)).text
+    assert asked == f"Fracture is not among the findings that the film was asked for. {rest}"
+    assert answer_by(not_compared(Obstacle.UNMEASURED), Query(topic=Topic.COMPARE)).text.startswith("The films are not")

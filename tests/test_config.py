@@ -95,7 +95,7 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         ("port = 4242", 'port = 4242\ntype = "dicomweb"', "destinations.type"),
         ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "pdf"]', "destinations.outputs"),
-        ('hosts = ["127.0.0.1"]', 'hosts = ["localhost"]', "listener.callers.hosts"),
+        ('hosts = ["127.0.0.1"]', 'hosts = ["127.0.0.1:104"]', "listener.callers.hosts"),
         ("[storage]", "[audit]\n[storage]", "audit"),
     ],
 )
@@ -247,6 +247,30 @@ def test_a_missing_file_and_broken_toml_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name an existing settings file"):
         config.load(tmp_path / "nothing.toml")
     assert "is not valid TOML" in mistakes_in(tmp_path, "[storage")[0]
+
+
+def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    found = mistakes_in(tmp_path, GOOD.replace("[storage]", "[storage]\nkepe_days = 3") + "[lisener]\n[zebra]\n")
+
+    assert [line for line in found if "unknown key" in line] == [
+        "lisener: unknown key; did you mean listener?",
+        "zebra: unknown key; remove it or correct its spelling",
+        "storage.kepe_days: unknown key; did you mean keep_days?",
+    ]
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    assert load(tmp_path, f"\ufeff{GOOD}") == load(tmp_path, GOOD)
+
+
+def test_form_and_level_of_the_log_are_settings(tmp_path: Path) -> None:
+    settings = load(tmp_path, GOOD + '[log]\nformat = "console"\nlevel = "warning"\n')
+
+    assert settings.log == config.LogSettings(format="console", level="warning")
+    assert {line.split(":")[0] for line in mistakes_in(tmp_path, GOOD + '[log]\nformat = "xml"\nlevel = "loud"\n')} == {
+        "log.format",
+        "log.level",
+    }
 
 
 @given(st.text(max_size=20))

@@ -10,7 +10,6 @@ from playwright.sync_api import Browser
 
 from models.progress import quiet
 from tests.conformance import cases, studies, validation, viewing
-from tests.conformance.browser import chromium
 from tests.conformance.ohif import Ohif, ohif
 from tests.conformance.studies import Study
 from tests.conformance.viewing import MOST_DEVIATION, Seen
@@ -19,12 +18,6 @@ from tests.conformance.viewing import MOST_DEVIATION, Seen
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("conformance")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -60,8 +60,8 @@ def finding(key: str, state: FindingState, sentence: int | None, *, contradictio
     )
 
 
-def sentence(text: str, key: str, *, by: str = "network") -> GroundedSentence:
-    return GroundedSentence(text=text, prompt=key, score=0.5, boxes=(ScoredBox(box=LEFT_BOX, score=0.7),), by=by)
+def sentence(text: str, key: str, *, by: str = "network", box: Box = LEFT_BOX) -> GroundedSentence:
+    return GroundedSentence(text=text, prompt=key, score=0.5, boxes=(ScoredBox(box=box, score=0.7),), by=by)
 
 
 def film() -> Film:
@@ -75,7 +75,7 @@ def film() -> Film:
             sentence("Left consolidation is possible; please review.", "consolidation", by="rule"),
             sentence("Left pleural effusion and cardiomegaly.", "cardiomegaly"),
             sentence("No pneumothorax.", "pneumothorax"),
-            sentence("The right lung is clear.", "right_lung"),
+            sentence("The right lung is clear.", "right_lung", box=RIGHT_BOX),
         ),
         findings=(
             finding("pleural_effusion", FindingState.PRESENT, 0),
@@ -151,6 +151,61 @@ def test_a_moved_box_has_its_new_side_and_no_zone() -> None:
     assert (moved.side, moved.evidence, moved.boxes[0].evidence) == (Side.RIGHT, None, None)
     assert said("pleural_effusion", answer).text == "There is a right pleural effusion."
     assert said("pleural_effusion", answer).boxes[0].box == RIGHT_BOX
+
+
+def test_no_sentence_puts_a_moved_finding_where_it_was() -> None:
+    before = found("pleural_effusion", film())
+    answer = corrected(
+        made(CorrectionKind.MOVE, prompt="pleural_effusion", tracking_uid=before.boxes[0].tracking_uid, box=RIGHT_BOX)
+    )
+
+    assert said("cardiomegaly", answer).text == "There is cardiomegaly."  # it had put the effusion on the left
+    assert not any("left pleural effusion" in sentence.text.lower() for sentence in answer.sentences)
+
+
+def moved_to(box: Box, sentence: GroundedSentence, *, key: str) -> Film:
+    """Move the box of a finding whose prompt has no sides on a film that says one more sentence."""
+    answer = replace(film(), sentences=(*film().sentences, sentence))
+    there = finding(key, FindingState.PRESENT, len(film().sentences))
+    answer = replace(answer, findings=(*answer.findings, there))
+    move = made(CorrectionKind.MOVE, prompt=key, tracking_uid=there.boxes[0].tracking_uid, box=box)
+    return correct(answer, [move], prompts=SET, side_of=side_of)
+
+
+@pytest.mark.parametrize(
+    ("box", "stays"), [(RIGHT_BOX, False), (replace(LEFT_BOX, top=100), True), (replace(RIGHT_BOX, right=600), True)]
+)
+def test_a_finding_without_sides_leaves_the_side_it_was_on(box: Box, stays: bool) -> None:
+    pacemaker = sentence("There is a left pacemaker with leads in the heart.", "support_devices")
+    assert not SET["support_devices"].paired
+
+    answer = moved_to(box, pacemaker, key="support_devices")
+
+    assert (said("support_devices", answer).text == pacemaker.text) == stays
+    assert any(pacemaker.text == each.text for each in answer.sentences) == stays
+
+
+@pytest.mark.parametrize(
+    ("box", "stays"), [(replace(LEFT_BOX, left=610), True), (replace(LEFT_BOX, top=100, bottom=400), False)]
+)
+def test_no_region_holds_a_finding_that_was_moved_out(box: Box, stays: bool) -> None:
+    zone = sentence("There is severe consolidation in the left lower lung zone.", "left_lower_lung_zone")
+    answer = replace(film(), sentences=(*film().sentences, zone))
+    tracked = found("consolidation", answer).boxes[0].tracking_uid
+    move = made(CorrectionKind.MOVE, prompt="consolidation", tracking_uid=tracked, box=box)
+
+    texts = [each.text for each in correct(answer, [move], prompts=SET, side_of=side_of).sentences]
+
+    assert (zone.text in texts) == stays
+
+
+def test_a_region_with_an_added_finding_is_not_called_normal() -> None:
+    added = corrected(made(CorrectionKind.ADD, prompt="edema", box=RIGHT_BOX))
+    elsewhere = corrected(made(CorrectionKind.ADD, prompt="edema", box=LEFT_BOX))
+
+    assert "The right lung is clear." in [sentence.text for sentence in elsewhere.sentences]
+    assert "The right lung is clear." not in [sentence.text for sentence in added.sentences]
+    assert "The right lung is clear." in [withheld.text for withheld in added.withheld]
 
 
 def test_an_added_finding_is_present_in_its_box() -> None:

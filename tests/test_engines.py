@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from models.engines import ENGINES, Engine, open_engine
-from models.engines.proof import PROOF, STAGES, StageDifference, check_proof, read_proof
+from models.engines.proof import PROOF, STAGES, VIEW, StageDifference, check_proof, read_proof
 from models.errors import ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
 from tests.directories import linked_copy
@@ -191,7 +191,7 @@ def test_the_proof_names_every_graph(phantom_model: Path) -> None:
     proof = read_proof(phantom_model)
 
     assert proof is not None
-    assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in STAGES}
+    assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in (*STAGES, VIEW)}
 
 
 @pytest.mark.parametrize("asked, used", [(2, 2), (0, 1)])

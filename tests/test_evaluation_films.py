@@ -135,7 +135,8 @@ def test_a_lower_aim_calls_fewer_normal_films() -> None:
     few, many = (measure(films, resamples=0, most_false=most)["false_findings"] for most in (0.05, 0.4))
 
     assert isinstance(few, float) and isinstance(many, float)
-    assert few < 0.09 < 0.3 < many
+    # No threshold is below 0.4, so even the loosest aim calls few normal films.
+    assert few < 0.09 < 0.12 < many
 
 
 def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
@@ -150,6 +151,13 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     assert (truth.patient, truth.read_as, truth.groups) == ("00000007", "Normal", {"view AP", "age 40 to 59"})
     assert not truth.labels["pneumonia"] and truth.labels["no_finding"]
     assert "lung_opacity" in truth.located and "support_devices" not in truth.located
+
+    del line["rsna"]
+    path.write_text(json.dumps(line | {"nih_labels": ["No Finding"]}))
+    [mined] = [read_films(path, read_manifest(MODEL)).load(0)]
+    assert "pleural_effusion" in mined.truth.located
+    assert "lung_opacity" not in mined.truth.located, "a mined label does not exclude an opacity"
+
     path.write_text(json.dumps(line | {"rsna": "Fine"}))
     with pytest.raises(ModelError, match="rsna must be one of"):
         read_films(path, read_manifest(MODEL))

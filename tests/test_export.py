@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from export import build, parity
 from models.checkpoint.files import file_sha256
-from models.engines.proof import STAGES, StageDifference, graph_path
+from models.engines.proof import STAGES, VIEW, StageDifference, graph_path
 from tests.directories import linked_copy
 
 
@@ -41,7 +41,7 @@ def test_the_graphs_of_the_shipped_model_pass(phantom_model: Path, capsys: pytes
     result = json.loads(capsys.readouterr().out)
 
     assert (status, result["passed"]) == (0, True)
-    assert {name.partition(".")[0] for name in result["stages"]} == set(STAGES)
+    assert {name.partition(".")[0] for name in result["stages"]} == {*STAGES, VIEW}
     assert result["stages"]["find.boxes"]["tolerance"] == result["stages"]["find.scores"]["tolerance"] == 1e-4
     assert all(stage["max_abs"] < 1e-4 for stage in result["stages"].values())
 
@@ -84,9 +84,11 @@ def test_a_build_answers_a_program_with_one_json_document(
 
     assert set(result) == {"stages", "passed", "files"}
     assert result["passed"] is True
-    assert {name.partition(".")[0] for name in result["stages"]} == set(STAGES)
+    assert {name.partition(".")[0] for name in result["stages"]} == {*STAGES, VIEW}
     assert all(stage["max_abs"] <= stage["tolerance"] for stage in result["stages"].values())
-    assert result["files"] == {f"onnx/{stage}.onnx": file_sha256(graph_path(phantom_model, stage)) for stage in STAGES}
+    assert result["files"] == {
+        f"onnx/{stage}.onnx": file_sha256(graph_path(phantom_model, stage)) for stage in (*STAGES, VIEW)
+    }
 
 
 def test_a_difference_that_is_not_a_number_is_still_json() -> None:

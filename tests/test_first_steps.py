@@ -52,7 +52,7 @@ def laid_out(folder: Path, ports: dict[int, int]) -> Path:
     (checkout / ".venv").mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):
         (checkout / ".venv" / name).symlink_to(Path(sys.prefix) / name)
-    (checkout / ".venv" / "installed-cpu-test-demo").touch()
+    (checkout / ".venv" / "installed-cpu-test").touch()
     (folder / "var").mkdir()
     return checkout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from node.domain import Box, Side
 from node.read.decoding import side_of, turned
-from node.read.framing import Framing, Turn
+from node.read.framing import Framing, Turn, leaving
 
 TURNS = [Turn(transpose=t, mirror_columns=c, mirror_rows=r) for t, c, r in product((False, True), repeat=3)]
 UNIT = st.floats(0.0, 1.0)
@@ -144,3 +145,18 @@ def test_the_side_is_that_of_the_patient_who_faces_the_viewer(
     box = framing.to_image(((left + right) / 2, 0.5, right - left, 0.3))
 
     assert side_of(box, framing) is side
+
+
+@pytest.mark.parametrize("edges", [(-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 11, 5), (0, 0, 5, 21)])
+def test_a_box_that_leaves_the_film_is_told_its_size(edges: tuple[float, float, float, float]) -> None:
+    left, top, right, bottom = edges
+    box = Box(left=left, top=top, right=right, bottom=bottom)
+
+    assert leaving(box, columns=10, rows=20) == "the box leaves the film, which has 10 x 20 pixels"
+    assert leaving(Box(left=0, top=0, right=10, bottom=20), columns=10, rows=20) is None
+
+
+def test_one_place_says_that_a_box_leaves_its_film() -> None:
+    places = (Path(__file__).parents[1] / "node").rglob("*.py")
+
+    assert [path.name for path in places if "leaves the film, which" in path.read_text("utf-8")] == ["framing.py"]

@@ -386,7 +386,7 @@ def test_equal_readings_share_a_uid_and_a_moved_box_changes_it() -> None:
 def test_a_box_outside_its_film_is_refused() -> None:
     outside = film(findings=(finding(boxes=(Box(left=0, top=0, right=10, bottom=samples.ROWS + 1),)),))
 
-    with pytest.raises(ValueError, match="outside its film"):
+    with pytest.raises(ValueError, match="leaves the film"):
         gsps.write(report(outside), received(cr(1)), BERLIN)
 
 

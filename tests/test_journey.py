@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
@@ -28,8 +29,9 @@ def tracking_uids(report: Dataset) -> set[str]:
 
 @pytest.mark.parametrize("engine", ["onnx", "torch"])
 def test_two_films_come_back_as_reports_and_overlays(
-    tmp_path: Path, phantom_model: Path, chest_film: Path, chest_film_jpeg2000: Path, engine: str
+    tmp_path: Path, phantom_model: Path, opacity_film: Path, engine: str
 ) -> None:
+    first, second = dcmread(opacity_film), films.as_another(dcmread(opacity_film), "second")
     with peers.ReceivingArchive() as archive:
         settings = settings_for(
             tmp_path / "node",
@@ -38,7 +40,7 @@ def test_two_films_come_back_as_reports_and_overlays(
             quiet_seconds=1.0,
         )
         with Service(settings, scripted=False) as service:
-            assert peers.send_all([chest_film, chest_film_jpeg2000], port=service.dicom_port) == [0, 0]
+            assert peers.send_all([first, second], port=service.dicom_port) == [0, 0]
             archive.wait_for_kept(7, limit_seconds=120)
             assert service.stop() == 0
 
@@ -46,10 +48,9 @@ def test_two_films_come_back_as_reports_and_overlays(
     reports, states = ([answer for answer in answers if answer.Modality == kind] for kind in ("SR", "PR"))
     assert (len(reports), len(states)) == (5, 2)  # a report on each film and on each ratio, and one on the study
     assert len({report.SeriesInstanceUID for report in reports}) == 5
-    sources = [films.rg1(), films.rg1("J2KR")]
     for answer in answers:
-        assert answer.StudyInstanceUID == sources[0].StudyInstanceUID
-        assert answer.PatientID == sources[0].PatientID
+        assert answer.StudyInstanceUID == first.StudyInstanceUID
+        assert answer.PatientID == first.PatientID
         assert answer.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
     shown = {str(graphic.TrackingUID) for state in states for graphic in _findings_drawn(state)}
     assert shown

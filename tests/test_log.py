@@ -84,6 +84,46 @@ def test_a_thread_that_is_lost_says_where_and_not_what(capsys: pytest.CaptureFix
     assert "Doe" not in json.dumps(line)
 
 
+def test_a_line_for_people_is_one_line_without_patient_data(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure(form="console")
+
+    log.get().info("study.finished", study="1.2.3", outputs=3, patient_name="Doe^Jane")
+    log.get().warning("library.warned", message="red \x1b[31m\nforged line")
+    logging.getLogger("PIL").warning("value Doe^Jane is odd")
+
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[info +\] study.finished +outputs=3 study=1.2.3$", first)
+    assert "\x1b" not in second
+    assert "Doe" not in first + third
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("form", "is_json"), [("auto", False), ("json", True)])
+def test_a_terminal_gets_lines_for_people_unless_told(
+    monkeypatch: pytest.MonkeyPatch, form: str, is_json: bool
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    log.configure(form=form)
+
+    log.get().info("service.ready")
+
+    assert terminal.getvalue().startswith("{") == is_json
+
+
+def test_lines_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure(form="json", level="warning")
+
+    log.get().info("study.finished")
+    log.get().warning("study.delayed")
+
+    assert [line["event"] for line in lines(capsys)] == ["study.delayed"]
+
+
 class FullDisk(io.StringIO):
     attempts = 0
 

@@ -104,9 +104,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 def fill_windows(directory: Path) -> None:
     """Let a node start as if it had read enough films to speak of drift."""
     spool, answers = Spool(directory), prompts.load("chexpert14")
-    Watch(spool, Metrics(), model=ScriptedReader().identity, prompts=answers).note(
-        answered.film(0.5), answered.header()
-    )
+    watch = Watch(spool, Metrics(), model=ScriptedReader().identity, prompts=answers)
+    for header in (answered.header(), films.thumbnail(PATIENT)):  # of a scanner, and of the groups of what is sent
+        watch.note(answered.film(0.5), header)
     window = {"reference": "0" * REFERENCE_FILMS, "current": "1" * CURRENT_FILMS}
     full = {part: {prompt.key: bins for prompt in answers.prompts} for part, bins in window.items()}
     for path in (directory / "windows").glob("*-*.json"):

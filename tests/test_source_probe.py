@@ -105,3 +105,22 @@ def test_two_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "AUROC of the source" in capsys.readouterr().out
     assert main(options) == 2
     assert "give --data twice" in capsys.readouterr().err
+
+
+def test_a_mined_label_is_no_reading(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("one", "two"):
+        lines = []
+        for number in range(12):
+            cv2.imwrite(str(tmp_path / f"{name}-{number}.png"), rng.integers(0, 255, (64, 64), dtype=np.uint8))
+            line = {"file": f"{name}-{number}.png", "patient": str(number), "nih_labels": ["No Finding"]}
+            lines.append(json.dumps(line | ({"rsna": "Normal"} if number < 7 else {})))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    data = [option for name in ("one", "two") for option in ("--data", str(tmp_path / f"{name}.jsonl"))]
+
+    options = ["--model", str(MODEL), "--engine", "torch", *data, "--resamples", "2", "--read"]
+    assert main([*options, "--out", str(tmp_path / "out")]) == 0
+
+    document = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert document["count"] == 14
+    assert list(document["tasks"]) == ["read_sources"]

@@ -295,7 +295,7 @@ def test_control_characters_and_surrogates_leave_sentences() -> None:
 def test_a_box_outside_its_film_is_refused(box: Box) -> None:
     outside = report(film(findings=(finding(boxes=(box,)),)))
 
-    with pytest.raises(ValueError, match="outside its film"):
+    with pytest.raises(ValueError, match="leaves the film"):
         sr.write(outside, sources(cr(1)), BERLIN)
 
 

@@ -33,13 +33,13 @@ def own_tests(path: Path) -> tuple[ast.FunctionDef, ...]:
 
 
 def expectations(test: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Find what can fail a test by its own judgment: assert, pytest.raises, pytest.fail, assert_close and the like."""
+    """Find what can fail a test by its own judgment: assert, raises, expect of a page, assert_close and the like."""
     for node in ast.walk(test):
         if isinstance(node, ast.Assert):
             yield node
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func).split(".")[-1]
-            if called in ("raises", "fail") or called.startswith("assert_"):
+            if called in ("raises", "fail", "expect") or called.startswith("assert_"):
                 yield node
 
 

@@ -147,7 +147,7 @@ def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
 def test_the_demonstration_run_can_be_read() -> None:
     run = read_run(RUNS / "phantom.toml")
 
-    assert (run.network.image_encoder.stem, run.network.detector.pooling) == ("conv", "scaled_sum")
+    assert (run.network.image_encoder.stem, run.network.detector.pooling) == ("residual", "scaled_sum")
     assert (run.machine.device, run.machine.processes, run.model.store) == ("cpu", 2, "half")
 
 

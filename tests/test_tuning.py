@@ -183,6 +183,14 @@ def test_no_finding_is_called_if_normal_films_are_too_few() -> None:
     assert shared({"edema": some}, most=0.12)["edema"] < 1
 
 
+def test_a_finding_is_not_present_at_a_low_probability() -> None:
+    some = drawn(2.0, seed=1)
+    low = replace(some, differences=some.differences * 0.3, normal=some.normal * 0.3)
+
+    assert shared({"edema": some}, most=0.1)["edema"] < 1
+    assert shared({"edema": low}, most=0.1) == {"edema": 1.0}
+
+
 def test_a_finding_of_few_films_gets_no_threshold() -> None:
     films = {"edema": drawn(1.0, seed=1, films=30), "fracture": drawn(1.0, seed=2, films=28)}
 

@@ -58,8 +58,6 @@ def test_a_film_that_is_probably_lateral_is_kept() -> None:
     assert (doubtful["kept"], doubtful["projection"], doubtful["stopped"]) == (1.0, 0.0, None)
 
 
-def test_a_model_without_a_head_cannot_be_asked(repository: Path) -> None:
-    model = repository / "models" / "weights" / "phantom"
-
+def test_a_model_without_a_head_cannot_be_asked(imported_model: Path) -> None:
     with pytest.raises(ModelError, match="no view head"):
-        evaluate(Request(model=model, data="phantoms:1000000:1", tasks=["views"]), quiet)
+        evaluate(Request(model=imported_model, data="phantoms:1000000:1", tasks=["views"]), quiet)

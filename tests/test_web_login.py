@@ -133,9 +133,9 @@ def test_only_so_many_passwords_wait_to_be_checked(tmp_path: Path) -> None:
     assert all(isinstance(outcome, Busy) for outcome in outcomes[16:])
 
 
-def test_a_session_ends_when_it_is_idle_or_old() -> None:
+def test_a_session_ends_when_it_is_idle_or_old(tmp_path: Path) -> None:
     clock = Clock()
-    sessions = Sessions(b"k" * 32, clock=clock)
+    sessions = Sessions(b"k" * 32, tmp_path, clock=clock)
     session = sessions.begin("ada", credential="c")
 
     clock.now = IDLE_SECONDS
@@ -151,9 +151,9 @@ def test_a_session_ends_when_it_is_idle_or_old() -> None:
     assert sessions.read(sessions.cookie(session)) is None
 
 
-def test_a_cookie_is_renewed_once_a_minute() -> None:
+def test_a_cookie_is_renewed_once_a_minute(tmp_path: Path) -> None:
     clock = Clock()
-    sessions = Sessions(b"k" * 32, clock=clock)
+    sessions = Sessions(b"k" * 32, tmp_path, clock=clock)
     session = sessions.begin("ada", credential="c")
 
     clock.now = 59
@@ -164,14 +164,15 @@ def test_a_cookie_is_renewed_once_a_minute() -> None:
     assert (renewed.id, renewed.began, renewed.seen) == (session.id, 0, 60)
 
 
-def test_an_ended_session_stays_ended_with_every_cookie() -> None:
-    sessions = Sessions(b"k" * 32, clock=Clock())
+def test_an_ended_session_stays_ended_with_every_cookie(tmp_path: Path) -> None:
+    sessions = Sessions(b"k" * 32, tmp_path, clock=Clock())
     session, other = (sessions.begin("ada", credential="c") for _ in range(2))
     cookie = sessions.cookie(session)
 
     sessions.end(session)
 
     assert sessions.read(cookie) is None
+    assert Sessions(b"k" * 32, tmp_path, clock=Clock()).read(cookie) is None  # another process
     assert sessions.read(sessions.cookie(other)) == other
 
 
@@ -183,5 +184,5 @@ def test_the_key_is_private_kept_and_made_anew_if_damaged(tmp_path: Path) -> Non
     assert load_key(tmp_path) == key
     files.write(path, b"short")
     assert len(load_key(tmp_path)) == 32
-    other = Sessions(b"o" * 32).begin("ada", credential="c")
-    assert Sessions(key).read(Sessions(b"o" * 32).cookie(other)) is None
+    other = Sessions(b"o" * 32, tmp_path).begin("ada", credential="c")
+    assert Sessions(key, tmp_path).read(Sessions(b"o" * 32, tmp_path).cookie(other)) is None

@@ -23,7 +23,21 @@ from tests.service import Service, run_command, settings_for
 Content = dict[str, object]
 
 BOX = [300.0, 700.0, 900.0, 1500.0]
-FACTS = ("id", "asked_at", "asked_by", "source", "sent")
+FACTS = ("id", "asked_at", "asked_by", "source", "model", "engine", "prompts", "sent")
+
+
+REFUSED: tuple[tuple[Content, int, str], ...] = (
+    ({"questions": []}, 422, "questions"),
+    ({"questions": [{}]}, 422, "give a prompt, a box, or both"),
+    ({"questions": [{"prompt": " "}]}, 422, "give a prompt, a box, or both"),
+    ({"questions": [{"prompt": "x" * 301}]}, 422, "prompt"),
+    ({"questions": [{"box": [9, 9, 9, 9]}]}, 422, "must not be empty"),
+    ({"questions": [{"box": [0, 0, 1]}]}, 422, "box"),
+    ({"questions": [{"box": [-1, 0, 9, 9]}]}, 422, "box"),
+    ({"questions": [{"box": [0, 0, 1e5, 9]}]}, 409, "leaves the film"),
+    ({"questions": [{"prompt": "x"}] * 21}, 422, "questions"),
+)
+"""What every route for questions refuses, with the status and words of its reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +138,7 @@ def test_questions_stay_with_the_film(asked: Asked) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "words"),
-    [
-        ({"questions": []}, 422, "questions"),
-        ({"questions": [{}]}, 422, "give a prompt, a box, or both"),
-        ({"questions": [{"prompt": "x" * 301}]}, 422, "prompt"),
-        ({"questions": [{"box": [9, 9, 9, 9]}]}, 422, "must not be empty"),
-        ({"questions": [{"box": [0, 0, 1e5, 9]}]}, 409, "leaves the film"),
-        ({"questions": [{"prompt": "x"}] * 21}, 422, "questions"),
-    ],
-)
+@pytest.mark.parametrize(("body", "status", "words"), REFUSED)
 def test_a_question_that_cannot_be_asked_is_refused(asked: Asked, body: Content, status: int, words: str) -> None:
     answered, content = asked.ask("POST", f"/api/v1/films/{asked.uid}/questions", body)
 
@@ -175,6 +179,7 @@ def test_an_answer_is_sent_to_the_archive_once(asked: Asked) -> None:
 
     assert [status for status, _ in sent] == [202, 202]
     assert answer["sent"] is False
+    assert (answer["engine"], str(answer["prompts"]).split()[0]) == ("onnx", "chexpert14")
     new = [kept.dataset for kept in asked.archive.kept[before:]]
     assert sorted(dataset.Modality for dataset in new) == ["PR", "SR"]
     assert {dataset.StudyInstanceUID for dataset in new} == {films.rg1().StudyInstanceUID}

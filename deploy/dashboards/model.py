@@ -151,10 +151,54 @@ _ENGINE = (
     ),
 )
 
+_GROUPS = (
+    Panel(
+        title="Positive rate by group, seven days",
+        description="Part of the films of a group on which a finding is present, where 50 films of the group or more "
+        "were read so far. Groups differ in what they have; a step in one group only is the thing to look at.",
+        queries={
+            "{{prompt}}, {{group}}": "sum by (prompt, group) "
+            '(increase(cxr_group_findings_total{instance=~"$instance",state="present"}[7d])) / '
+            "(sum by (prompt, group) "
+            '(increase(cxr_group_findings_total{instance=~"$instance"}[7d])) '
+            'and on (group) max by (group) (cxr_group_films{instance=~"$instance"}) >= 50)'
+        },
+        unit=RATIO,
+        height=12,
+    ),
+    Panel(
+        title="Median probability by group",
+        description="Of the last 200 films of a group, to a tenth; nothing below 50 films.",
+        queries={
+            "{{prompt}}, {{group}}": "max by (prompt, group) "
+            '(cxr_group_probability{instance=~"$instance",quantile="0.5"})'
+        },
+        unit=RATIO,
+        height=12,
+    ),
+    Panel(
+        title="Drift by group",
+        description="Population stability index of a group's last 200 films against its first 500, the largest of all "
+        "prompts. Above 0.1 something moved.",
+        queries={"{{group}}": 'max by (group) (cxr_group_drift_psi{instance=~"$instance"})'},
+        unit=COUNT,
+        kind=Kind.BARS,
+        steps=(0.1, 0.2),
+    ),
+    Panel(
+        title="Films of each group",
+        description="Films in the windows of each group, at most 700; sex, age band and projection, from the header "
+        "or the picture.",
+        queries={"{{group}}": 'max by (group) (cxr_group_films{instance=~"$instance"})'},
+        unit=COUNT,
+        kind=Kind.BARS,
+    ),
+)
+
 DASHBOARD = Dashboard(
     name="chex-model",
     title="ChEX Node: model and drift",
     description="Whether the network still answers as it did.",
-    rows={"Drift": _DRIFT, "Answers": _ANSWERS, "Engine": _ENGINE},
+    rows={"Drift": _DRIFT, "Answers": _ANSWERS, "Groups of patients": _GROUPS, "Engine": _ENGINE},
     scanner=True,
 )

@@ -51,7 +51,19 @@ app.kubernetes.io/component: {{ .role }}
 
 {{- define "chex-node.image" -}}
 {{- $own := printf "%s-%s" .root.Chart.AppVersion (ternary "gpu" "cpu" (not (empty (include "chex-node.on-gpu" .)))) -}}
-{{ .root.Values.image.repository }}:{{ .root.Values.image.tag | default $own }}
+{{ .root.Values.image.repository }}
+{{- if .root.Values.image.digest }}@{{ .root.Values.image.digest }}{{ else }}:{{ .root.Values.image.tag | default $own }}{{ end -}}
+{{- end -}}
+
+{{/* The account of the pods; empty: the namespace's own. */}}
+{{- define "chex-node.account" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "chex-node.fullname" .) "" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{/* The pod of `helm test`; its name differs from the node's, by which Services find their pods. */}}
+{{- define "chex-node.test-labels" -}}
+app.kubernetes.io/name: chex-node-test
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{/* How probes and Prometheus speak to the port for HTTP. */}}

@@ -4,15 +4,27 @@
 {{- $on_gpu := include "chex-node.on-gpu" . -}}
 {{- $reads := include "chex-node.has" (dict "role" .role "part" "reads") -}}
 {{- $is_split := ne .role "node" -}}
+{{- $listens := include "chex-node.has" (dict "role" .role "part" "listens") -}}
+{{- $placing := ternary $values (get $values .role | default dict) (not (empty $reads)) -}}
 metadata:
   labels:
     {{- include "chex-node.role-labels" . | nindent 4 }}
   annotations:
     checksum/settings: {{ include "chex-node.settings" .root | sha256sum }}
+    {{- with $values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
-  terminationGracePeriodSeconds: 40 # it finishes the steps in hand, at most 20 s
+  {{- with include "chex-node.account" .root }}
+  serviceAccountName: {{ . }}
+  {{- end }}
+  {{- with $values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  # It finishes the steps in hand, at most 20 s, after the pause of preStop.
+  terminationGracePeriodSeconds: {{ add 40 (ternary $values.listener.drainSeconds 0 (not (empty $listens))) }}
   {{- if and $on_gpu $values.gpu.runtimeClass }}
   runtimeClassName: {{ $values.gpu.runtimeClass }}
   {{- end }}
@@ -45,13 +57,20 @@ spec:
         - name: PGPASSWORD
           valueFrom: { secretKeyRef: { name: {{ $values.database.secret }}, key: {{ $values.database.secretKey }} } }
         {{- end }}
+        {{- with $values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- if and $listens $values.listener.drainSeconds }}
+      lifecycle: # senders get to another pod before this one refuses them
+        preStop: { exec: { command: [sleep, {{ $values.listener.drainSeconds | quote }}] } }
+      {{- end }}
       securityContext:
         readOnlyRootFilesystem: true
         allowPrivilegeEscalation: false
         capabilities:
           drop: [ALL]
       ports:
-        {{- if include "chex-node.has" (dict "role" .role "part" "listens") }}
+        {{- if $listens }}
         - { name: dicom, containerPort: 11112 }
         {{- if $values.settings.listener.tls }}
         - { name: dicom-tls, containerPort: 2762 }
@@ -102,17 +121,16 @@ spec:
         secretName: {{ . }}
         defaultMode: 0440
     {{- end }}
-  {{- if $reads }}
-  {{- with $values.nodeSelector }}
-  nodeSelector:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with $values.tolerations }}
-  tolerations:
+  {{- range $key := list "nodeSelector" "affinity" "tolerations" }}
+  {{- with get $placing $key }}
+  {{ $key }}:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- end }}
-  {{- if $is_split }}
+  {{- if $placing.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- toYaml $placing.topologySpreadConstraints | nindent 4 }}
+  {{- else if $is_split }}
   topologySpreadConstraints:
     - maxSkew: 1
       topologyKey: kubernetes.io/hostname

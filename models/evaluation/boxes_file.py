@@ -38,6 +38,8 @@ from models.training.split import HeldOut
 from models.views import FRONTAL
 
 _NO_FINDING = "No Finding"
+_NOT_MINED = frozenset({"lung_opacity", "support_devices"})
+"""Findings that ChestX-ray14 has no label for, so that its "No Finding" does not exclude them."""
 _LEAST_SIDE = 1e-3
 """The smallest side of a box that counts, as a share of the square (spec §1)."""
 
@@ -220,10 +222,9 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
     boxes = {key: np.stack(some) for key, some in found.items() if key in _DETECTED}
     whole = "region_findings" in line
     present = {key: key in found for key in (*FINDINGS, *NEVER_SHOWN)} if whole else _labels(line)
-    nothing = whole or _NO_FINDING in line.get("nih_labels", [])
     return Truth(
         boxes=boxes,
-        located=frozenset(FINDINGS) if nothing else frozenset(boxes) | (_located(line) & _DETECTED),
+        located=frozenset(FINDINGS) if whole else frozenset(boxes) | (_located(line) & _DETECTED),
         labels=labels_of(present) if whole else present,
         regions=regions,
         region_findings={
@@ -258,7 +259,9 @@ def _labels(line: FilmLine) -> dict[str, bool]:
 
 
 def _located(line: FilmLine) -> frozenset[str]:
-    return READINGS[line["rsna"]].located if "rsna" in line else frozenset()
+    """Name the findings whose boxes are complete, because all are given or because the film has none."""
+    read = READINGS[line["rsna"]].located if "rsna" in line else frozenset[str]()
+    return read | (_DETECTED - _NOT_MINED if _NO_FINDING in line.get("nih_labels", []) else frozenset())
 
 
 def _groups(line: FilmLine) -> Iterator[str]:

@@ -16,6 +16,7 @@ TITLES: Final[Mapping[str, str]] = {
     "hints": "Questions about one side",
     "views": "Views and sides, by the view head",
     "sources": "Which source a normal film is from, by a linear probe on image features",
+    "read_sources": "The same of films that a radiologist read as normal",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",

@@ -24,6 +24,8 @@ TEMPERATURES: Final = tuple(round(float(value), 6) for value in np.geomspace(0.0
 LEAST_POSITIVES: Final = 15
 """How many real films must show a finding before it gets a threshold, or counts in a mean over findings."""
 OPACITY: Final = "lung_opacity"
+LEAST_THRESHOLD: Final = 0.4
+"""Below it a finding that shares false findings is never present: nobody believes "present, 17 %"."""
 _ROUNDS: Final = 10
 
 
@@ -95,7 +97,7 @@ def shared(findings: Mapping[str, Labelled], *, most: float) -> dict[str, float]
 
     findings: with probabilities, all with the same films without a finding
     A threshold that calls n of N such films is expected to call (n + 1) / (N + 1) of others, so it counts as one more.
-    A finding that is not worth its share gets the threshold 1.
+    A finding that is not worth its share, or is found at low probabilities alone, gets the threshold 1.
     """
     films = max((len(some.normal) for some in findings.values()), default=0)
     budget = int(most * (films + 1) + 1e-9)
@@ -124,7 +126,7 @@ def _offers(some: Labelled, budget: int) -> Iterator[tuple[int, float, float]]:
     cuts = _cuts(some.differences, some.there)
     costs = 1 + np.count_nonzero(some.normal >= cuts.thresholds[:, np.newaxis], axis=1)
     for cost in range(1, budget + 1):
-        if len(right := cuts.right[costs <= cost]):
+        if len(right := cuts.right[(costs <= cost) & (cuts.thresholds >= LEAST_THRESHOLD)]):
             place = int(right.argmax())
             yield cost, float(right[place] / cuts.right[-1]), float(cuts.thresholds[place])
 

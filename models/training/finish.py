@@ -54,6 +54,8 @@ def _manifest(run: Run, model: TrainedModel) -> Manifest:
             review_band=0.1,
             box_threshold=0.5,
             region_threshold=0.5,
+            merge_overlap=0.4,  # the boxes of one prompt often lie on each other
+            most_boxes=3,
         ),
         ages=run.model.ages,
         origins=_origins(run, model),

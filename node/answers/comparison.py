@@ -18,6 +18,7 @@ from node.measurement import ErrorOfChange
 from node.outputs import wording
 
 PHANTOMS: Final = "phantoms"
+REST: Final = "What is not reported on either film may have been missed."
 _REPORTED: Final = (FindingState.PRESENT, FindingState.INDETERMINATE)
 _DOUBTFUL: Final = (Note.VIEW_DISAGREES, Note.MIRRORED, Note.ROTATED)
 _PROJECTIONS: Final = ("AP", "PA")
@@ -52,23 +53,25 @@ class Obstacle(StrEnum):
     NO_ZONE = "no_zone"
     OTHER_ZONE = "other_zone"
     MIXED = "mixed"
+    CORRECTED = "corrected"
 
 
 OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.NOT_READ: "one of the films was not read",
-    Obstacle.OTHER_MODEL: "the films were read by different models",
+    Obstacle.OTHER_MODEL: "the films are not known to be read by one model",
     Obstacle.OTHER_PROMPTS: "the films were read with different prompt sets",
     Obstacle.DOUBTFUL: "one of the films looks mirrored or rotated, or its header names another view than it shows",
     Obstacle.VIEW_UNKNOWN: "it is not known whether each film is AP or PA",
     Obstacle.OTHER_VIEW: "one film is AP and the other PA",
-    Obstacle.UNMEASURED: "this model states no error of change",
+    Obstacle.UNMEASURED: "the model states no error of change",
     Obstacle.OTHER_POPULATION: "the model's error of change was not measured on such films",
     Obstacle.NOT_ASKED: "only one of the films was asked for it",
-    Obstacle.UNCALIBRATED: "its threshold was not measured on such films",
-    Obstacle.NEAR: "its probability changed by less than the model's error",
-    Obstacle.NO_ZONE: "it lies outside all known zones",
-    Obstacle.OTHER_ZONE: "its boxes lie in other zones on the two films",
-    Obstacle.MIXED: "it covers more of one zone and less of another",
+    Obstacle.UNCALIBRATED: "the threshold was not measured on such films",
+    Obstacle.NEAR: "the probability changed by less than the model's error",
+    Obstacle.NO_ZONE: "the boxes lie outside all known zones",
+    Obstacle.OTHER_ZONE: "the boxes lie in other zones on the two films",
+    Obstacle.MIXED: "the boxes cover more of one zone and less of another",
+    Obstacle.CORRECTED: "a reader corrected the finding",
 }
 
 
@@ -111,16 +114,26 @@ def compare(earlier: ReadFilm, later: ReadFilm, *, error: ErrorOfChange | None) 
 
     error: of the model that read both; None if it states none
     """
-    obstacle = _obstacle(earlier, later, error)
+    obstacle = _obstacle(earlier, later) or without_measure(error, later.model.trusted)
     if obstacle is not None or error is None:
-        obstacle = obstacle or Obstacle.UNMEASURED
-        return FilmComparison(text=f"The films are not comparable: {OBSTACLES[obstacle]}.", obstacle=obstacle)
+        return not_compared(obstacle or Obstacle.UNMEASURED)
     before = {finding.prompt: finding for finding in earlier.film.findings}
     after = {finding.prompt: finding for finding in later.film.findings}
     compared = tuple(_compared(before.get(key), after.get(key), error) for key in before | after)
     told = [found.text for found in compared if found.change is not Change.NOT_REPORTED]
-    rest = "What is not reported on either film may have been missed."
-    return FilmComparison(text=" ".join((*told, rest)), findings=compared)
+    return FilmComparison(text=" ".join((*told, REST)), findings=compared)
+
+
+def without_measure(error: ErrorOfChange | None, trusted: str) -> Obstacle | None:
+    """Return why a model cannot compare any films; error: that it states; trusted: as of `ModelIdentity`."""
+    if error is None:
+        return Obstacle.UNMEASURED
+    return None if _counts(error.measured_on, trusted) else Obstacle.OTHER_POPULATION
+
+
+def not_compared(obstacle: Obstacle) -> FilmComparison:
+    """Say why films are not compared."""
+    return FilmComparison(text=f"The films are not comparable: {OBSTACLES[obstacle]}.", obstacle=obstacle)
 
 
 def extents(finding: Finding) -> dict[str, float]:
@@ -132,7 +145,7 @@ def extents(finding: Finding) -> dict[str, float]:
     return found
 
 
-def _obstacle(earlier: ReadFilm, later: ReadFilm, error: ErrorOfChange | None) -> Obstacle | None:
+def _obstacle(earlier: ReadFilm, later: ReadFilm) -> Obstacle | None:
     """Return what speaks against comparing two films at all."""
     films = (earlier.film, later.film)
     views = [_view(film) for film in films]
@@ -143,8 +156,6 @@ def _obstacle(earlier: ReadFilm, later: ReadFilm, error: ErrorOfChange | None) -
         Obstacle.DOUBTFUL: any(note in film.notes for film in films for note in _DOUBTFUL),
         Obstacle.VIEW_UNKNOWN: None in views,
         Obstacle.OTHER_VIEW: views[0] != views[1],
-        Obstacle.UNMEASURED: error is None,
-        Obstacle.OTHER_POPULATION: error is not None and not _counts(error.measured_on, later.model.trusted),
     }
     return next((obstacle for obstacle, holds in reasons.items() if holds), None)
 
@@ -183,6 +194,8 @@ def _compared(earlier: Finding | None, later: Finding | None, error: ErrorOfChan
 def _change(earlier: Finding | None, later: Finding | None, error: ErrorOfChange) -> tuple[Change, Obstacle | None]:
     if earlier is None or later is None:
         return Change.NOT_COMPARABLE, Obstacle.NOT_ASKED
+    if earlier.reader is not None or later.reader is not None:
+        return Change.NOT_COMPARABLE, Obstacle.CORRECTED
     if FindingState.UNCALIBRATED in (earlier.state, later.state):
         return Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED
     was, is_now = earlier.state in _REPORTED, later.state in _REPORTED
@@ -211,13 +224,13 @@ def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     """Say what became of a finding; finding: as it is on the later film, if that was asked for it."""
     name = wording.name_of(finding)
     sided = name if finding.state is FindingState.ABSENT else wording.sided(name, finding.side)
-    be, have = ("are", "have") if is_plural(name) else ("is", "has")
+    be, was = ("are", "were") if is_plural(name) else ("is", "was")
     if obstacle is not None:
         missing = f" {be} not reported, and" if finding.state is FindingState.ABSENT else ""
         return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
     review = f" Please review: {wording.MARKS[finding.state]}." if finding.state in wording.MARKS else ""
     texts = {
-        Change.NEW: f"{sided} {be} reported and {have} not been reported on the earlier film.",
+        Change.NEW: f"{sided} {be} reported, and {was} not reported on the earlier film.",
         Change.GONE: f"{sided} {be} not reported any more, and may have been missed.",
         Change.LARGER: f"{sided} {be} larger than on the earlier film.",
         Change.SMALLER: f"{sided} {be} smaller than on the earlier film.",

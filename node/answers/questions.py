@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 from typing import Final
@@ -30,6 +31,7 @@ class Topic(StrEnum):
     PRESENCE = "presence"
     PLACE = "place"
     REGION = "region"
+    SIZE = "size"
     LIST = "list"
     SUMMARY = "summary"
     NORMAL = "normal"
@@ -44,6 +46,8 @@ class Query:
 
     findings, regions: keys of prompts; side: of the patient, None if the text names none
     prompt: the words for the network, if the report does not answer the text or answers it with a wider finding
+    day: of the earlier film to compare with, None if the text names none
+    judges: whether the text asks if something is as it should be
     """
 
     topic: Topic
@@ -51,74 +55,157 @@ class Query:
     regions: tuple[str, ...] = ()
     side: Side | None = None
     prompt: str | None = None
+    day: date | None = None
+    judges: bool = False
 
 
 _FRAME: Final = re.compile(
     r"^((is|are|was|were|do|does|can|could|please|there|any|some|an?|the|you|i|we|see|show|me|find|look|looking|for|if|tell|check|"
-    r"evidence|signs?|of|no|where|what|about|how|has|have|it|patient|and|or)\b[\s,]*)+"
+    r"evidence|signs?|of|no|where|what|about|how|has|have|it|patient|and|or|he|she|they|this|that)\b[\s,]*)+"
 )
 _ASIDE: Final = re.compile(
     r"\b(is|are|was|were|be|do|does|did|can|could|please|there|any|some|an?|the|this|that|these|those|you|i|we|see|seen|"
     r"look|looking|for|if|tell|me|check|evidence|signs?|of|no|not|without|what|whats|what's|which|about|how|has|have|it|its|patient|"
-    r"patient's|and|or|in|on|at|to|by|with|film|image|picture|x-?ray|radiograph|side|sided|sides|area|region|present|visible|"
+    r"patient's|and|or|in|on|at|to|by|with|films?|stud(y|ies)|image|picture|x-?ray|radiograph|side|sided|sides|area|region|present|visible|"
+    r"here|box|spot|place|inside|within|drawn|marked|he|she|his|her|chest|date|dated|from|"
     r"exist|lie|lies|finding|all|everything|give|suffering|from|got|part|other|structures?|silhouette)\b|[^\w']+"
 )
 _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
     Topic.COMPARE: re.compile(
         r"\b(compared?|comparison|changed?|changes|larger|smaller|bigger|better|worse|improved|worsened|grown|previous|prior|"
-        r"earlier|last|progress(ed|ion)?|than|since|films|studies|study|new)\b"
+        r"earlier|last|progress(ed|ion)?|than|since|new|gone|resolved|still)\b"
     ),
     Topic.PLACE: re.compile(
         r"\b(where|where's|locat(e|ion|ed)|points?|mark|show|position|which (side|zone|lung|part))\b"
     ),
-    Topic.NORMAL: re.compile(r"\b(normal|abnormal(ity|ities)?|healthy|okay|ok|fine|clear|unremarkable|alright)\b"),
-    Topic.LIST: re.compile(r"\b(lists?|findings|anything|reported|found|detected|else|show)\b"),
+    Topic.NORMAL: re.compile(
+        r"\b(normal|abnormal(ity|ities)?|healthy|okay|ok|fine|clear|unremarkable|alright|"
+        r"acute|urgent|critical|serious|bad|worrying|position(ed|ing)?|placement|correct(ly)?|in place)\b"
+    ),
+    Topic.LIST: re.compile(r"\b(lists?|findings|anything|something|reported|found|detected|else|show|wrong)\b"),
     Topic.SUMMARY: re.compile(
         r"\b(summar(y|ies|i[sz]e|i[sz]ed)|overview|impression|report|conclusion|results?|describe|read|say|"
         r"what (do|can) (you|we|i) see)\b"
     ),
 }
 """The words of each topic that is not a finding or a region; the first that is found counts."""
-_SHORT_IS: Final = re.compile(r"(?<=what|here)['\u2019]s\b|(?<=\bit)['\u2019]s\b")
+_SHORT: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"(?<=what|here)['\u2019]s\b|(?<=\bit)['\u2019]s\b", " is"),
+        (r"\br/o\b|\brule out\b", " "),
+        (r"\bptx\b", "pneumothorax"),
+        (r"\brt\b", "right"),
+        (r"\blt\b", "left"),
+        *(
+            (rf"\b{side[0]}{zone[0]}l\b", f"{side} {zone} lung zone")
+            for side in ("right", "left")
+            for zone in ("upper", "mid", "lower")
+        ),
+    )
+)
+"""How radiologists abbreviate, and what it stands for."""
+_HEART: Final = "cardiomegaly"
+_HEART_SIZE: Final = re.compile(
+    r"\b(heart|cardiac|cardio-?thoracic|ct)( silhouette)?('s)? (normal |normal in )?(size|ratio|width)\b|\bctr\b|"
+    r"\b(size|width) of (the )?heart\b|\bheart (too |very )?(big|large|enlarged|wide)\b|"
+    r"\b(big|large|enlarged|wide) (the )?(patient's )?heart\b"
+)
+_PLURAL: Final = re.compile(r"(ie)?s$")
+_BONES: Final = re.compile(r"\bbones?\b")
+_DEVICES: Final = "support_devices"
+_DEVICE: Final = re.compile(
+    r"\b(endotracheal|tracheal|et|ng|og|nasogastric|orogastric|feeding|chest|tracheostomy|central( venous)?|venous|"
+    r"picc|dialysis)[- ](tubes?|lines?|catheters?|drains?)\b|\b(ett|ngt|ogt|cvc|cvl)s?\b"
+)
+_DAY: Final = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 _EITHER: Final = re.compile(r"\bcollapsed lungs?\b|\blungs? collapsed?\b")
 """Words that people use for two findings: `language/labels.toml` reads them as atelectasis alone."""
-_LUNG: Final = "lung"
+_OF_FINDINGS: Final = (Topic.PRESENCE, Topic.PLACE, Topic.SIZE, Topic.COMPARE)
+_LUNG, _BONE = "lung", "bone"
 _EITHER_OF: Final = ("atelectasis", "pneumothorax")
 _SIDE_WORDS: Final = re.compile(
-    r"\b(left|right|lt|rt|l|r|l-sided|r-sided|(left|right)-sided|bilateral(ly)?|both|either|each|lungs?|zones?|fields?)\b"
+    r"\b(left|right|lt|rt|l|r|l-sided|r-sided|(left|right)-sided|bilateral(ly)?|both|either|each|lungs?|zones?|fields?|clavicles?)\b"
 )
 
 
 def understand(text: str, prompts: PromptSet) -> Query:
     """Return what a text asks about a film that is read with a prompt set."""
-    typed = _SHORT_IS.sub(" is", " ".join(text.lower().split()))
+    typed = _written_out(text)
     if len(typed) > LONGEST:
         return Query(topic=Topic.FREE, prompt=" ".join(text.split()))
-    mentions = {key: found for key, rule in _rules(prompts).items() if (found := _mentioned(key, rule, typed))}
+    mentions = _mentions(typed, prompts)
     rest = typed
     for mention in sorted((each for found in mentions.values() for each in found), key=len, reverse=True):
         rest = rest.replace(mention, " ")
-    is_placed = bool(names_in(rest, "zones") or names_in(rest, "organs") - {_LUNG})  # "edema of the lungs" has no place
+    day, rest = _day(rest)
+    is_placed = bool(names_in(rest, "zones") or _organs(rest) - {_LUNG})  # "edema of the lungs" has no place
     regions = _regions(rest, prompts) if is_placed or not mentions else ()
     side = _side(typed)
     topics = [topic for topic, words in _TOPICS.items() if words.search(rest)]
-    if _left_over(rest, prompts):
+    topics += [Topic.COMPARE] if day is not None else []
+    if _left_over(_BONES.sub(" ", rest) if mentions else rest, prompts):
         return Query(topic=Topic.FREE, side=side, prompt=_asked(typed) or typed)
-    topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions))
+    is_sized = _HEART in mentions and _HEART_SIZE.search(typed) is not None
+    topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions), is_sized=is_sized)
+    is_wider = bool(mentions) and not is_sized and not _is_named(mentions, prompts)
     return Query(
         topic=topic,
-        findings=tuple(mentions) if topic in (Topic.PRESENCE, Topic.PLACE, Topic.COMPARE) else (),
+        findings=tuple(mentions) if topic in _OF_FINDINGS else (),
         regions=regions if topic in (Topic.PRESENCE, Topic.PLACE, Topic.REGION) else (),
         side=side,
-        prompt=_asked(typed) if mentions and not _is_named(mentions, prompts) else None,
+        prompt=_asked(typed) if is_wider else None,
+        day=day,
+        judges=Topic.NORMAL in topics and (bool(mentions) or bool(regions)),
     )
 
 
-def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool) -> Topic:
+def is_plain_prompt(text: str, query: Query, prompts: PromptSet) -> bool:
+    """Say whether a text is no question but a prompt for the network: a name of the prompt set, or unknown words.
+
+    query: what the text was understood as
+    """
+    typed = " ".join(text.casefold().split())
+    if query.topic is Topic.FREE:
+        return _asked(typed) == typed
+    judged = PromptKind.NO_FINDING  # "Normal" is a question that nobody answers
+    return any(
+        typed == name.casefold() for prompt in prompts.prompts if prompt.kind != judged for name in _names(prompt)
+    )
+
+
+def _written_out(text: str) -> str:
+    """Return a text in small letters without abbreviations."""
+    typed = " ".join(text.lower().split())
+    for pattern, words in _SHORT:
+        typed = pattern.sub(words, typed)
+    return typed
+
+
+def _mentions(typed: str, prompts: PromptSet) -> dict[str, list[str]]:
+    """Return the words with which a text mentions each finding that it mentions."""
+    mentions = {key: found for key, rule in _rules(prompts).items() if (found := _mentioned(key, rule, typed))}
+    for key, words in ((_HEART, _HEART_SIZE), (_DEVICES, _DEVICE)):
+        if key in _rules(prompts) and (found := [each[0] for each in words.finditer(typed)]):
+            mentions[key] = [*mentions.get(key, []), *found]
+    return mentions
+
+
+def _day(typed: str) -> tuple[date | None, str]:
+    """Return the day that a text names, year first, and the text without it."""
+    if (found := _DAY.search(typed)) is None:
+        return None, typed
+    try:
+        return date.fromisoformat(found[0]), typed.replace(found[0], " ")
+    except ValueError:
+        return None, typed
+
+
+def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool, is_sized: bool) -> Topic:
     if Topic.COMPARE in topics:
         return Topic.COMPARE
     if has_finding:
-        return Topic.PLACE if Topic.PLACE in topics else Topic.PRESENCE
+        return Topic.PLACE if Topic.PLACE in topics else Topic.SIZE if is_sized else Topic.PRESENCE
     if has_region:
         return Topic.REGION
     return next((topic for topic in (Topic.NORMAL, Topic.LIST, Topic.SUMMARY) if topic in topics), Topic.NOTHING)
@@ -153,7 +240,7 @@ def _is_named(mentions: Mapping[str, list[str]], prompts: PromptSet) -> bool:
     """Say whether a text calls its findings by their own names, or by a word of these: "effusion"."""
     own = {prompt.key: " ".join(_names(prompt)).lower() for prompt in _pathologies(prompts)}
     return all(
-        any(word.rstrip("s") in own[key] for word in re.findall(r"\w+", mention))
+        any(_PLURAL.sub("", word) in own[key] for word in re.findall(r"\w+", mention))
         and len(mention.split()) <= len(own[key].split())
         for key, found in mentions.items()
         for mention in found
@@ -179,7 +266,7 @@ def _regions(rest: str, prompts: PromptSet) -> tuple[str, ...]:
     """Return the regions that a text names: in the words of their prompts, or by organ, zone and side."""
     if spelled := tuple(key for key, words in _spellings(prompts) if words.search(rest)):
         return spelled
-    organs, zones, sides = names_in(rest, "organs"), names_in(rest, "zones"), sides_in(rest)
+    organs, zones, sides = _organs(rest), names_in(rest, "zones"), sides_in(rest)
     if not organs and not zones and not sides:
         return ()
     return tuple(
@@ -188,6 +275,11 @@ def _regions(rest: str, prompts: PromptSet) -> tuple[str, ...]:
         if prompt.kind is PromptKind.REGION
         and all(_agree(asked, said) for asked, said in zip((organs, zones, sides), _words_of(prompt), strict=True))
     )
+
+
+def _organs(rest: str) -> frozenset[str]:
+    """Return the organs that a text names; of all bones, only the clavicles have a region."""
+    return names_in(rest, "organs") - (frozenset() if "clavic" in rest else {_BONE})
 
 
 def _words_of(prompt: Prompt) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
@@ -210,8 +302,9 @@ def _left_over(rest: str, prompts: PromptSet) -> str:
     """Return what no rule understands."""
     for _, words in _spellings(prompts):
         rest = words.sub(" ", rest)
-    for organ in cues().organs.values():
-        rest = re.sub(rf"\w*(?:{organ.pattern})\w*", " ", rest)
+    for organ, pattern in cues().organs.items():
+        if organ != _BONE:
+            rest = re.sub(rf"\w*(?:{pattern.pattern})\w*", " ", rest)
     for words in (*cues().zones.values(), _SIDE_WORDS, *_TOPICS.values(), _ASIDE):
         rest = words.sub(" ", rest)
     return rest.strip()

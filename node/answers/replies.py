@@ -7,16 +7,20 @@ reply denies a finding or calls anything normal, because the network may have mi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from language.check import assertions, contradictions
 from language.normal import normal_statements
 from language.sentences import by_rule, is_plural
 from language.statements import Stance
+from node.answers.comparison import REST, Change, FilmComparison
 from node.answers.questions import Query, Topic
-from node.domain import Film, Finding, FindingBox, FindingState, GroundedSentence, Side
-from node.outputs import impression, wording
+from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Side
+from node.outputs import impression, measured, wording
+from node.prompt_set import PromptSet
+from node.read.model import FilmQuestion
 
 _SIDES: Final[Mapping[Side | None, str | None]] = {
     Side.RIGHT: "right",
@@ -25,12 +29,18 @@ _SIDES: Final[Mapping[Side | None, str | None]] = {
     None: None,
 }
 _WHOLE_FILM: Final = "This program does not judge a whole film; it reports the findings that it was asked for."
-_NETWORK: Final = "The report does not answer this; the network can be asked."
-_WIDER: Final = "The closest prompted finding answers this; the network can be asked in these words."
+_JUDGES: Final = "This program does not judge whether anything is as it should be."
+_NETWORK: Final = "The report does not answer this, so the network is asked."
+_WIDER: Final = "The closest prompted finding is stated here, and the network is asked in your own words."
 _NOTHING: Final = (
-    "Ask whether a finding is on the film, where it lies, what lies in a region, for a list of the findings, or for a "
-    "summary."
+    "Ask whether a finding is on the film, where it lies, what lies in a region or in a box that you draw, for a list "
+    "of the findings, or for a summary."
 )
+_DRAWN: Final = "drawn box"
+_LIES_IN: Final = 0.5
+"""The share of one of two boxes that lies in the other at least if the one counts as lying in the other."""
+_ALL_ZONES: Final = 4
+"""The zones of one lung: upper, mid, lower and apical."""
 _CHOOSE: Final = "Choose an earlier film of this patient to compare with."
 
 
@@ -57,24 +67,50 @@ class _Said:
     boxes: tuple[FindingBox, ...] = ()
 
 
-def answer(query: Query, film: Film) -> Reply:
-    """Answer a query from a film's stored answer."""
+def answer(query: Query, film: Film, *, box: Box | None = None) -> Reply:
+    """Answer a query from a film's stored answer; box: that was drawn on the film, in its pixels."""
     if not film.is_read:
         return Reply(text=wording.not_processed(film))
     if query.topic is Topic.FREE:
         return Reply(text=_NETWORK, needs_network=query.prompt)
-    if query.topic is Topic.NOTHING:
-        return Reply(text=_NOTHING)
     if query.topic is Topic.COMPARE:
         return Reply(text=_CHOOSE)
+    if query.topic is Topic.NOTHING and box is None:
+        return Reply(text=_NOTHING)
     unasked = [key for key, finding in _asked_for(query, film) if finding is None]
-    wider = [_Said(text=_WIDER)] if query.prompt is not None else []
-    said = [*wider, *_SAYERS[query.topic](query, film)]
+    before = [(_JUDGES, query.judges), (_WIDER, query.prompt is not None)]
+    sayer = _SAYERS[query.topic] if box is None or query.findings else partial(_drawn, box)
+    said = [*(_Said(text=text) for text, holds in before if holds), *sayer(query, film)]
+    if box is not None and query.findings:
+        said = [_placed(each, box) for each in said]
+    text = " ".join(each.text for each in said if each.text)
     return Reply(
-        text=" ".join((*(each.text for each in said), *wording.cautions(film))),
+        text=" ".join((text, *(caution for caution in wording.cautions(film) if caution not in text))),
         findings=tuple(dict.fromkeys(each.finding for each in said if each.finding is not None)),
-        boxes=tuple(dict.fromkeys(box.tracking_uid for each in said for box in each.boxes)),
+        boxes=tuple(dict.fromkeys(found.tracking_uid for each in said for found in each.boxes)),
         needs_network=query.prompt or next((key.replace("_", " ") for key in unasked), None),
+    )
+
+
+def for_network(query: Query, reply: Reply, prompts: PromptSet, *, box: Box | None = None) -> FilmQuestion | None:
+    """Return the question that the network is asked besides a reply, if any: always one about a drawn box."""
+    if box is None:
+        return None if reply.needs_network is None else FilmQuestion(prompt=reply.needs_network)
+    named = prompts[query.findings[0]].phrases[0] if len(query.findings) == 1 else None
+    return FilmQuestion(prompt=reply.needs_network or named, box=box)
+
+
+def answer_by(comparison: FilmComparison, query: Query) -> Reply:
+    """Answer a query on what changed by the comparison of two films; only of the findings that it names, if any."""
+    if comparison.obstacle is not None:
+        return Reply(text=comparison.text)
+    wanted = [found for found in comparison.findings if not query.findings or found.prompt in query.findings]
+    told = [found for found in wanted if query.findings or found.change is not Change.NOT_REPORTED]
+    unasked = [_unasked(key).text for key in query.findings if key not in {found.prompt for found in wanted}]
+    return Reply(
+        text=" ".join((*(found.text for found in told), *unasked, REST)),
+        findings=tuple(found.prompt for found in told),
+        boxes=tuple(dict.fromkeys(uid for found in told for uid in found.later)),
     )
 
 
@@ -92,17 +128,44 @@ def _place(query: Query, film: Film) -> Iterator[_Said]:
         yield _Said(text=" ".join((said.text, *_places(finding, said.boxes))), finding=said.finding, boxes=said.boxes)
 
 
+def _size(query: Query, film: Film) -> Iterator[_Said]:
+    """State the finding of an enlarged heart, and what was measured of the heart."""
+    yield from _presence(query, film)
+    if (ratio := measured.ratio_of(film)) is not None:
+        value, _widths, *rest, _use = measured.lines(ratio)
+        yield _Said(text=" ".join((f"{value}.", *rest)))
+
+
+def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
+    """Say what was reported in a box that was drawn on the film."""
+    yield from _inside([(found, _overlapping(found.boxes, box)) for found in _by_urgency(film)], place=_DRAWN)
+
+
+def _inside(findings: Iterable[tuple[Finding, tuple[FindingBox, ...]]], *, place: str) -> Iterator[_Said]:
+    """State each finding that has boxes in a place, and how many of its boxes these are."""
+    found = [(finding, boxes) for finding, boxes in findings if boxes]
+    if not found:
+        yield _Said(text=f"None of the reported boxes lies in the {place}; what is there may have been missed.")
+    for finding, boxes in found:
+        count = len(finding.boxes)
+        share = f"All {count} boxes lie" if len(boxes) == count else f"{len(boxes)} of {count} boxes lie"
+        lie = "The box lies" if count == 1 else f"{share}s" if len(boxes) == 1 else share
+        yield _Said(text=f"{_statement(finding)} {lie} in the {place}.", finding=finding.prompt, boxes=boxes)
+
+
+def _placed(said: _Said, drawn: Box) -> _Said:
+    """Keep the boxes of a finding that lie in a drawn box; if there is none, say so."""
+    inside = _overlapping(said.boxes, drawn)
+    if inside or not said.boxes:
+        return replace(said, boxes=inside)
+    text = f"{said.text} None of the boxes lies in the {_DRAWN}, where it may have been missed."
+    return replace(said, text=text)
+
+
 def _region(query: Query, film: Film) -> Iterator[_Said]:
     """Say what lies in regions: a box counts to the one that it overlaps most."""
-    inside = [(finding, _within(finding.boxes, query.regions)) for finding in _by_urgency(film)]
-    found = [(finding, boxes) for finding, boxes in inside if boxes]
-    names = _joined([key.replace("_", " ") for key in query.regions])
-    if not found:
-        yield _Said(text=f"None of the reported boxes lies in the {names}; what is there may have been missed.")
-    for finding, boxes in found:
-        yield _Said(text=_statement(finding), finding=finding.prompt, boxes=boxes)
-    if found:
-        yield _Said(text=f"By the boxes of the network this lies in the {names}.")
+    found = [(finding, _within(finding.boxes, query.regions)) for finding in _by_urgency(film)]
+    yield from _inside(found, place=_regions(query.regions))
     if any(not _tells_side(box) for _, boxes in found for box in boxes):
         yield _Said(text="The film does not tell its sides; left and right are as on an upright film.")
     for sentence in film.sentences:
@@ -121,12 +184,11 @@ def _list(_query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _summary(_query: Query, film: Film) -> Iterator[_Said]:
-    yield from _reported(film)
-    if count := len(film.in_state(FindingState.ABSENT)):
-        other = "other " if wording.reported(film) else ""
-        many, be = ("findings", "are") if count > 1 else ("finding", "is")
-        yield _Said(text=f"{count} {other}prompted {many} {be} not reported, and may have been missed.")
-    yield from _limits(film)
+    """Say the impression, as every output does, but not its first line where nothing is reported: that has a denial."""
+    reported = [replace(said, text="") for said in _reported(film)]
+    lines = impression.of_film(film)[0 if reported else 1 :]
+    yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in lines))
+    yield from reported
 
 
 def _whole_film(query: Query, film: Film) -> Iterator[_Said]:
@@ -138,9 +200,11 @@ _SAYERS: Final = {
     Topic.PRESENCE: _presence,
     Topic.PLACE: _place,
     Topic.REGION: _region,
+    Topic.SIZE: _size,
     Topic.LIST: _list,
     Topic.SUMMARY: _summary,
     Topic.NORMAL: _whole_film,
+    Topic.NOTHING: _summary,
 }
 
 
@@ -183,8 +247,8 @@ def _stated(finding: Finding, query: Query) -> _Said:
         texts += _missing_sides(finding, query.side)
         boxes = tuple(box for box in boxes if query.side in (Side.BILATERAL, box.side)) or boxes
     if query.regions and not _within(boxes, query.regions):
-        names = _joined([key.replace("_", " ") for key in query.regions])
-        texts.append(f"None of its boxes lies in the {names}, where it may have been missed.")
+        names = _regions(query.regions)
+        texts.append(f"None of the boxes lies in the {names}, where it may have been missed.")
     elif query.regions:
         boxes = _within(boxes, query.regions)
     return _Said(text=" ".join(texts), finding=finding.prompt, boxes=boxes)
@@ -208,7 +272,7 @@ def _statement(finding: Finding) -> str:
         zone=zone if zone is not None and zone.endswith("zone") else None,
     )
     doubt = " The network contradicts itself about it." if finding.contradiction is not None else ""
-    return f"{said} Its probability is {wording.percent(finding.probability)}.{doubt}"
+    return f"{said} The probability is {wording.percent(finding.probability)}.{doubt}"
 
 
 def _missing(finding: Finding) -> str:
@@ -233,6 +297,33 @@ def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
 
 def _within(boxes: Iterable[FindingBox], regions: Collection[str | None]) -> tuple[FindingBox, ...]:
     return tuple(box for box in boxes if box.evidence is not None and box.evidence.zone in regions)
+
+
+def _overlapping(boxes: Iterable[FindingBox], drawn: Box) -> tuple[FindingBox, ...]:
+    """Return the boxes that lie in a drawn box, or around it."""
+    return tuple(found for found in boxes if _share(found.box, drawn) >= _LIES_IN)
+
+
+def _share(found: Box, drawn: Box) -> float:
+    """Return the area that two boxes have in common, as a share of the smaller one."""
+    wide = min(found.right, drawn.right) - max(found.left, drawn.left)
+    high = min(found.bottom, drawn.bottom) - max(found.top, drawn.top)
+    areas = [(box.right - box.left) * (box.bottom - box.top) for box in (found, drawn)]
+    return max(wide, 0.0) * max(high, 0.0) / min(areas)
+
+
+def _regions(keys: Sequence[str]) -> str:
+    """Name regions; all zones of a lung, or of both, by one name."""
+    left, right = ([key for key in keys if _is_zone(key, side)] for side in ("left", "right"))
+    if len(keys) == len(left) + len(right) and len(keys) >= 2 * _ALL_ZONES:
+        return "lungs"
+    if len(keys) >= _ALL_ZONES and len(keys) in (len(left), len(right)):
+        return f"{keys[0].partition('_')[0]} lung"
+    return _joined([key.replace("_", " ") for key in keys])
+
+
+def _is_zone(key: str, side: str) -> bool:
+    return key.startswith(f"{side}_") and key.endswith("_zone")
 
 
 def _tells_side(box: FindingBox) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from node.config import ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
+from node.config import DEFAULT_OUTPUTS, ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
 from node.domain import Box
 from node.errors import InputError
 
@@ -20,6 +20,25 @@ def add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -
     parser.add_argument("--engine", choices=[name for name in ENGINES if name != "tensorrt"], default=defaults.engine)
     parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
     parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
+    parser.set_defaults(run=run)
+
+
+def add_explain(parser: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `explain`."""
+    parser.add_argument("what", type=Path, metavar="FILE_OR_UID")
+    parser.add_argument("settings", type=Path, nargs="?", metavar="node.toml", help="needed for a UID")
+    parser.add_argument("--json", action="store_true", help="answer with one JSON document")
+    parser.set_defaults(run=run)
+
+
+def add_shadow(parser: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `shadow`."""
+    parser.add_argument("settings", type=Path, metavar="node.toml")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="the new model; default: that of the settings")
+    parser.add_argument("--prompt-set", dest="prompts", help="the new prompt set; default: that of the settings")
+    parser.add_argument("--last", type=_count, default=200, metavar="N", help="the newest %(default)s films")
+    parser.add_argument("--threads", type=_threads, default=0, help="0: all cores")
+    parser.add_argument("--json", action="store_true", help="answer with one JSON document")
     parser.set_defaults(run=run)
 
 
@@ -42,6 +61,23 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_read(read: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `read`."""
+    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
+    read.add_argument("--out", type=Path, required=True, help="folder for the results")
+    read.add_argument(
+        "--outputs",
+        type=outputs,
+        default=DEFAULT_OUTPUTS,
+        metavar="KIND,...",
+        help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
+    )
+    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
+    read.add_argument("--json", action="store_true", help="answer with one JSON document")
+    add_model(read, run=run, required=True)
+    add_trust(read)
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
@@ -53,6 +89,12 @@ class Parser(argparse.ArgumentParser):
 def _threads(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads; 0 means all cores")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of films; give 1 or more")
     return int(text)
 
 
@@ -79,3 +121,29 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise InputError(f"{name!r} is not a time zone; use a name such as Europe/Berlin") from error
+
+
+def add_password(password: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `password`."""
+    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
+    password.add_argument("user", metavar="USER")
+    password.add_argument("--remove", action="store_true", help="remove the user")
+    password.set_defaults(run=run)
+
+
+def add_ask(ask: argparse.ArgumentParser, *, run: object) -> None:
+    """Add the arguments of `ask`."""
+    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
+    ask.add_argument(
+        "--node", metavar="URL", help="ask a running node that has received the film, such as http://127.0.0.1:8080"
+    )
+    ask.add_argument("--user", metavar="NAME", help="of the node, if it asks for one; the password is typed")
+    ask.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
+    ask.add_argument("--ca", type=Path, metavar="FILE", help="certificates to trust for https, in PEM")
+    ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
+    ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
+    ask.add_argument("--words", metavar="TEXT", help='a question in words, such as "any effusion on the left?"')
+    ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
+    add_model(ask, run=run, required=False)
+    ask.set_defaults(model=None)
+    add_trust(ask)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 from urllib.parse import urlsplit
 
-from node.domain import JsonObject, is_uid
+from node.domain import Box, Json, JsonObject, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.read import decoding
 from node.read.model import FilmQuestion
@@ -75,18 +75,35 @@ def ask(
     ca: certificates to trust, in PEM; those of this machine if None
     Raises InputError for an address or question that cannot be used, NodeError if the node does not answer.
     """
+    asked: list[Json] = [
+        {"prompt": question.prompt, "box": None if question.box is None else list(question.box.edges)}
+        for question in questions
+    ]
+    answered = _post(node, f"films/{uid}/questions", {"questions": asked}, login=login, ca=ca)
+    try:
+        return cast(list[JsonObject], answered["questions"])
+    except KeyError as error:
+        raise _no_node(node, error) from error
+
+
+def ask_in_words(
+    node: str, uid: str, *, words: str, box: Box | None = None, login: Login | None = None, ca: Path | None = None
+) -> JsonObject:
+    """Ask a node in words, and return its reply; parameters and errors as of `ask`."""
+    content: JsonObject = {"text": words, "box": None if box is None else list(box.edges)}
+    return _post(node, f"films/{uid}/replies", content, login=login, ca=ca)
+
+
+def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca: Path | None) -> JsonObject:
+    """Post to a node, and return its answer; parameters and errors as of `ask`."""
     address = urlsplit(node)
     if address.scheme not in ("http", "https") or not address.hostname:
         raise InputError(f"--node {node}: is no address of a node; write http://HOST:PORT")
     if login is not None and address.scheme == "http" and address.hostname not in _THIS_MACHINE:
         raise InputError(f"--node {node}: a password is sent to another machine by https:// only")
-    asked = [
-        {"prompt": question.prompt, "box": None if question.box is None else list(question.box.edges)}
-        for question in questions
-    ]
     request = urllib.request.Request(
-        f"{address.scheme}://{address.netloc}/api/v1/films/{uid}/questions",
-        data=json.dumps({"questions": asked}).encode(),
+        f"{address.scheme}://{address.netloc}/api/v1/{route}",
+        data=json.dumps(content).encode(),
         headers={
             "Content-Type": "application/json",
             "X-Requested-From": "command",
@@ -99,13 +116,20 @@ def ask(
     )
     try:
         with direct.open(request, timeout=_PATIENCE_SECONDS) as answer:
-            return cast(list[JsonObject], json.loads(answer.read())["questions"])
+            answered = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
             detail = _detail(error)
         raise (InputError if error.code < 500 else NodeError)(f"{node}: {detail}") from error
-    except (OSError, HTTPException, ValueError, KeyError) as error:
-        raise NodeError(f"{node}: does not answer as a node ({type(error).__name__}); check the address") from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise _no_node(node, error) from error
+    if not isinstance(answered, dict):
+        raise _no_node(node, TypeError())
+    return cast(JsonObject, answered)
+
+
+def _no_node(node: str, error: Exception) -> NodeError:
+    return NodeError(f"{node}: does not answer as a node ({type(error).__name__}); check the address")
 
 
 def _trusting(ca: Path | None) -> ssl.SSLContext:

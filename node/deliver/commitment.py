@@ -7,7 +7,7 @@ the ledger and synced before the node answers Success. After any other answer th
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -15,7 +15,8 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node import log
-from node.config import DestinationSettings, DicomDestination
+from node.config import DicomDestination
+from node.deliver.destination_table import DestinationTable
 from node.dicom import attributes
 from node.domain import Delivery, DeliveryState, is_uid
 from node.errors import where
@@ -107,11 +108,9 @@ class Commitments:
     If the ledger raises, the archive is told of a failure and may send its report again.
     """
 
-    def __init__(self, ledger: Ledger, destinations: Iterable[DestinationSettings], metrics: Metrics) -> None:
+    def __init__(self, ledger: Ledger, destinations: DestinationTable, metrics: Metrics) -> None:
         self._ledger, self._metrics = ledger, metrics
-        self._destinations = {
-            destination.name: destination for destination in destinations if isinstance(destination, DicomDestination)
-        }
+        self._destinations = destinations
 
     def may_report(self, *, calling_aet: str, host: str, is_caller: bool) -> bool:
         """Say whether a caller is a destination that may report, by AE title and host; looks up host names.
@@ -119,10 +118,11 @@ class Commitments:
         is_caller: the title may associate from that host anyway, for example an archive with several machines
         """
         return any(
-            destination.storage_commitment
+            isinstance(destination, DicomDestination)
+            and destination.storage_commitment
             and destination.ae_title.strip() == calling_aet.strip()
             and (is_caller or admission.is_among(host, _addresses(destination.host)))
-            for destination in self._destinations.values()
+            for _, destination in self._destinations.items()
         )
 
     def take(self, event_type: int, information: Dataset, *, calling_aet: str) -> int:
@@ -144,7 +144,7 @@ class Commitments:
             return self._refused("transaction", status=INVALID_ARGUMENT)
         name = next(iter(asked.values())).destination
         settings = self._destinations.get(name)
-        if settings is None or settings.ae_title.strip() != calling_aet.strip():
+        if not isinstance(settings, DicomDestination) or settings.ae_title.strip() != calling_aet.strip():
             return self._refused("sender", status=INVALID_ARGUMENT)
         committed = self._ledger.set_answered(
             report.transaction_uid,

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from node.dicom.film_header import parse_header
-from node.domain import Box
 from node.errors import GpuLost, InputError, RetryLater, Undecodable
 from node.metrics import Metrics
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
 from node.read import decoding, routing
-from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
 from node.read.open_model import OpenModel
 from node.store import received
@@ -86,6 +84,8 @@ class Desk:
                 source=source,
                 model=f"{identity.name} {identity.version}",
                 weights_sha256=identity.weights_sha256,
+                engine=identity.engine,
+                prompts=f"{self._model.prompts.name} {self._model.prompts.version}",
                 answer=answer,
                 origin=origin,
             )
@@ -104,7 +104,7 @@ class Desk:
         seen = self._see(film)
         for question in questions:
             if question.box is not None:
-                _check_box(question.box, seen.framing)
+                seen.framing.check(question.box)
         try:
             return self._model.reader.ask(seen, questions, self._model.prompts)
         except ValueError as error:
@@ -143,8 +143,3 @@ def questions_of(spool: Spool, film: Instance) -> list[AskedQuestion]:
     stored = (asked.from_json(content) for content in spool.documents(film.study_uid, "questions"))
     own = [question for question in stored if question.film == film.sop_instance_uid]
     return sorted(own, key=lambda question: (question.asked_at, question.id))
-
-
-def _check_box(box: Box, framing: Framing) -> None:
-    if not framing.holds(box):
-        raise InputError(f"the box leaves the film, which has {framing.columns} x {framing.rows} pixels")

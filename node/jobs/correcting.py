@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from pydicom.dataset import Dataset
 
 from node import log
 from node.config import Settings
-from node.domain import Film
+from node.domain import Film, JsonObject
 from node.errors import InputError, RetryLater, Undecodable
 from node.jobs.executor import Client
 from node.metrics import Metrics
+from node.outputs import corrected_film
 from node.outputs.corrected_film import objection, sides_of
 from node.outputs.correction import Correction, from_json, to_json
 from node.outputs.report_json import film_from_json
@@ -25,33 +27,46 @@ from node.store.instances import Instance, newest_reading
 from node.store.ledger import is_away
 from node.store.spool import Spool
 
+REMOVED: Final = "the study of this film is being removed"
+
+
+class UnusableFilm(InputError):
+    """A film that is damaged on disk, or whose study is being removed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredFilm:
     """A film that was read, as the network answered it.
 
     header: of its file, without pixels
+    stored: its reading as it is stored, with what read it
     """
 
     instance: Instance
     answer: Film
     header: Dataset
+    stored: JsonObject
 
 
 def read_film(spool: Spool, uid: str) -> AnsweredFilm:
-    """Return a received film by its SOP Instance UID. Raises InputError if the node has no such film or no answer."""
-    instance = find_film(spool, uid)
-    if instance is None:
-        raise InputError("this node has no such film")
-    reading = newest_reading(spool.readings(instance.study_uid), instance)
-    if reading is None:
-        raise InputError("this film has no answer yet; wait until it is read")
+    """Return a received film by its SOP Instance UID.
+
+    Raises InputError if the node has no such film or no answer, and UnusableFilm.
+    """
     try:
-        return AnsweredFilm(
-            instance=instance, answer=film_from_json(reading[1]), header=decoding.read_header(instance.path)
-        )
+        instance = find_film(spool, uid)
+        if instance is None:
+            raise InputError("this node has no such film")
+        reading = newest_reading(spool.readings(instance.study_uid), instance)
+        if reading is None:
+            raise InputError("this film has no answer yet; wait until it is read")
+        header = decoding.read_header(instance.path)
+        stored = reading[1]
+        return AnsweredFilm(instance=instance, answer=film_from_json(stored), header=header, stored=stored)
+    except FileNotFoundError as error:
+        raise UnusableFilm(REMOVED) from error
     except (Undecodable, KeyError, TypeError, ValueError) as error:
-        raise InputError("this film or its answer is damaged on disk; its study can be retried") from error
+        raise UnusableFilm("this film or its answer is damaged on disk; its study can be retried") from error
 
 
 def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
@@ -59,6 +74,13 @@ def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
     stored = (from_json(content) for content in spool.documents(film.study_uid, "corrections"))
     own = [correction for correction in stored if correction.film == film.sop_instance_uid]
     return sorted(own, key=lambda correction: (correction.at, correction.id))
+
+
+def as_corrected(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> Film:
+    """Return the answer to a film with the corrections that are stored."""
+    made = corrections_of(spool, film.instance)
+    sides = sides_of(film.answer, film.header)
+    return corrected_film.correct(film.answer, made, prompts=prompts, side_of=sides) if made else film.answer
 
 
 def correct(
@@ -75,7 +97,10 @@ def correct(
         sides = sides_of(film.answer, film.header)
         if (reason := objection(film.answer, known, new, prompts=prompts, side_of=sides)) is not None:
             raise InputError(reason)
-        spool.keep_document(new.study_uid, "corrections", new.id, to_json(new))
+        try:
+            spool.keep_document(new.study_uid, "corrections", new.id, to_json(new))
+        except FileNotFoundError as error:
+            raise UnusableFilm(REMOVED) from error
         corrected = {correction.id: correction.prompt for correction in known}
         metrics.corrections.labels(new.kind, new.prompt or corrected[new.withdraws]).inc()
         log.get().info("film.corrected", study=new.study_uid, sop_instance_uid=new.film, kind=new.kind)

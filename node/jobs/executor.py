@@ -11,7 +11,7 @@ from typing import Final
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient
 
 from node import log
-from node.config import StudySettings
+from node.config import DestinationSettings, StudySettings
 from node.deliver.delivery import Sending
 from node.domain import Delivery
 from node.jobs.gate import Gate
@@ -85,7 +85,11 @@ class Executor:
         DBOS.launch()
         _register_queue(QUIET)
         _register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
-        for name in deliveries:
+        self.register_destinations(sending.destinations.values())
+
+    def register_destinations(self, destinations: Iterable[DestinationSettings]) -> None:
+        """Register the queues of destinations. A queue that is known stays as it is."""
+        for name in (name for destination in destinations for name in queues_of(destination)):
             _register_queue(name, at_once=SENDS_AT_ONCE)
 
     def forgotten(self, deliveries: Iterable[Delivery]) -> list[Delivery]:

@@ -104,17 +104,26 @@ def refused_callers_path(storage: StorageSettings, process: Process) -> Path:
     return callers.file_path(storage.directory, process.executor if storage.database_url else None)
 
 
+def reload_path(storage: StorageSettings, process: Process) -> Path:
+    """Return the file in which a process says what it did with changed settings."""
+    return storage.directory / (f"reload-{process.executor}.json" if storage.database_url else "reload.json")
+
+
 @contextmanager
-def published(storage: StorageSettings, process: Process, *, ports: Mapping[str, int]) -> Iterator[None]:
+def published(
+    storage: StorageSettings, process: Process, *, ports: Mapping[str, int], settings: Path | None = None
+) -> Iterator[None]:
     """Write the file that says that this process runs, and remove it at an orderly end.
 
     ports: the real ports by name, `http_port` among them
+    settings: the settings file that the process reads again on SIGHUP
     """
     path = storage.directory / (f"running-{process.executor}.json" if storage.database_url else "running.json")
     content = {
         "executor": process.executor,
         "pid": os.getpid(),
         "machine": socket.gethostname(),
+        **({"settings": str(settings.resolve())} if settings is not None else {}),
         **ports,
     }
     files.write(path, files.to_json(content))
@@ -131,10 +140,23 @@ def remove_gone(directory: Path, *, before: datetime) -> None:
             if is_gone:
                 executor = path.name.removeprefix("lock-")
                 path.with_name(f"running-{executor}.json").unlink(missing_ok=True)
+                path.with_name(f"reload-{executor}.json").unlink(missing_ok=True)
                 callers.file_path(directory, executor).unlink(missing_ok=True)
                 path.unlink()
             else:
                 os.utime(path)
+
+
+def running(storage: StorageSettings) -> Iterator[JsonObject]:
+    """Return what every process that holds its lock has published."""
+    for path in sorted(storage.directory.glob("running*.json")):
+        content = files.read_json(path)
+        if content is None:
+            continue
+        lock = lock_path(storage, Process(executor=str(content.get("executor", "node"))))
+        with files.try_lock(lock) as is_gone:
+            if not is_gone:
+                yield content
 
 
 def states(storage: StorageSettings, http: HttpSettings) -> list[ProcessState]:

@@ -20,11 +20,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An association request: its AE titles and the address it came from."""
+    """An association request: its AE titles and the address it came from.
+
+    names: in the settings, of that address
+    """
 
     calling_aet: str
     called_aet: str
     host: str
+    names: frozenset[str] = frozenset()
 
 
 _CALLER_UNKNOWN: Final = Refusal(reason="caller", answer=(0x01, 0x01, 0x03))
@@ -61,14 +65,28 @@ def admit(
 def caller_of(call: Call, callers: Sequence[Caller]) -> Caller | None:
     """Find the caller in the settings with this title and address."""
     title = call.calling_aet.strip()
-    return next(
-        (caller for caller in callers if caller.ae_title.strip() == title and is_among(call.host, caller.hosts)), None
-    )
+    titled = (caller for caller in callers if caller.ae_title.strip() == title)
+    return next((caller for caller in titled if is_at(call.host, call.names, caller)), None)
+
+
+def is_at(host: str, names: frozenset[str], caller: Caller) -> bool:
+    """Say whether a caller may call from an address, which has these names."""
+    return is_among(host, caller.hosts) or not names.isdisjoint(caller.hosts)
 
 
 def is_among(host: str, hosts: Iterable[str]) -> bool:
-    """Say whether an address is one of several, in whatever notation each is written."""
-    return _address(host) in map(_address, hosts)
+    """Say whether an address is one of several addresses and networks, in whatever notation each is written."""
+    address = _address(host)
+    return any(_is_in(address, known) for known in hosts)
+
+
+def _is_in(address: str, known: str) -> bool:
+    if "/" not in known:
+        return address == _address(known)
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(known)
+    except ValueError:
+        return False
 
 
 def _address(text: str) -> str:

@@ -52,7 +52,8 @@ class AskedQuestion:
     asked_at: aware UTC
     asked_by: the user's name on this node; "" if the node does not ask for one
     source: one of `metrics.QUESTION_SOURCES`
-    model, weights_sha256: of the network that answered
+    model, weights_sha256, engine: of the network that answered, and its runtime
+    prompts: name and version of the prompt set; like engine "" if an older version of the program stored the question
     origin: the object that asked it; None for a question over the page, the interface for programs or a command
     """
 
@@ -65,6 +66,8 @@ class AskedQuestion:
     model: str
     weights_sha256: str
     answer: FilmAnswer
+    engine: str = ""
+    prompts: str = ""
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
@@ -84,6 +87,8 @@ def to_json(asked: AskedQuestion) -> JsonObject:
         "source": asked.source,
         "model": asked.model,
         "weights_sha256": asked.weights_sha256,
+        "engine": asked.engine,
+        "prompts": asked.prompts,
         "prompt": answer.question.prompt,
         "box": None if answer.question.box is None else list(answer.question.box.edges),
         "sentence": answer.sentence,
@@ -111,6 +116,8 @@ def from_json(document: Mapping[str, Json]) -> AskedQuestion:
         source=str(document["source"]),
         model=str(document["model"]),
         weights_sha256=str(document["weights_sha256"]),
+        engine=str(document.get("engine", "")),
+        prompts=str(document.get("prompts", "")),
         answer=FilmAnswer(
             question=FilmQuestion(prompt=None if prompt is None else str(prompt), box=_box(box)),
             sentence=str(document["sentence"]),

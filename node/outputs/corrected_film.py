@@ -7,9 +7,10 @@
     reword   The sentence of the finding reads as the reader wrote it; all else is as it was.
     withdraw An earlier correction does not count.
 
-What follows from it: a sentence on anything that asserts what was rejected, or denies what is present by a reader's
-word, is withheld. A finding that is still reported and has lost its sentence, or whose sentence does not say what the
-reader said, gets one made by rule.
+What follows from it: a sentence on anything is withheld if it asserts what was rejected, denies what is present by a
+reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box. A finding
+that is still reported and has lost its sentence, or whose sentence does not say what the reader said, gets one made by
+rule.
 Nothing else changes.
 """
 
@@ -21,8 +22,8 @@ from typing import Final, Literal
 
 from pydicom.dataset import Dataset
 
-from language.check import Claim, State, contradictions, faults
-from language.normal import names_in
+from language.check import Claim, Fault, State, assertions, contradictions, faults
+from language.normal import names_in, normal_statements
 from language.sentences import by_rule
 from node.dicom.film_header import parse_header
 from node.domain import (
@@ -40,9 +41,11 @@ from node.domain import (
     derive_uid,
 )
 from node.outputs.correction import Correction, CorrectionKind, active
-from node.prompt_set import Prompt, PromptSet
+from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read import decoding
+from node.read.evidence import covered
 from node.read.findings import together
+from node.read.framing import leaving
 
 SideOf = Callable[[Box], Side | None]
 """Says on which side of the patient a box of the stored film lies; None if the film or the box does not tell."""
@@ -62,10 +65,17 @@ _SPOKEN_SIDES: Final[Mapping[Side | None, Literal["left", "right", "both"] | Non
     Side.RIGHT: "right",
     Side.BILATERAL: "both",
 }
+_LIES_IN: Final = 0.1
+"""The share of a box that lies in a region at least if the region holds its finding; as `models.reading` has it."""
 
 
-def sides_of(film: Film, header: Dataset) -> SideOf:
-    """Return the function that says on which side of the patient a box of a film lies, by the film's header."""
+def sides_of(film: Film, header: Dataset | None) -> SideOf:
+    """Return the function that says on which side of the patient a box of a film lies.
+
+    header: of the film's file; None if it cannot be read any more, so that no side is known
+    """
+    if header is None:
+        return lambda _box: None
     parsed = parse_header(header)
     if film.columns is None or film.rows is None or film.analyzed is None or not decoding.sides_known(parsed):
         return lambda _box: None
@@ -96,9 +106,7 @@ def objection(
         return "this finding has no such box now; load the film again"
     if new.kind is CorrectionKind.REWORD and finding.state is FindingState.ABSENT:
         return "a finding that is not reported has no sentence; accept or add it first"
-    if new.box is not None and not _is_inside(new.box, film):
-        return f"the box leaves the film, which has {film.columns} x {film.rows} pixels"
-    return None
+    return None if new.box is None else leaving(new.box, columns=film.columns or 0, rows=film.rows or 0)
 
 
 def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet, side_of: SideOf) -> Film:
@@ -110,12 +118,24 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
     if not own or not film.is_read:
         return film
     findings = tuple(
-        _judged(finding, [item for item in own if item.prompt == finding.prompt], prompts[finding.prompt], side_of)
+        _judged(finding, [item for item in own if item.prompt == finding.prompt], _prompt_of(finding, prompts), side_of)
         for finding in film.findings
     )
     changed = replace(film, findings=findings)
     texts = {item.prompt: item for item in own if item.kind is CorrectionKind.REWORD}
-    return _with_sentences(changed, texts, prompts)
+    return _with_sentences(changed, texts, prompts, side_of)
+
+
+def _prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
+    """Return the prompt of a finding; one with its name for a film that was read with another prompt set."""
+    known = (prompt for prompt in prompts.prompts if prompt.key == finding.prompt)
+    return next(known, None) or Prompt(
+        key=finding.prompt,
+        kind=PromptKind.PATHOLOGY,
+        phrases=(finding.code.meaning,),
+        negatives=(f"no {finding.code.meaning}",),
+        finding=finding.code,
+    )
 
 
 def _judged(finding: Finding, corrections: Sequence[Correction], prompt: Prompt, side_of: SideOf) -> Finding:
@@ -165,14 +185,17 @@ def _moved(box: FindingBox, correction: Correction) -> FindingBox:
     return replace(box, box=correction.box, side=None, evidence=None)
 
 
-def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet) -> Film:
+def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet, side_of: SideOf) -> Film:
     """Withhold sentences that contradict a reader, and give every finding that lost its sentence one that fits."""
     decided = {finding.prompt: str(finding.state) for finding in film.findings if finding.reader is not None}
     gone = {finding.prompt for finding in film.findings if finding.reader and finding.state is FindingState.ABSENT}
+    placed = [finding for finding in film.findings if finding.reader and finding.boxes]
     kept: dict[int, GroundedSentence] = {}
     withheld = list(film.withheld)
     for index, sentence in enumerate(film.sentences):
-        if sentence.prompt in gone or contradictions(sentence.text, decided):
+        is_contradicted = contradictions(sentence.text, decided) or _calls_normal(sentence, placed)
+        is_elsewhere = any(_is_elsewhere(sentence, found, prompts, side_of) for found in placed)
+        if sentence.prompt in gone or is_contradicted or is_elsewhere:
             withheld.append(WithheldSentence(text=sentence.text, prompt=sentence.prompt, reason=CORRECTED))
         else:
             kept[index] = sentence
@@ -181,7 +204,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     findings = []
     for finding in film.findings:
         place = None if finding.sentence is None else places.get(finding.sentence)
-        own = _own_sentence(finding, None if place is None else sentences[place], texts, prompts[finding.prompt])
+        own = _own_sentence(finding, None if place is None else sentences[place], texts, _prompt_of(finding, prompts))
         if own is not None:
             if place is not None and sentences[place].prompt == finding.prompt:
                 sentences[place] = own
@@ -190,6 +213,31 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
                 sentences.append(own)
         findings.append(replace(finding, sentence=place))
     return replace(film, findings=tuple(findings), sentences=tuple(sentences), withheld=tuple(withheld))
+
+
+def _is_elsewhere(sentence: GroundedSentence, finding: Finding, prompts: PromptSet, side_of: SideOf) -> bool:
+    """Say whether a sentence puts a finding of a reader on a side, or into a region, where none of its boxes lies."""
+    if Fault.WRONG_SIDE in faults(sentence.text, _claim(finding, _prompt_of(finding, prompts))):
+        return True
+    named = [said.sides for said in assertions(sentence.text) if said.key == finding.prompt]
+    boxes = [found.box for found in finding.boxes]
+    sides = [side_of(box) for box in boxes]
+    is_known = None not in sides  # a box across the middle lies on both sides; a film may tell no sides
+    if is_known and not frozenset[str]().union(*named) <= frozenset(map(str, sides)):
+        return True
+    regions = [said.box for said in sentence.boxes] if _is_of_region(sentence, prompts) else []
+    return bool(named and regions) and not any(covered(box, regions) for box in boxes)
+
+
+def _is_of_region(sentence: GroundedSentence, prompts: PromptSet) -> bool:
+    return any(prompt.key == sentence.prompt and prompt.kind is PromptKind.REGION for prompt in prompts.prompts)
+
+
+def _calls_normal(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool:
+    """Say whether a sentence calls the region normal that it speaks of, and a box of a reader's finding lies there."""
+    regions = [region.box for region in sentence.boxes]
+    holds_finding = any(covered(found.box, regions) >= _LIES_IN for finding in placed for found in finding.boxes)
+    return holds_finding and bool(normal_statements(sentence.text))
 
 
 def _own_sentence(
@@ -212,7 +260,14 @@ def _own_sentence(
 
 def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
     """Say whether a sentence says what a reader said: present, on this side, and in no zone if the zone is unknown."""
-    claim = Claim(
+    names_zone = finding.evidence is None and bool(names_in(said.text.lower(), "zones"))
+    asks_for_review = said.by == "rule" and "please review" in said.text
+    return not (faults(said.text, _claim(finding, prompt)) or names_zone or asks_for_review)
+
+
+def _claim(finding: Finding, prompt: Prompt) -> Claim:
+    """Return what sentences may say of a finding."""
+    return Claim(
         finding=finding.prompt,
         state=_state(finding),
         side=_SPOKEN_SIDES[finding.side],
@@ -220,15 +275,7 @@ def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
         region_has_finding=False,
         names=prompt.phrases,
     )
-    names_zone = finding.evidence is None and bool(names_in(said.text.lower(), "zones"))
-    asks_for_review = said.by == "rule" and "please review" in said.text
-    return not (faults(said.text, claim) or names_zone or asks_for_review)
 
 
 def _state(finding: Finding) -> State:
     return finding.state.value
-
-
-def _is_inside(box: Box, film: Film) -> bool:
-    columns, rows = film.columns or 0, film.rows or 0
-    return box.left >= 0 and box.top >= 0 and box.right <= columns and box.bottom <= rows

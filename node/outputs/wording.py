@@ -25,6 +25,7 @@ from node.domain import (
     Side,
 )
 from node.outputs.patient import short_text
+from node.read.framing import leaving
 
 REASONS: Mapping[Reason, str] = {
     Reason.MODALITY: "it is not a kind of image that this program reads (computed or digital radiograph)",
@@ -108,8 +109,8 @@ def check(report: Report) -> None:
         boxes = [named.box for finding in film.findings for named in finding.boxes]
         boxes += [scored.box for sentence in film.sentences for scored in sentence.boxes]
         for box in [*boxes, analyzed(film)]:
-            if box.left < 0 or box.top < 0 or box.right > columns or box.bottom > rows:
-                raise ValueError(f"a box {box.edges} lies outside its film of {columns} x {rows} pixels")
+            if (reason := leaving(box, columns=columns, rows=rows)) is not None:
+                raise ValueError(reason)
         if not all(finding.boxes for finding in reported(film)):
             raise ValueError("a finding that is reported needs a box")
 

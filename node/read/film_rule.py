@@ -1,4 +1,4 @@
-"""What a model needs of a film, from its manifest alone: to say whether a file would be read, without the model."""
+"""What a manifest alone says of a model: what it needs of a film, and which of its thresholds were measured."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from node.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film: as of `Reader`."""
+    """What a model needs of a film, as of `Reader`; measured: the findings whose threshold was measured on films."""
 
     gray: str
     square: Callable[[int, int], tuple[float, float, float, float]]
     ages: Container[int] | None = None
+    measured: tuple[str, ...] = ()
 
 
 def read_film_rule(directory: Path) -> FilmRule:
@@ -32,4 +33,5 @@ def read_film_rule(directory: Path) -> FilmRule:
         gray=str(manifest.gray),
         square=lambda columns, rows: square(columns, rows, manifest.input),
         ages=manifest.ages,
+        measured=tuple(manifest.decisions.measurements),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.domain import Box
+from node.errors import InputError
 from node.measurement import MeasuredLine
 
 
@@ -58,9 +59,10 @@ class Framing:
         top, bottom = _visible(top, bottom, size=self.rows)
         return Box(left=left, top=top, right=right, bottom=bottom)
 
-    def holds(self, box: Box) -> bool:
-        """Say whether a box lies on the stored film."""
-        return box.left >= 0 and box.top >= 0 and box.right <= self.columns and box.bottom <= self.rows
+    def check(self, box: Box) -> None:
+        """Raise InputError for a box that leaves the stored film."""
+        if (reason := leaving(box, columns=self.columns, rows=self.rows)) is not None:
+            raise InputError(reason)
 
     def line_to_image(self, *, left: float, right: float, height: float) -> MeasuredLine:
         """Map a horizontal line of the upright square, 0..1, to the stored film, where it may be vertical."""
@@ -88,6 +90,13 @@ class Framing:
             (right - left) / side_x,
             (bottom - top) / side_y,
         )
+
+
+def leaving(box: Box, *, columns: int, rows: int) -> str | None:
+    """Say that a box leaves a film of these columns and rows; None if it lies on it."""
+    if box.left >= 0 and box.top >= 0 and box.right <= columns and box.bottom <= rows:
+        return None
+    return f"the box leaves the film, which has {columns} x {rows} pixels"
 
 
 def _visible(low: float, high: float, *, size: int) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompt
     image = load(path, reader)
     for question in questions:
         if question.box is not None:
-            _check_box(question.box, image.framing)
+            image.framing.check(question.box)
     try:
         return reader.ask(reader.see(image), questions, prompts)
     except ValueError as error:
@@ -93,8 +93,3 @@ def _load_picture(path: Path, reader: Reader) -> Radiograph:
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a film") from error
     return Radiograph(gray=gray, framing=framing)
-
-
-def _check_box(box: Box, framing: Framing) -> None:
-    if not framing.holds(box):
-        raise InputError(f"the box {box.edges} leaves the film, which has {framing.columns} x {framing.rows} pixels")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from pydicom.dataset import Dataset
@@ -24,6 +25,7 @@ from node.errors import Refused, where
 from node.metrics import Metrics
 from node.net import admission, pynetdicom_adapter
 from node.net.admission import Refusal
+from node.net.caller_names import CallerNames
 from node.net.callers import RefusalKey, Refusals, printable
 from node.net.tls import ServerTls
 from node.receive import contexts
@@ -66,8 +68,9 @@ class Listener:
         self._admitting, self._refusals = threading.Lock(), Refusals(on_told=on_refused)
         self._open: dict[Association, Caller] = {}
         self._entity = application_entity(settings)
+        self._names = CallerNames(settings.callers)
         terms = Terms(
-            lobby=Lobby(lambda host: any(admission.is_among(host, caller.hosts) for caller in settings.callers)),
+            lobby=Lobby(self._is_known),
             lobby_seconds=lobby_seconds,
             idle_seconds=settings.idle_seconds,
             on_refused=self._on_refused,
@@ -100,10 +103,16 @@ class Listener:
         """Whether every port still accepts connections."""
         return all(server.is_listening for server in self._servers)
 
+    def admit_only(self, callers: tuple[Caller, ...]) -> None:
+        """Put other callers in force. Open associations go on."""
+        self._names.use(callers)
+        self._settings = replace(self._settings, callers=callers)
+
     def close(self) -> None:
         """Stop accepting and end every association."""
         for server in self._servers:
             server.close()
+        self._names.close()
         self._refusals.close()
 
     @property
@@ -126,6 +135,10 @@ class Listener:
         server_tls = ServerTls("listener", tls)
         self._metrics.certificate_days.labels("listener").set_function(lambda: server_tls.days_left)
         return server_tls
+
+    def _is_known(self, host: str) -> bool:
+        names = self._names.of(host)
+        return any(admission.is_at(host, names, caller) for caller in self._settings.callers)
 
     def _alive(self) -> dict[Association, Caller]:
         return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
@@ -160,6 +173,7 @@ class Listener:
             calling_aet=requested.calling_ae_title,
             called_aet=requested.called_ae_title,
             host=str(association.requestor.address),
+            names=self._names.of(str(association.requestor.address)),
         )
         may_report = self._commitments is not None and self._commitments.may_report(
             calling_aet=call.calling_aet,

@@ -13,12 +13,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from node import log
 from node.config import Settings
+from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, Stopped
 from node.jobs import processes
@@ -32,7 +34,9 @@ from node.read import prompts
 from node.read.model import Reader, check_files, open_reader
 from node.read.open_model import OpenModel
 from node.service.http import HttpServer, Readiness, limits_for
+from node.service.promotion import admit
 from node.service.receiver import Receiving, open_receiving, opening
+from node.service.reload import reload
 from node.service.shared import Shared
 from node.service.worker import Working, open_working
 from node.store import database, files
@@ -50,13 +54,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running process with its real ports, also where the settings say 0; None for ports that it does not open."""
+    """A running process with its real ports, also where the settings say 0; None for ports that it does not open.
+
+    reload: reads the settings file again, and puts its callers and destinations to use
+    """
 
     http_port: int
     dicom_port: int | None = None
     tls_port: int | None = None
     orders_port: int | None = None
     is_broken: Callable[[], bool]
+    reload: Callable[[Path], None]
 
     @property
     def ports(self) -> dict[str, int]:
@@ -79,6 +87,17 @@ class _Opened:
     model: OpenModel | None = None
     desk: Desk | None = None
     working: Working | None = None
+
+    def reload(self, path: Path) -> None:
+        """Put changed callers and destinations to use, or refuse the file."""
+        settings = reload(
+            path,
+            self.shared,
+            working=self.working,
+            receiving=self.receiving,
+            prompt_set=None if self.model is None else self.model.prompts,
+        )
+        self.shared = replace(self.shared, settings=settings)
 
     @property
     def is_broken(self) -> bool:
@@ -117,10 +136,12 @@ def run(
     reader: Callable[[], Reader] | None = None,
     on_step: Callable[[str], None] = lambda _: None,
     stop: threading.Event | None = None,
+    path: Path | None = None,
 ) -> Iterator[Running]:
     """Run the service, or one process of it, while the context is open; the process must end after it.
 
     reader: opens another reader than the settings' model; on_step: called with every checkpointed step
+    path: the file of the settings, for `node reload`
     Raises ConfigError or InputError when a part cannot be opened, Stopped when `stop` is set while the start waits.
     """
     process, stop = process or Process(), stop or threading.Event()
@@ -132,13 +153,7 @@ def run(
     with ExitStack() as parts, ExitStack() as ports:
         parts.enter_context(_only_one(settings, process))
         _set_damaged_aside(database.LEDGER, settings)
-        shared = Shared(
-            settings=settings,
-            process=process,
-            spool=_open_spool(settings),
-            orders=OrderStore(settings.storage.directory),
-            metrics=metrics,
-        )
+        shared = _shared(settings, process, metrics)
         parts.callback(shared.spool.end_readings_in_hand)
         opened = _Opened(shared=shared)
         if process.receives:
@@ -152,8 +167,9 @@ def run(
             if opened.receiving is None or opened.receiving.orders is None
             else opened.receiving.orders.port,
             is_broken=lambda: opened.is_broken,
+            reload=opened.reload,
         )
-        parts.enter_context(processes.published(settings.storage, process, ports=running.ports))
+        parts.enter_context(processes.published(settings.storage, process, ports=running.ports, settings=path))
         _say("service.listening", process, running)
         _set_damaged_aside(database.EXECUTOR, settings)
         # Files of earlier starts count too: the alert needs a growing number, and misses a counter that starts at 1.
@@ -179,8 +195,12 @@ def serve(
     executor: str | None = None,
     reader: Callable[[], Reader] | None = None,
     on_step: Callable[[str], None] = lambda _: None,
+    path: Path | None = None,
 ) -> int:
     """Run until SIGTERM, and return 0, or until SIGINT, and return 130. A second signal ends the process at once.
+
+    path: the file of the settings, which is read again on SIGHUP. If SIGHUP says that the terminal is gone, the process
+    stops.
 
     An interrupted step is repeated at the next start.
     Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work.
@@ -197,13 +217,24 @@ def serve(
         code = INTERRUPTED if number == signal.SIGINT else 0
         stop.set()
 
+    changed, on_terminal = threading.Event(), os.isatty(0)
+
+    def on_hangup(number: int, frame: object) -> None:
+        if path is None or (on_terminal and not os.isatty(0)):
+            on_signal(number, frame)
+        changed.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
+    signal.signal(signal.SIGHUP, on_hangup)
     try:
-        with run(settings, process=process, reader=reader, on_step=on_step, stop=stop) as running:
+        with run(settings, process=process, reader=reader, on_step=on_step, stop=stop, path=path) as running:
             while not stop.wait(timeout=1.0):
                 if running.is_broken():
                     return 1
+                if changed.is_set() and path is not None:
+                    changed.clear()
+                    running.reload(path)
     except Stopped:
         log.get().info("service.stopped")
     return code
@@ -265,6 +296,7 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
         )
     )
     identity = opened.identity
+    admit(settings, identity, prompt_set)
     model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
     metrics.build_info.labels(VERSION, model, names).set(1)
     metrics.engine_info.labels(identity.engine, next((fallback.reason for fallback in opened.fallbacks), "none")).set(1)
@@ -290,6 +322,17 @@ def _allowed(reader: Reader, stage: str) -> float:
     return reader.parity[stage].allowed
 
 
+def _shared(settings: Settings, process: Process, metrics: Metrics) -> Shared:
+    return Shared(
+        settings=settings,
+        destinations=DestinationTable(settings.destinations),
+        process=process,
+        spool=_open_spool(settings),
+        orders=OrderStore(settings.storage.directory),
+        metrics=metrics,
+    )
+
+
 def _open_spool(settings: Settings) -> Spool:
     spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
     swept = spool.sweep(is_shared=bool(settings.storage.database_url))
@@ -308,6 +351,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     parts.callback(access.close)
     web = WebParts(
         settings=settings,
+        destinations=lambda: opened.shared.settings.destinations,
         spool=shared.spool,
         metrics=shared.metrics,
         model=lambda: opened.model,

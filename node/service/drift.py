@@ -1,7 +1,8 @@
 """Compares the network's answers to recent films with those to its first films: population stability index by prompt.
 
-A window holds, for one scanner or for all, the answers to the first `REFERENCE_FILMS` films and to the last
-`CURRENT_FILMS` films after them. Of each answer only the bin of its probability is stored, one of ten equal bins.
+A window holds, for one scanner, for one group of patients (`subgroups`) or for all, the answers to the first
+`REFERENCE_FILMS` films and to the last `CURRENT_FILMS` films after them. Of each answer only the bin of its probability
+is stored, one of ten equal bins.
 
 Scanners are named from a short closed list, so that no text of an image becomes a metric label. A manufacturer is
 recognized by the spellings of its name. Its models are numbered in order of appearance, `philips-1`, `philips-2`.
@@ -25,13 +26,17 @@ from pydicom.dataset import Dataset
 
 from node.dicom import attributes
 from node.domain import Film, Json, JsonObject, ModelIdentity, derive_uid
-from node.metrics import OTHER_SCANNER, Metrics
+from node.metrics import GROUPS, OTHER_SCANNER, Metrics
 from node.prompt_set import PromptSet
+from node.service.subgroups import groups_of
 from node.store.spool import Spool
 
 REFERENCE_FILMS: Final = 500
 CURRENT_FILMS: Final = 200
 BINS: Final = 10
+QUANTILES: Final = (0.5, 0.9)
+LEAST_FILMS: Final = 50
+"""Below so many films nothing is said of a group: chance would say it."""
 
 # A bin that is empty on one side only would make the index infinite. Adding half a film of the current window to every
 # bin keeps it finite, and prevents an alert from single films in rare bins: with 1e-4 instead, random variation causes
@@ -89,6 +94,22 @@ class DriftWindow:
             prompt: psi(_counts(self.reference[prompt]), _counts(bins))
             for prompt, bins in self.current.items()
             if len(bins) == CURRENT_FILMS and len(self.reference.get(prompt, "")) == REFERENCE_FILMS
+        }
+
+    def quantiles(self) -> dict[tuple[str, float], float]:
+        """Return the quantiles of the newest films' probabilities by prompt, as upper edges of bins.
+
+        At most `CURRENT_FILMS` films count, and none below `LEAST_FILMS`.
+        """
+        newest = {
+            prompt: sorted((self.reference.get(prompt, "") + self.current.get(prompt, ""))[-CURRENT_FILMS:])
+            for prompt in (*self.reference, *self.current)
+        }
+        return {
+            (prompt, quantile): (int(bins[math.ceil(quantile * len(bins)) - 1]) + 1) / BINS
+            for prompt, bins in newest.items()
+            if len(bins) >= LEAST_FILMS
+            for quantile in QUANTILES
         }
 
     def to_json(self) -> JsonObject:
@@ -203,6 +224,8 @@ class Watch:
         self._key = derive_uid("windows", model.weights_sha256, model.manifest_sha256, prompts.sha256)
         for scanner in (_ALL, *scanners_from_json(spool.window("scanners")).models):
             self._publish(scanner, self._window(scanner))
+        for group in GROUPS:
+            self._publish_group(group, self._window(group))
 
     def note(self, film: Film, header: Dataset) -> None:
         """Record the findings of a film that was read. Raises OSError when the disk fails."""
@@ -219,6 +242,12 @@ class Watch:
                 window = self._window(name).with_film(probabilities)
                 self._spool.keep_window(self._name(name), window.to_json())
                 self._publish(name, window)
+            for group in groups_of(film, header):
+                for finding in film.findings:
+                    self._metrics.group_findings.labels(finding.prompt, finding.state, group).inc()
+                window = self._window(group).with_film(probabilities)
+                self._spool.keep_window(self._name(group), window.to_json())
+                self._publish_group(group, window)
 
     def _scanners(self, header: Dataset) -> Scanners:
         """Return the known scanners, after adding that of this film if it is new."""
@@ -228,8 +257,8 @@ class Watch:
             self._spool.keep_window("scanners", known.to_json())
         return known
 
-    def _window(self, scanner: str) -> DriftWindow:
-        return window_from_json(self._spool.window(self._name(scanner)))
+    def _window(self, films: str) -> DriftWindow:
+        return window_from_json(self._spool.window(self._name(films)))
 
     def _publish(self, scanner: str, window: DriftWindow) -> None:
         self._metrics.drift_films.labels("reference", scanner).set(window.reference_films)
@@ -237,8 +266,15 @@ class Watch:
         for prompt, index in window.drift().items():
             self._metrics.drift_psi.labels(prompt, scanner).set(index)
 
-    def _name(self, scanner: str) -> str:
-        return f"{self._key}-{scanner}"
+    def _publish_group(self, group: str, window: DriftWindow) -> None:
+        self._metrics.group_films.labels(group).set(window.reference_films + window.current_films)
+        for (prompt, quantile), probability in window.quantiles().items():
+            self._metrics.group_probability.labels(prompt, group, str(quantile)).set(probability)
+        for prompt, index in window.drift().items():
+            self._metrics.group_drift.labels(prompt, group).set(index)
+
+    def _name(self, films: str) -> str:
+        return f"{self._key}-{films}"
 
 
 def _maker(header: Dataset) -> tuple[str, str]:

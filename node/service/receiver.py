@@ -66,7 +66,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
             settings.listener,
             spool,
             metrics,
-            commitments=Commitments(ledger, settings.destinations, metrics),
+            commitments=Commitments(ledger, shared.destinations, metrics),
             on_kept=submitter.submit,
             on_refused=refused.note,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.config import Settings
+from node.deliver.destination_table import DestinationTable
 from node.jobs.processes import Process
 from node.metrics import Metrics
 from node.orders.store import OrderStore
@@ -15,10 +16,12 @@ from node.store.spool import Spool
 class Shared:
     """The settings and role of a process, the folders of its films and orders, and its metrics.
 
-    They are open before any port, database or model, and outlive all of them.
+    They are open before any port, database or model, and outlive all of them. A reload of the settings changes the
+    destinations: look them up there when they are needed.
     """
 
     settings: Settings
+    destinations: DestinationTable
     process: Process
     spool: Spool
     orders: OrderStore

@@ -7,16 +7,17 @@ for the lock of its name, and then watches the other processes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from node import log
-from node.config import DEFAULT_OUTPUTS, Settings
+from node.config import DestinationSettings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
+from node.deliver.destination_table import kinds_of
 from node.domain import MESSAGE_KIND, Delivery
 from node.jobs.asking import Desk
 from node.jobs.executor import Client, Executor
@@ -26,7 +27,7 @@ from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
-from node.outputs.writers import WRITERS, for_destination, kinds_wanted
+from node.outputs.writers import WRITERS, for_destination
 from node.periodic import Periodic
 from node.pipeline import Pipeline
 from node.read.open_model import OpenModel
@@ -39,9 +40,10 @@ from node.store.ledger import Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """A running executor; gate: broken when the process must end."""
+    """A running executor and its ledger; gate: broken when the process must end."""
 
     ledger: Ledger
+    executor: Executor
     gate: Gate
     threads: tuple[Periodic, ...]
 
@@ -77,7 +79,7 @@ def open_working(
     client = Client(database.open_executor_database(settings.storage))
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
-    _watch_certificates(settings, shared.metrics)
+    watch_certificates(settings.destinations, shared.metrics)
     steps = None if model is None else _steps(shared, sending, model, run_object=client.run_object)
     executor = Executor(
         database.open_executor_database(settings.storage),
@@ -99,7 +101,7 @@ def open_working(
         threads.append(Janitor(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
     for thread in threads:
         parts.callback(thread.close)
-    return Working(ledger=ledger, gate=gate, threads=tuple(threads))
+    return Working(ledger=ledger, executor=executor, gate=gate, threads=tuple(threads))
 
 
 def _sending(shared: Shared, ledger: Ledger, *, rewrite: Callable[[str], None]) -> Sending:
@@ -108,14 +110,14 @@ def _sending(shared: Shared, ledger: Ledger, *, rewrite: Callable[[str], None]) 
         spool=shared.spool,
         ledger=ledger,
         metrics=metrics,
-        destinations={destination.name: destination for destination in settings.destinations},
-        commitments=Commitments(ledger, settings.destinations, metrics),
+        destinations=shared.destinations,
+        commitments=Commitments(ledger, shared.destinations, metrics),
         rewrite=rewrite,
         calling_aet=settings.listener.ae_title,
     )
 
 
-def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
+def watch_certificates(destinations: Iterable[DestinationSettings], metrics: Metrics) -> None:
     """Publish the remaining days of each client certificate in the metrics; 0 when it cannot be read."""
 
     def days(certificate: Path) -> float:
@@ -124,7 +126,7 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
         except (OSError, ValueError):
             return 0.0
 
-    for destination in settings.destinations:
+    for destination in destinations:
         if destination.tls is not None and destination.tls.certificate is not None:
             gauge = metrics.certificate_days.labels(f"destination {destination.name}")
             gauge.set_function(partial(days, destination.tls.certificate))
@@ -142,8 +144,7 @@ def _objects(shared: Shared, sending: Sending, desk: Desk) -> ObjectSteps:
 
 def _steps(shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]) -> Steps:
     settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
-    named = [destination.outputs for destination in settings.destinations] or [DEFAULT_OUTPUTS]
-    wanted = {kind for outputs in named for kind in kinds_wanted(outputs)}
+    wanted = kinds_of(settings.destinations)
     pipeline = Pipeline(
         spool=spool,
         orders=shared.orders,
@@ -197,7 +198,7 @@ def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
     rounds = (mark.outputs for mark in shared.spool.rounds(study_uid))
     answers = (answer.outputs for answer in sent_answers.all_of(shared.spool, study_uid))
     for outputs in (*rounds, *answers):
-        for receiver in shared.settings.destinations:
+        for _, receiver in shared.destinations.items():
             for output in for_destination(outputs, receiver.outputs):
                 if shared.spool.has_output(output):
                     yield delivery_of(receiver.name, output)

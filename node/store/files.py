@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 from uuid import uuid4
@@ -166,6 +167,22 @@ def _is_at(path: Path, file: TextIO) -> bool:
 def to_json(content: Mapping[str, object]) -> bytes:
     """Return the content of a file for `read_json`: the content and its hash."""
     return _json({**content, _HASH: hashlib.sha256(_json(content)).hexdigest()})
+
+
+def listed(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder that fit, by name; none if the folder is missing, or removed at this moment."""
+    try:
+        return sorted(folder.glob(pattern))
+    except FileNotFoundError:
+        return []
+
+
+def changed_at(path: Path) -> datetime | None:
+    """Return when a file was written; None if it is missing, or removed at this moment."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except FileNotFoundError:
+        return None
 
 
 def read_json(path: Path) -> JsonObject | None:

@@ -53,7 +53,7 @@ def _intact_content(path: Path) -> bytes | None:
 
 
 def _find(folder: Path, output: OutputObject | Delivery) -> Path | None:
-    named = folder.glob(f"{output.sop_instance_uid}~*.{_ending(output)}")
+    named = iter(files.listed(folder, f"{output.sop_instance_uid}~*.{_ending(output)}"))
     unnamed = folder / f"{output.sop_instance_uid}.{_ending(output)}"
     return next(named, unnamed if unnamed.exists() else None)
 

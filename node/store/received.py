@@ -10,6 +10,8 @@ PS3.10 7.1 leaves to implementations. Files of an older version have a preamble 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from node.errors import is_of_file
+from node.store import files
 from node.store.instances import Instance
 
 _PREAMBLE_BYTES: Final = 128
@@ -59,12 +62,6 @@ def file_name(sop_instance_uid: str, *, number: int, sha256: str) -> str:
     return f"{sop_instance_uid}~{number:04d}~{sha256}.dcm"
 
 
-def is_named_for(path: Path, uid: str) -> bool:
-    """Say whether a file belongs to an object: after its UID comes `~`, or a file ending of older versions."""
-    rest = path.name.removeprefix(uid)
-    return rest.startswith("~") or not rest[1:2].isdigit()
-
-
 def instance_of(path: Path) -> Instance:
     """Return what place, name and modification time of a file say about a received object."""
     sop_instance_uid, number, sha256 = path.stem.split("~")
@@ -78,14 +75,21 @@ def instance_of(path: Path) -> Instance:
     )
 
 
+def instances(paths: Iterable[Path]) -> Iterator[Instance]:
+    """Yield what place, name and modification time of files say; not of a file that was removed meanwhile."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            yield instance_of(path)
+
+
 def versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
     """Return every version of one object in a folder, oldest first."""
-    return [instance_of(path) for path in sorted(folder.glob(f"{sop_instance_uid}~*.dcm"), key=_version)]
+    return list(instances(sorted(files.listed(folder, f"{sop_instance_uid}~*.dcm"), key=_version)))
 
 
 def newest(folder: Path) -> list[Path]:
     """Return the newest version of each object, by the numbers in the names, because clocks may be set back."""
-    paths = sorted(folder.glob("*~*.dcm"), key=_version)
+    paths = sorted(files.listed(folder, "*~*.dcm"), key=_version)
     return list({sop_instance_uid_of(path.name): path for path in paths}.values())
 
 

@@ -34,7 +34,7 @@ class RoundMark:
 
 def marks(folder: Path) -> list[RoundMark]:
     """Return the marks in a folder, oldest first; empty when the folder does not exist."""
-    return [_mark(content) for path in sorted(folder.glob("*.json")) if (content := files.read_json(path))]
+    return [_mark(content) for path in files.listed(folder, "*.json") if (content := files.read_json(path))]
 
 
 def covered(marks: Iterable[RoundMark]) -> set[str]:
@@ -44,15 +44,6 @@ def covered(marks: Iterable[RoundMark]) -> set[str]:
         answered |= set(mark.files)
         answered -= mark.parked.keys()
     return answered
-
-
-def names(mark: Path, uid: str) -> bool:
-    """Say whether the mark of a round names an object."""
-    try:
-        content = mark.read_bytes()
-    except FileNotFoundError:  # its study is being removed
-        return False
-    return f'"{uid}~'.encode() in content or f'"{uid}"'.encode() in content
 
 
 def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:

@@ -55,10 +55,10 @@ def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:
 
 def study_of(spool: Spool, question_id: str) -> str:
     """Return the study of a question. Raises InputError if the node does not have it (any more)."""
-    found = next((spool.directory / "studies").glob(f"*/questions/{_checked(question_id)}.json"), None)
-    if found is None:
+    study_uid = spool.index.find(_checked(question_id))
+    if study_uid is None or not (_folder(spool, study_uid) / f"{question_id}.json").exists():
         raise InputError("this node does not have the question any more; its study may have been removed")
-    return found.parent.parent.name
+    return study_uid
 
 
 def keep(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
@@ -74,7 +74,7 @@ def find(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
 
 def all_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
     """Return the sent answers of a study, in the order in which they were sent."""
-    found = filter(None, map(_read, _folder(spool, study_uid).glob(f"*{_ENDING}")))
+    found = filter(None, map(_read, files.listed(_folder(spool, study_uid), f"*{_ENDING}")))
     return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
 
 

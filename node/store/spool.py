@@ -13,13 +13,13 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
     studies/<study>/corrections/, questions/, objects/<id>.json      what a reader corrected, asked, asked by objects
+    index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     windows/<name>.json                                              answers of many films, without patient data
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import math
 import shutil
 import time
@@ -35,6 +35,7 @@ from node.errors import Refused, is_of_file
 from node.store import documents, files, output_files, received, rounds
 from node.store.conflict import has_other_pixels
 from node.store.incoming import Incoming, full
+from node.store.index import Index
 from node.store.instances import Instance, Study
 from node.store.rounds import RoundMark
 
@@ -43,7 +44,6 @@ _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
 DocumentKind = Literal["corrections", "questions", "objects"]
-_PLACES = ("received", "conflicts", "outputs")
 
 
 class Spool:
@@ -55,6 +55,7 @@ class Spool:
         self._min_free_bytes = min_free_mib * _MIB
         self._folders_lock = directory / "folders.lock"
         self._keeping = directory / "keeping"
+        self.index = Index(directory / "index", self._studies)
         self._in_hand: set[Path] = set()  # files that count the readings this process has begun
         for folder in (self._studies, self._keeping):
             files.make_folder(folder)
@@ -112,13 +113,14 @@ class Spool:
         number = same[0].number if same else known[-1].number + 1 if known else 1
         path = place / received.file_name(sop_instance_uid, number=number, sha256=incoming.sha256)
         self._make_folder(place)
+        self.index.add(sop_instance_uid, folder.name)
         incoming.publish(path)
         new = received.instance_of(path)
         return received.Kept(instance=new, is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
 
     def conflicts(self, study_uid: str) -> list[Instance]:
         """Return the objects of a study with other pixels than the stored version of their UID."""
-        return [received.instance_of(path) for path in sorted((self._folder(study_uid) / "conflicts").glob("*~*.dcm"))]
+        return list(received.instances(files.listed(self._folder(study_uid) / "conflicts", "*~*.dcm")))
 
     def mark_stat(self, study_uid: str) -> None:
         """Mark a study as STAT, synced. Raises SpoolFull when the disk cannot store the mark."""
@@ -137,13 +139,13 @@ class Spool:
 
     def study(self, study_uid: str) -> Study:
         """Return the newest version of each received object of a study, in order of arrival."""
-        newest = map(received.instance_of, received.newest(self._folder(study_uid) / "received"))
+        newest = received.instances(received.newest(self._folder(study_uid) / "received"))
         ordered = sorted(newest, key=lambda instance: (instance.received_at, instance.sop_instance_uid))
         return Study(uid=study_uid, instances=tuple(ordered))
 
     def versions(self, study_uid: str) -> list[Instance]:
         """Return every version of each received object of a study, in order of arrival."""
-        kept = [received.instance_of(path) for path in (self._folder(study_uid) / "received").glob("*~*.dcm")]
+        kept = received.instances(files.listed(self._folder(study_uid) / "received", "*~*.dcm"))
         return sorted(kept, key=lambda instance: (instance.received_at, instance.sop_instance_uid, instance.number))
 
     def studies(self) -> Iterator[str]:
@@ -151,17 +153,10 @@ class Spool:
         return (folder.name for folder in sorted(self._studies.iterdir()) if is_uid(folder.name))
 
     def find_study(self, uid: str) -> str | None:
-        """Return the study with this UID, or with an object of this UID; removed objects count too.
-
-        Searches the names of all files, and then every mark of a round.
-        """
+        """Return the study with this UID, or with an object of this UID; removed objects count too."""
         if not is_uid(uid):
             return None
-        places = itertools.chain(*(self._studies.glob(f"*/{place}/{uid}[~.]*") for place in _PLACES))
-        named = (path for path in places if received.is_named_for(path, uid))
-        marked = (path for path in self._studies.glob("*/rounds/*.json") if rounds.names(path, uid))
-        found = (path.relative_to(self._studies).parts[0] for path in itertools.chain(named, marked))
-        return uid if (self._studies / uid).is_dir() else next(filter(is_uid, found), None)
+        return uid if (self._studies / uid).is_dir() else self.index.find(uid)
 
     @contextmanager
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
@@ -194,11 +189,11 @@ class Spool:
 
     def count_begun_readings(self, study_uid: str) -> int:
         """Count the films of a study whose reading is running or was interrupted."""
-        return sum(1 for _ in (self._folder(study_uid) / "readings").glob("*.begun"))
+        return len(files.listed(self._folder(study_uid) / "readings", "*.begun"))
 
     def forget_interrupted_readings(self, study_uid: str) -> None:
         """Allow every film of a study to be read again, however often it was interrupted."""
-        for path in (self._folder(study_uid) / "readings").glob("*.begun"):
+        for path in files.listed(self._folder(study_uid) / "readings", "*.begun"):
             path.unlink(missing_ok=True)
 
     def received_path(self, study_uid: str, file: str) -> Path:
@@ -216,24 +211,27 @@ class Spool:
     def readings(self, study_uid: str) -> list[tuple[datetime, JsonObject]]:
         """Return all stored answers about the films of a study, of every model, with their time; oldest first."""
         kept = [
-            (datetime.fromtimestamp(path.stat().st_mtime, UTC), content)
-            for path in (self._folder(study_uid) / "readings").glob("*.json")
-            if (content := files.read_json(path)) is not None
+            (at, content)
+            for path in files.listed(self._folder(study_uid) / "readings", "*.json")
+            if (at := files.changed_at(path)) is not None and (content := files.read_json(path)) is not None
         ]
         return sorted(kept, key=lambda reading: reading[0])
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
         """Store a document of a study, see `documents`; a correction makes its films unread until a round follows."""
+        if kind == "questions":
+            self.index.add(name, study_uid)
         documents.keep(self._folder(study_uid), f"{kind}/{name}.json", content=content, lock=self._folders_lock)
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
         """Return the documents of a study of one kind."""
-        return list(filter(None, map(files.read_json, sorted((self._folder(study_uid) / kind).glob("*.json")))))
+        return list(filter(None, map(files.read_json, files.listed(self._folder(study_uid) / kind, "*.json"))))
 
     def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
         """Store one output; an existing one stays as it is, so that one UID never has two contents."""
         folder = self._outputs(output)
         self._make_folder(folder)
+        self.index.add(output.sop_instance_uid, output.study_uid)
         with files.lock(self._keeping / _lock_of(output.study_uid)):
             output_files.keep(folder, output, content)
 
@@ -395,6 +393,6 @@ def _has_unread(folder: Path) -> bool:
 def _unread(folder: Path) -> Iterator[Path]:
     marks = rounds.marks(folder / "rounds")
     followed = {correction for mark in marks for correction in mark.corrections}
-    is_corrected = any(path.stem not in followed for path in (folder / "corrections").glob("*.json"))
+    is_corrected = any(path.stem not in followed for path in files.listed(folder / "corrections", "*.json"))
     covered = set[str]() if is_corrected else rounds.covered(marks)
     return (path for path in received.newest(folder / "received") if path.name not in covered)

@@ -70,7 +70,7 @@ class Access:
         self._settings, self._refusals = settings, refusals
         self._proxies = frozenset(map(origins.address, settings.trusted_proxy))
         self._names = (*settings.hosts, *([] if origins.is_unspecified(settings.host) else [settings.host]))
-        self.sessions = Sessions(load_key(storage))
+        self.sessions = Sessions(load_key(storage), storage / "ended-sessions")
         self.sign_in = None if settings.password_file is None else SignIn(settings.password_file)
         if not settings.serves_pages:
             message = "set http.password_file or http.user_header to serve pages and API on this address"

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from node.domain import MESSAGE_KIND
 from node.errors import InputError, NodeError, Undecodable
@@ -21,9 +22,9 @@ from node.store.films import find_film
 from node.store.instances import Instance
 from node.web import pictures, studies
 from node.web.parts import Parts, WebParts
-from node.web.problems import Problem, responses
+from node.web.problems import Problem, problem_response, responses
 from node.web.studies import StudyDetail, Worklist
-from node.web.users import audit
+from node.web.users import audit, host_of, name_of
 
 UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
 
@@ -33,7 +34,6 @@ OutputUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description=
 State = Literal["", "receiving", "reading", "finished", "parked"]
 
 _MOST_LISTED: Final = 200
-_MOST_STREAMS: Final = 16
 _POLL_SECONDS: Final = 1.0
 _ALIVE_POLLS: Final = 15
 _PNG: Final[dict[int | str, dict[str, object]]] = {
@@ -75,11 +75,12 @@ def list_studies(
 
 
 @router.get("/studies/{uid}", responses=responses(404, 422, 503))
-def show_study(parts: Parts, uid: StudyUid) -> StudyDetail:
+def show_study(parts: Parts, request: Request, uid: StudyUid) -> StudyDetail:
     """Return everything that is known of a study."""
     found = studies.study(parts.settings, parts.spool, uid)
     if found is None:
         raise Problem(404, "this node knows no such study")
+    audit(request, "study.viewed", study=uid)
     return found
 
 
@@ -113,13 +114,13 @@ def show_film(
         shown = parts.pictures.draw(film, window=window, is_inverted=invert, longest=size)
     except Undecodable as error:
         raise Problem(409, "this film cannot be decoded; its report says why") from error
-    if window is None and size is None:  # not for every move of the window
+    if window is None or not parts.moved.take((name_of(request), host_of(request), uid)):
         audit(request, "film.viewed", study=film.study_uid, sop_instance_uid=uid)
     return Response(shown.png, media_type="image/png", headers=_window_headers(shown))
 
 
 @router.get("/outputs/{uid}", response_class=Response, responses={**_OBJECT, **responses(404, 410, 422)})
-def show_output(parts: Parts, uid: OutputUid) -> Response:
+def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
     """Return an output, byte for byte as it was written."""
     found = studies.find_output(parts.spool, uid)
     if found is None:
@@ -127,6 +128,7 @@ def show_output(parts: Parts, uid: OutputUid) -> Response:
     output, content = found
     if content is None:
         raise Problem(410, "this output is removed or damaged on disk; the archive may have it")
+    audit(request, "output.downloaded", study=output.study_uid, sop_instance_uid=uid)
     is_message = output.kind == MESSAGE_KIND
     name = f"{uid}.{'hl7' if is_message else f'{output.kind}.dcm'}"
     return Response(
@@ -139,27 +141,41 @@ def show_output(parts: Parts, uid: OutputUid) -> Response:
 @router.get("/events", response_class=StreamingResponse, responses={**_STREAM, **responses(503)})
 async def watch(parts: Parts, request: Request) -> Response:
     """Send the event `studies` whenever the worklist has changed."""
-    if parts.streams.count >= _MOST_STREAMS:
-        raise Problem(503, "too many pages watch the worklist; close one", headers={"Retry-After": "5"})
-    return StreamingResponse(_changes(parts, request), media_type="text/event-stream")
+    return _Watching(parts, request)
+
+
+class _Watching(StreamingResponse):
+    """The stream of one client, or its refusal. It takes its place when the answer begins, also in a burst."""
+
+    def __init__(self, parts: WebParts, request: Request) -> None:
+        super().__init__(_changes(parts, request), media_type="text/event-stream")
+        self._streams = parts.streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer until the client goes."""
+        with self._streams.place() as is_free:
+            if is_free:
+                await super().__call__(scope, receive, send)
+                return
+        refusal = problem_response(503, "too many pages watch the worklist; close one", {"Retry-After": "5"})
+        await refusal(scope, receive, send)
 
 
 async def _changes(parts: WebParts, request: Request) -> AsyncIterator[str]:
     """Yield an event when the worklist has changed, and a comment now and then, so that a lost client is noticed."""
-    with parts.streams.counted():
-        known, polls = None, 0
-        while not await request.is_disconnected():
-            try:
-                found: str | None = await anyio.to_thread.run_sync(lookup.fingerprint, parts.settings.storage)
-            except NodeError:  # the page goes on when the database is back
-                found = known
-            if found != known:
-                known = found
-                yield "event: studies\ndata: changed\n\n"
-            elif polls % _ALIVE_POLLS == 0:
-                yield ": alive\n\n"
-            polls += 1
-            await asyncio.sleep(_POLL_SECONDS)
+    known, polls = None, 0
+    while not await request.is_disconnected():
+        try:
+            found: str | None = await anyio.to_thread.run_sync(lookup.fingerprint, parts.settings.storage)
+        except NodeError:  # the page goes on when the database is back
+            found = known
+        if found != known:
+            known = found
+            yield "event: studies\ndata: changed\n\n"
+        elif polls % _ALIVE_POLLS == 0:
+            yield ": alive\n\n"
+        polls += 1
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _film(parts: WebParts, uid: str) -> Instance:

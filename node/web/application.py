@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, login, looks, pages, problems, questions, submit
+from node.web import api, corrections, login, looks, pages, problems, questions, replies, submit, uploads
 from node.web.access import Access
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
@@ -39,8 +39,10 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(api.router)
     application.include_router(corrections.router)
     application.include_router(questions.router)
+    application.include_router(replies.router)
     application.include_router(submit.router)
     application.include_router(pages.router)
+    application.include_router(uploads.router)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.router)
     application.router.routes.extend(login.routes(access) if access is not None else ())

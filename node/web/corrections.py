@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
-from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from node.domain import Box
-from node.errors import InputError
+from node.errors import InputError, RetryLater
 from node.jobs import correcting
+from node.jobs.correcting import AnsweredFilm, UnusableFilm
 from node.outputs.correction import Correction, CorrectionKind
 from node.web.api import FilmUid
-from node.web.parts import Parts
+from node.web.forms import Edges, box_of
+from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.studies import prompt_set
 from node.web.users import audit, name_of
@@ -23,7 +23,6 @@ from node.web.users import audit, name_of
 router = APIRouter(prefix="/api/v1", tags=["corrections"])
 
 _LONGEST_TEXT = 1000
-_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class NewCorrection(BaseModel):
@@ -37,7 +36,7 @@ class NewCorrection(BaseModel):
     id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="drawn by the client, to ask again safely")
     prompt: str = Field(default="", max_length=64, pattern=r"^[a-z0-9_]*$", description="key of the finding")
     tracking_uid: str = Field(default="", max_length=64, pattern=r"^[0-9.]*$", description="of the box that moves")
-    box: tuple[_Edge, _Edge, _Edge, _Edge] | None = Field(default=None, description="left, top, right, bottom, pixels")
+    box: Edges = None
     text: str = Field(default="", max_length=_LONGEST_TEXT, description="the sentence")
     withdraws: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="id of an earlier correction")
 
@@ -55,23 +54,18 @@ class Corrections(BaseModel):
     corrections: list[KnownCorrection]
 
 
-@router.get("/films/{uid}/corrections", responses=responses(404, 422))
-def list_corrections(parts: Parts, uid: FilmUid) -> Corrections:
+@router.get("/films/{uid}/corrections", responses=responses(404, 409, 422))
+def list_corrections(parts: Parts, request: Request, uid: FilmUid) -> Corrections:
     """List what readers corrected on a film."""
-    try:
-        film = correcting.read_film(parts.spool, uid)
-    except InputError as error:
-        raise Problem(404, str(error)) from error
+    film = _film(parts, uid)
+    audit(request, "corrections.viewed", study=film.instance.study_uid, sop_instance_uid=uid)
     return Corrections(corrections=[_known(found) for found in correcting.corrections_of(parts.spool, film.instance)])
 
 
 @router.post("/films/{uid}/corrections", status_code=202, responses=responses(404, 409, 422, 503))
 def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) -> KnownCorrection:
     """Correct the answer to a film: a new report and overlay replace the older ones in the archive."""
-    try:
-        film = correcting.read_film(parts.spool, uid)
-    except InputError as error:
-        raise Problem(404, str(error)) from error
+    film = _film(parts, uid)
     made = _made(new, request, study_uid=film.instance.study_uid, film=uid)
     try:
         correcting.correct(
@@ -83,18 +77,28 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
             prompts=prompt_set(parts.settings.model.prompts),
         )
     except InputError as error:
+        audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid, outcome="refused")
         raise Problem(409, str(error)) from error
+    except RetryLater:
+        audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid, outcome="failed")
+        raise
     audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid)
     return _known(made)
 
 
+def _film(parts: WebParts, uid: str) -> AnsweredFilm:
+    try:
+        return correcting.read_film(parts.spool, uid)
+    except UnusableFilm as error:
+        raise Problem(409, str(error)) from error
+    except InputError as error:
+        raise Problem(404, str(error)) from error
+
+
 def _made(new: NewCorrection, request: Request, *, study_uid: str, film: str) -> Correction:
     is_page = request.headers.get("X-Requested-From") == "page"
+    box = box_of(new.box)
     try:
-        box = None
-        if new.box is not None:
-            left, top, right, bottom = new.box
-            box = Box(left=left, top=top, right=right, bottom=bottom)
         return Correction(
             id=new.id or uuid.uuid4().hex,
             study_uid=study_uid,

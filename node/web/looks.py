@@ -12,22 +12,22 @@ from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from node.domain import Box, Film, derive_uid
+from node.domain import Film, derive_uid
 from node.errors import InputError, Undecodable
 from node.outputs import report_json
 from node.outputs.answer_json import answer_to_json
 from node.read import decoding, open_film
 from node.read.film import answer_film, answer_picture
-from node.read.model import FilmQuestion
 from node.read.open_model import OpenModel
 from node.web import bodies, look_files, pictures
+from node.web.forms import NewQuestions
 from node.web.look_files import LookFile
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
+from node.web.users import audit
 
 MOST_BYTES: Final = 256 * bodies.MIB
 _SUFFIXES: Final = {"application/dicom": ".dcm", "image/png": ".png", "image/jpeg": ".jpg"}
-_MOST_QUESTIONS: Final = 20
 _BODY: Final[dict[str, object]] = {
     "requestBody": {
         "required": True,
@@ -38,9 +38,8 @@ _BODY: Final[dict[str, object]] = {
 _PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
-_turn = threading.BoundedSemaphore(2)
+_turn, _places = threading.BoundedSemaphore(2), threading.BoundedSemaphore(10)
 
-Edge = Annotated[float, Field(ge=-1e6, le=1e6)]
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
 
 
@@ -54,19 +53,6 @@ class LookAnswer(BaseModel):
     seconds: int = Field(description="after which the node forgets the film, or earlier for newer ones")
     film: dict[str, object]
     model: dict[str, str]
-
-
-class LookQuestion(BaseModel):
-    """A question: a phrase, a box (left, top, right, bottom in pixels of the stored film), or both."""
-
-    prompt: Annotated[str, Field(min_length=1, max_length=300, pattern=r"\S")] | None = None
-    box: tuple[Edge, Edge, Edge, Edge] | None = None
-
-
-class LookQuestions(BaseModel):
-    """LookQuestions about one film."""
-
-    questions: Annotated[list[LookQuestion], Field(min_length=1, max_length=_MOST_QUESTIONS)]
 
 
 class LookAnswers(BaseModel):
@@ -104,6 +90,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     finally:
         if not is_added:
             path.unlink(missing_ok=True)
+    audit(request, "film.viewed", study=None, sop_instance_uid=film.source)
     identity = model.reader.identity
     return LookAnswer(
         id=look.id,
@@ -114,32 +101,35 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
 
 
 @router.get("/{look_id}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
-def show_look(parts: Parts, look_id: LookId) -> Response:
+def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     """Draw the film in stored orientation, with its columns and rows."""
-    path = _find(parts, look_id).path
+    look = _find(parts, look_id)
+    path = look.path
     try:
         picture = open_film.read_picture(path) if open_film.is_picture(path) else _decoded(path)
-        return Response(pictures.to_png(picture), media_type="image/png")
+        png = pictures.to_png(picture)
     except (Undecodable, InputError) as error:
         raise Problem(409, "this film cannot be decoded; its report says why") from error
     except FileNotFoundError as error:
         raise _forgotten() from error
+    audit(request, "film.viewed", study=None, sop_instance_uid=look.film.source)
+    return Response(png, media_type="image/png")
 
 
 @router.post("/{look_id}/questions", responses=responses(404, 409, 422, 503))
-def ask_look(parts: Parts, look_id: LookId, asked: LookQuestions) -> LookAnswers:
+def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
-    look, model = _find(parts, look_id), _model(parts)
+    look, model, questions = _find(parts, look_id), _model(parts), new.checked()
     if not look.film.is_read:
         raise Problem(409, f"this film was not read ({look.film.reason})")
-    questions = list(map(_question, asked.questions))
     try:
         with _Turn():
             answers = open_film.ask(look.path, questions, reader=model.reader, prompts=model.prompts)
     except InputError as error:
-        raise Problem(422, _without_path(error, look.path)) from error
+        raise Problem(409, _without_path(error, look.path)) from error
     except FileNotFoundError as error:
         raise _forgotten() from error
+    audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return LookAnswers(film=look.film.source, questions=[dict(answer_to_json(answer)) for answer in answers])
 
 
@@ -162,14 +152,22 @@ def _forgotten() -> Problem:
 
 
 class _Turn:
-    """A turn at the model: two films are read or asked about at once, and more requests are told to come again."""
+    """A turn at the model: two films are read or asked about at once, eight wait, and more are told to come again.
+
+    Each that waits holds a thread, and the pages need threads, too.
+    """
 
     def __enter__(self) -> None:
+        busy = Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+        if not _places.acquire(blocking=False):
+            raise busy
         if not _turn.acquire(timeout=30.0):
-            raise Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+            _places.release()
+            raise busy
 
     def __exit__(self, *_: object) -> None:
         _turn.release()
+        _places.release()
 
 
 def _write(parts: WebParts, file: BinaryIO, part: bytes) -> None:
@@ -199,22 +197,6 @@ def _read(path: FilePath, model: OpenModel) -> Film:
 
 def _decoded(path: FilePath) -> decoding.BytePicture:
     return decoding.picture_of(decoding.read_file(path))
-
-
-def _question(asked: LookQuestion) -> FilmQuestion:
-    """Return a question. Raises Problem if there is none."""
-    if asked.prompt is None and asked.box is None:
-        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
-    try:
-        box = None if asked.box is None else _box(asked.box)
-    except ValueError as error:
-        raise Problem(422, "the box is empty; give left, top, right, bottom in pixels of the film") from error
-    return FilmQuestion(prompt=asked.prompt, box=box)
-
-
-def _box(edges: tuple[float, float, float, float]) -> Box:
-    left, top, right, bottom = edges
-    return Box(left=left, top=top, right=right, bottom=bottom)
 
 
 def _without_path(error: Exception, path: FilePath) -> str:

@@ -1,10 +1,11 @@
-"""The pages for people: the worklist, and a study with its films.
+"""The pages for people: the worklist, and a study with its films. A film in no study has a page of its own, `uploads`.
 
 A patient's name stands on the page of a study only, and only if the node knows the user who looks at it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,13 +23,14 @@ from starlette.templating import Jinja2Templates
 from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
-from node.errors import NodeError, Undecodable
+from node.errors import NodeError
+from node.jobs import correcting
 from node.outputs import patient
-from node.read import decoding
-from node.store.films import find_film
+from node.outputs.gsps_grayscale import pixel_shape
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
-from node.web.studies import Sent, StudyDetail, StudyFilm, StudyOutput
+from node.web.shown_corrections import show_corrections
+from node.web.studies import Sent, StudyDetail, StudyOutput, header_of
 from node.web.users import audit, name_of
 
 FOLDER: Final = Path(__file__).parent
@@ -77,7 +79,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
             offset=(page - 1) * _PAGE_STUDIES,
         )
     except NodeError as error:
-        return _refuse(parts, request, 503, str(error))
+        return refuse(parts, request, 503, str(error))
     about = {
         "worklist": listed,
         "state": state,
@@ -95,29 +97,37 @@ def show_worklist(parts: Parts, request: Request) -> Response:
 def show_study(parts: Parts, request: Request, uid: str) -> Response:
     """Show a study and one of its films, which the query may name."""
     try:
-        known = studies.study_with_answers(parts.settings, parts.spool, uid) if is_uid(uid) else None
+        known = studies.study_with_films(parts.settings, parts.spool, uid) if is_uid(uid) else None
     except NodeError as error:
-        return _refuse(parts, request, 503, str(error))
+        return refuse(parts, request, 503, str(error))
     if known is None:
-        return _refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
-    found, answers = known
+        return refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
+    found, seen = known
     audit(request, "study.viewed", study=uid)
     wanted = request.query_params.get("film")
-    film = next((film for film in found.films if wanted in (None, film.uid)), None)
+    pairs = zip(found.films, seen, strict=True)
+    film, own = next(((film, own) for film, own in pairs if wanted in (None, film.uid)), (None, None))
     if film is None and wanted is not None:
-        return _refuse(
+        return refuse(
             parts, request, 404, "This study has no such film, or the film was removed.", back=f"/studies/{uid}"
         )
-    header = _header(parts, film)
+    header = None if own is None else header_of(own.instance.path)
+    corrections = None
+    if own is not None and own.film is not None and own.film.is_read:
+        made = correcting.corrections_of(parts.spool, own.instance)
+        corrections = show_corrections(own.film, made, parts.spool.rounds(uid))
     about = {
         "study": found.line,
         "films": found.films,
         "film": film,
-        "shown": {of: shown.show(answer) for of, answer in answers.items()},
+        "path": "" if film is None else f"/api/v1/films/{film.uid}",
+        "corrections": corrections,
+        "round_deliveries": {} if corrections is None else _of_round(found, corrections.round),
+        "shown": {each.instance.sop_instance_uid: shown.show(each.film) for each in seen if each.film is not None},
         "results": _results(found),
         "words": words,
         "patient": {} if header is None or not name_of(request) else _patient(header),
-        "sides": None if header is None else _sides(header),
+        **about_header(header),
     }
     # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
     return render(parts, request, "study.html", about, status=200 if found.films else 410)
@@ -159,17 +169,20 @@ def _templates() -> Jinja2Templates:
     return Jinja2Templates(FOLDER / "templates")
 
 
-def _refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:
+def refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:
+    """Say in words why a page cannot be shown; back: where to go instead."""
     return render(parts, request, "problem.html", {"status": status, "text": text, "back": back}, status=status)
 
 
-def _header(parts: WebParts, film: StudyFilm | None) -> Dataset | None:
-    """Return the header of a film; None if it is removed or cannot be read."""
-    found = None if film is None else find_film(parts.spool, film.uid)
-    try:
-        return None if found is None else decoding.read_header(found.path)
-    except (Undecodable, OSError):
-        return None
+def about_header(header: Dataset | None) -> dict[str, object]:
+    """Return what the header says of how a film is drawn: the sides of the patient, and the shape of a pixel.
+
+    aspect: height of a pixel over its width (PS3.3 C.7.6.3.1.7)
+    """
+    if header is None:
+        return {"sides": None, "aspect": 1.0}
+    height, width = pixel_shape(header)
+    return {"sides": _sides(header), "aspect": round(height / width, 4)}
 
 
 def _patient(header: Dataset) -> dict[str, str]:
@@ -220,6 +233,16 @@ def _results(found: StudyDetail) -> list[_Result]:
         for uid, deliveries in sent.items()
     ]
     return [*known, *gone]
+
+
+def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]:
+    """Count the deliveries of a round's outputs by destination and state."""
+    uids = {output.uid for output in found.outputs if output.round == number}
+    counts: dict[str, Counter[str]] = {}
+    for delivery in found.deliveries:
+        if delivery.uid in uids:
+            counts.setdefault(delivery.destination, Counter())[delivery.state] += 1
+    return counts
 
 
 def _about(film: str, numbers: Mapping[str, str]) -> str:

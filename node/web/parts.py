@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, Final, TypeAlias, cast
 
 from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
-from node.config import Settings
+from node.config import DestinationSettings, Settings
 from node.jobs.asking import Desk
+from node.jobs.earlier_films import Patients
 from node.metrics import Metrics
 from node.read.open_model import OpenModel
 from node.receive.intake import Intake
@@ -20,19 +21,24 @@ from node.web.look_files import Looks
 from node.web.pictures import Pictures
 from node.web.rate import RateLimit
 
+_MOST_STREAMS: Final = 16
+
 
 class Streams:
-    """How many clients watch for changes. Only the thread of the server calls it."""
+    """How many clients watch for changes, at most 16. Only the thread of the server calls it."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a client while the context is open."""
+    def place(self) -> Iterator[bool]:
+        """Give a client a place while the context is open; false if all are taken."""
+        if self.count >= _MOST_STREAMS:
+            yield False
+            return
         self.count += 1
         try:
-            yield
+            yield True
         finally:
             self.count -= 1
 
@@ -41,16 +47,20 @@ class Streams:
 class WebParts:
     """The parts of a process that its pages use.
 
+    destinations: in force at this moment
     intake: stores objects that are submitted; None in a process that does not receive
     desk: answers questions about films; None in a process that does not read, and until its model is open
     model: of this process; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
     rate: how often one user may ask: 30 times at once, and twice a second
+    moved: whose window of which film was moved within a minute, which is one look at it
+    patients: which received films are of one patient
     """
 
     settings: Settings
     spool: Spool
     metrics: Metrics
+    destinations: Callable[[], Sequence[DestinationSettings]] = tuple
     intake: Callable[[], Intake | None] = lambda: None
     desk: Callable[[], Desk | None] = lambda: None
     model: Callable[[], OpenModel | None] = lambda: None
@@ -58,6 +68,8 @@ class WebParts:
     pictures: Pictures = field(default_factory=Pictures)
     streams: Streams = field(default_factory=Streams)
     rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
+    moved: RateLimit = field(default_factory=lambda: RateLimit(burst=1, seconds=60.0))
+    patients: Patients = field(default_factory=Patients)
 
 
 def give(application: FastAPI, parts: WebParts) -> None:

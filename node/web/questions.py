@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.requests import Request
 
-from node.domain import Box
 from node.errors import InputError, RetryLater
 from node.jobs.answers import send_answer
-from node.jobs.asking import questions_of
+from node.jobs.asking import Desk, questions_of
 from node.jobs.executor import Client
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
@@ -25,41 +25,27 @@ from node.store.ledger import is_away
 from node.store.spool import Spool
 from node.web import studies
 from node.web.api import FilmUid
+from node.web.forms import NewQuestions
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
 
-_MOST = 20
-_LONGEST_PROMPT = 300
-_NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
+NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _SOURCES = {"page": "page", "command": "command"}
 
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
 
 QuestionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="id of a question")]
-_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-
-
-class NewQuestion(BaseModel):
-    """A question: a prompt, a box, or both together as one question."""
-
-    prompt: str | None = Field(default=None, max_length=_LONGEST_PROMPT, description="what to look for")
-    box: tuple[_Edge, _Edge, _Edge, _Edge] | None = Field(default=None, description="left, top, right, bottom, pixels")
-
-
-class NewQuestions(BaseModel):
-    """Questions about one film, each answered on its own."""
-
-    questions: Annotated[list[NewQuestion], Field(min_length=1, max_length=_MOST)]
 
 
 class AnsweredQuestions(BaseModel):
     """Questions about a film with their answers.
 
-    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`, and `sent`: whether
-    somebody sent the answer to the archives; if it could not be sent, `not_sent` says why.
+    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`; `model`, `engine` and
+    `prompts`, which answered; and `sent`: whether somebody sent the answer to the archives. If it could not be sent,
+    `not_sent` says why.
     """
 
     film: str
@@ -88,9 +74,10 @@ class KnownPrompts(BaseModel):
 
 
 @router.get("/films/{uid}/questions", responses=responses(404, 422))
-def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
+def list_questions(parts: Parts, request: Request, uid: FilmUid) -> AnsweredQuestions:
     """List what was asked about a film, oldest first."""
-    film = _film(parts, uid)
+    film = film_of(parts, uid)
+    audit(request, "questions.viewed", study=film.study_uid, sop_instance_uid=uid)
     return AnsweredQuestions(
         film=uid, questions=[_entry(question, parts.spool) for question in questions_of(parts.spool, film)]
     )
@@ -99,26 +86,40 @@ def list_questions(parts: Parts, uid: FilmUid) -> AnsweredQuestions:
 @router.post("/films/{uid}/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
 def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
-    film, desk = _film(parts, uid), parts.desk()
-    questions = [_question(question) for question in new.questions]
-    if desk is None:
-        raise Problem(503, _NO_MODEL, headers={"Retry-After": "5"})
+    film, questions = film_of(parts, uid), new.checked()
+    desk_of(parts)
+    limit(parts, request)
+    made = ask_network(parts, request, film, questions)
+    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
+    return AnsweredQuestions(film=uid, questions=made)
+
+
+def desk_of(parts: WebParts) -> Desk:
+    """Return the desk of this process. Raises Problem if it has no model."""
+    if (desk := parts.desk()) is None:
+        raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
+    return desk
+
+
+def limit(parts: WebParts, request: Request) -> None:
+    """Count a request to ask. Raises Problem if its user asks too often."""
     if seconds := parts.rate.take((name_of(request), host_of(request))):
         wait = str(math.ceil(seconds))
         raise Problem(429, f"too many questions from here; ask again in {wait} s", headers={"Retry-After": wait})
+
+
+def ask_network(
+    parts: WebParts, request: Request, film: Instance, questions: Sequence[FilmQuestion]
+) -> list[dict[str, object]]:
+    """Ask about a film, and return the entries of the answers. Raises Problem."""
+    source = _SOURCES.get(request.headers.get("X-Requested-From", ""), "api")
     try:
-        made = desk.ask(
-            film,
-            questions,
-            by=name_of(request),
-            source=_SOURCES.get(request.headers.get("X-Requested-From", ""), "api"),
-        )
+        made = desk_of(parts).ask(film, questions, by=name_of(request), source=source)
     except InputError as error:
         raise Problem(409, str(error)) from error
     except RetryLater as error:
         raise Problem(503, str(error), headers={"Retry-After": "2"}) from error
-    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
-    return AnsweredQuestions(film=uid, questions=[_entry(question, parts.spool) for question in made])
+    return [_entry(question, parts.spool) for question in made]
 
 
 @router.post("/questions/{question_id}/send", status_code=202, responses=responses(404, 409, 422, 503))
@@ -134,13 +135,14 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
                 parts.spool,
                 study_uid=study_uid,
                 question_id=question_id,
-                destinations=parts.settings.destinations,
+                destinations=parts.destinations(),
                 run_answer=client.run_answer,
             )
     except InputError as error:
         raise Problem(409, str(error)) from error
     except Exception as error:
         if is_away(error):
+            audit(request, "question.sent", study=study_uid, outcome="failed")
             raise Problem(503, _STORED) from error
         raise
     audit(request, "question.sent", study=study_uid)
@@ -156,24 +158,12 @@ def list_prompts(parts: Parts) -> KnownPrompts:
     )
 
 
-def _film(parts: WebParts, uid: str) -> Instance:
+def film_of(parts: WebParts, uid: str) -> Instance:
+    """Return a received film by its SOP Instance UID. Raises Problem if there is none."""
     found = find_film(parts.spool, uid)
     if found is None:
         raise Problem(404, "this node has no such film")
     return found
-
-
-def _question(new: NewQuestion) -> FilmQuestion:
-    prompt = (new.prompt or "").strip() or None
-    if prompt is None and new.box is None:
-        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
-    if new.box is None:
-        return FilmQuestion(prompt=prompt)
-    left, top, right, bottom = new.box
-    try:
-        return FilmQuestion(prompt=prompt, box=Box(left=left, top=top, right=right, bottom=bottom))
-    except ValueError as error:
-        raise Problem(422, str(error)) from error
 
 
 def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:
@@ -183,6 +173,9 @@ def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:
         "asked_at": question.asked_at.isoformat(),
         "asked_by": question.asked_by,
         "source": question.source,
+        "model": question.model,
+        "engine": question.engine,
+        "prompts": question.prompts,
         **_sent(question, spool),
     }
 

@@ -1,8 +1,8 @@
 """Sessions in signed cookies, and the tokens that pages send with what they change.
 
 A cookie holds the user, a random id, two times and a sign of the password, and the node stores nothing about it. So a
-session survives a restart, and any process on the storage folder accepts it. Sessions that were ended are remembered
-until they would end by themselves, by the process that ended them and not beyond its end.
+session survives a restart, and any process on the storage folder accepts it. A session that was ended is an empty file
+in a folder of all processes until it would end by itself; its name is a hash of the session's id.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,6 @@ from node.store import files
 IDLE_SECONDS: Final = 30 * 60
 LONGEST_SECONDS: Final = 12 * 3600
 _RENEW_SECONDS: Final = 60
-_MOST_ENDED: Final = 10_000
 _KEY_BYTES: Final = 32
 _SIGNING: Final = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
 
@@ -43,14 +42,14 @@ class Session:
 class Sessions:
     """Begins, reads and ends sessions. Only the thread of the server calls it.
 
-    key: signs cookies and tokens; clock: Unix time in seconds
+    key: signs cookies and tokens; ended: the folder of ended sessions; clock: Unix time in seconds
     """
 
-    def __init__(self, key: bytes, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, key: bytes, ended: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._cookies = URLSafeSerializer(key, salt="session", signer_kwargs=_SIGNING)
         self._tokens = Signer(key, salt="csrf", key_derivation="hmac", digest_method=hashlib.sha256)
         self._clock = clock
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended = ended
 
     def begin(self, user: str, *, credential: str) -> Session:
         """Begin a session with an id of its own."""
@@ -69,7 +68,7 @@ class Sessions:
             return None
         now = self._clock()
         is_over = now - session.seen > IDLE_SECONDS or now - session.began > LONGEST_SECONDS
-        return None if is_over or session.id in self._ended else session
+        return None if is_over or self._end_of(session).exists() else session
 
     def renewed(self, session: Session) -> Session | None:
         """Return the session as seen now; None while its cookie is younger than a minute."""
@@ -77,10 +76,16 @@ class Sessions:
         return replace(session, seen=now) if now - session.seen >= _RENEW_SECONDS else None
 
     def end(self, session: Session) -> None:
-        """End a session: its cookies are refused from now on."""
-        self._ended[session.id] = None
-        if len(self._ended) > _MOST_ENDED:
-            self._ended.popitem(last=False)
+        """End a session: every process refuses its cookies from now on. Raises OSError."""
+        self._ended.mkdir(mode=0o700, exist_ok=True)
+        for path in self._ended.iterdir():
+            with suppress(OSError):  # another process removes it
+                if time.time() - path.stat().st_mtime > LONGEST_SECONDS:
+                    path.unlink(missing_ok=True)
+        self._end_of(session).touch(mode=0o600)
+
+    def _end_of(self, session: Session) -> Path:
+        return self._ended / hashlib.sha256(session.id.encode()).hexdigest()
 
     def token(self, owner: str) -> str:
         """Return the token of an owner, which no other site can know; owner: a session's id, or another user."""

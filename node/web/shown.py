@@ -18,6 +18,7 @@ PRESENT, REVIEW = "present", "review"
 class ShownBox:
     """A box in pixels of the stored film; label: as drawn in every output; zone: where it lies, in words."""
 
+    tracking_uid: str
     label: str
     box: Box
     score: float
@@ -28,15 +29,18 @@ class ShownBox:
 class ShownFinding:
     """A reported finding; number: its place on the page; state: present or review; mark: the state in words.
 
+    prompt: its key; text: its sentence without a word on who wrote it
     reader: what a reader said about it; plain: what it is, for a person who is no physician
     """
 
     number: int
+    prompt: str
     name: str
     state: str
     mark: str
     probability: str
     sentence: str
+    text: str
     objection: str | None
     zone: str | None
     boxes: tuple[ShownBox, ...]
@@ -57,7 +61,7 @@ class ShownFilm:
     """A film that was answered.
 
     about: what was analyzed, with the notes of the film; of a film that was not read, why
-    absent: findings below their threshold, each with its probability
+    absent: findings below their threshold that no reader rejected, each with its probability
     loose: sentences that belong to no reported finding, with their boxes
     """
 
@@ -88,6 +92,7 @@ def show(film: Film) -> ShownFilm:
         absent=tuple(
             (wording.name_of(finding), wording.certainty(finding))
             for finding in impression.by_urgency(film.in_state(FindingState.ABSENT))
+            if finding.reader is None
         ),
         loose=tuple(
             (short_text(wording.spoken(sentence), 2000), tuple(scored.box for scored in sentence.boxes))
@@ -102,13 +107,16 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
     """Yield the reported findings: those that are present first, and the most urgent of a state first."""
     reported = impression.by_urgency(wording.reported(film))
     for number, finding in enumerate(sorted(reported, key=lambda found: found.state in wording.MARKS), 1):
+        sentence = None if finding.sentence is None else film.sentences[finding.sentence]
         yield ShownFinding(
             number=number,
+            prompt=finding.prompt,
             name=wording.sided(wording.name_of(finding), finding.side),
             state=REVIEW if finding.state in wording.MARKS else PRESENT,
             mark=wording.MARKS.get(finding.state, PRESENT),
             probability=wording.certainty(finding),
-            sentence="" if finding.sentence is None else wording.said(film.sentences[finding.sentence]),
+            sentence="" if sentence is None else wording.said(sentence),
+            text="" if sentence is None else sentence.text.strip(),
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),
             boxes=tuple(_boxes(finding)),
@@ -120,6 +128,7 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
 def _boxes(finding: Finding) -> Iterator[ShownBox]:
     for found in finding.boxes:
         yield ShownBox(
+            tracking_uid=found.tracking_uid,
             label=wording.label(finding, found),
             box=found.box,
             score=found.score,

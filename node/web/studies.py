@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from pathlib import Path
+
+from pydicom.dataset import Dataset
 
 from node.config import Settings
 from node.domain import Film, JsonObject, OutputObject, Reason
+from node.errors import Undecodable
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
@@ -122,8 +126,11 @@ class StudyDetail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """A received object and what became of it; reading: as stored, empty if it was not read."""
+class ReceivedFilm:
+    """A received object and what became of it.
+
+    film: its answer with its corrections, None if it has none; reading: as stored, empty if it was not read
+    """
 
     instance: Instance
     round: int | None
@@ -132,12 +139,14 @@ class _Seen:
 
     @property
     def status(self) -> str:
+        """Say how far the film is, as in `StudyFilm`."""
         if self.film is None:
             return "waiting" if self.round is None else "left_alone"
         return "read" if self.film.is_read else "not_processed"
 
     @property
     def described(self) -> StudyFilm:
+        """The film as the interface for programs shows it."""
         return StudyFilm(
             uid=self.instance.sop_instance_uid,
             received_at=self.instance.received_at,
@@ -167,15 +176,12 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
 
 def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | None:
     """Return one study; None if this node does not know it. Raises NodeError when the database cannot be read."""
-    found = study_with_answers(settings, spool, study_uid)
+    found = study_with_films(settings, spool, study_uid)
     return None if found is None else found[0]
 
 
-def study_with_answers(settings: Settings, spool: Spool, study_uid: str) -> tuple[StudyDetail, dict[str, Film]] | None:
-    """Return one study, and the answer to each film that has one, with its corrections, by its SOP Instance UID.
-
-    None and errors as of `study`.
-    """
+def study_with_films(settings: Settings, spool: Spool, study_uid: str) -> tuple[StudyDetail, list[ReceivedFilm]] | None:
+    """Return one study, and its films in order of arrival. None and errors as of `study`."""
     known, seen = lookup.look_up(settings.storage, study_uid), _seen(study_uid, settings, spool)
     row = known.study
     if row is None:
@@ -194,7 +200,7 @@ def study_with_answers(settings: Settings, spool: Spool, study_uid: str) -> tupl
         outputs=tuple(_written(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
     )
-    return detail, {found.instance.sop_instance_uid: found.film for found in seen if found.film is not None}
+    return detail, seen
 
 
 def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
@@ -210,7 +216,7 @@ def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | N
 def _line(
     study_uid: str,
     row: StudyRow,
-    seen: Sequence[_Seen],
+    seen: Sequence[ReceivedFilm],
     deliveries: Mapping[str, Mapping[str, int]],
     spool: Spool,
 ) -> StudyLine:
@@ -246,7 +252,7 @@ def prompt_set(name: str) -> PromptSet:
     return prompts.load(name)
 
 
-def _seen(study_uid: str, settings: Settings, spool: Spool) -> list[_Seen]:
+def _seen(study_uid: str, settings: Settings, spool: Spool) -> list[ReceivedFilm]:
     """Return the newest version of each received object, with what became of it, in order of arrival.
 
     Corrections count from the moment in which they are stored, before a round has written new outputs.
@@ -261,12 +267,20 @@ def _seen(study_uid: str, settings: Settings, spool: Spool) -> list[_Seen]:
         if reading:
             film = report_json.film_from_json(reading)
             if corrections:
-                sides = sides_of(film, decoding.read_header(instance.path))
+                sides = sides_of(film, header_of(instance.path))
                 film = correct(film, corrections, prompts=prompt_set(settings.model.prompts), side_of=sides)
         elif parked is not None:
             film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
-        seen.append(_Seen(instance=instance, round=number, film=film, reading=reading))
+        seen.append(ReceivedFilm(instance=instance, round=number, film=film, reading=reading))
     return seen
+
+
+def header_of(path: Path) -> Dataset | None:
+    """Return the header of a film; None if it is removed or cannot be read."""
+    try:
+        return decoding.read_header(path)
+    except (Undecodable, OSError):
+        return None
 
 
 def _written(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:

@@ -21,9 +21,11 @@ from node.dicom.header import FileMeta
 from node.errors import Refused
 from node.receive.incoming_file import IncomingFile, TooLong
 from node.receive.intake import Intake
+from node.store.instances import Instance
 from node.web import bodies
 from node.web.parts import Parts
 from node.web.problems import Problem, responses
+from node.web.users import audit
 
 MOST_BYTES: Final = 512 * bodies.MIB
 """Of one request; a longer study is sent in several."""
@@ -45,9 +47,13 @@ _ANSWERS: Final[dict[int | str, dict[str, object]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class _Outcome:
-    """What became of the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown."""
+    """What became of the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown.
+
+    kept: the objects on the spool that the stored files are
+    """
 
     stored: list[FileMeta] = field(default_factory=list)
+    kept: list[Instance] = field(default_factory=list)
     failed: list[tuple[FileMeta | None, int]] = field(default_factory=list)
 
     @property
@@ -137,7 +143,7 @@ class _Submission:
         if self._file is None:
             return
         try:
-            self._file.keep(is_stat=self._is_stat)
+            self.outcome.kept.append(self._file.keep(is_stat=self._is_stat).instance)
         except Refused as error:
             self.outcome.failed.append((self._file.meta, error.status))
         else:
@@ -180,6 +186,8 @@ async def submit(
     finally:
         submission.discard()
     outcome = submission.outcome
+    for kept in outcome.kept:
+        audit(request, "film.submitted", study=kept.study_uid, sop_instance_uid=kept.sop_instance_uid)
     return Response(json.dumps(outcome.document), status_code=outcome.status, media_type=_JSON)
 
 

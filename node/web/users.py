@@ -20,8 +20,11 @@ Means: TypeAlias = Literal["local", "password", "session", "proxy"]
 AuditEvent: TypeAlias = Literal[
     "study.viewed",
     "film.viewed",
+    "output.downloaded",
+    "questions.viewed",
     "question.asked",
     "question.sent",
+    "corrections.viewed",
     "correction.made",
     "study.retried",
     "film.submitted",

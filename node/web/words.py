@@ -67,3 +67,13 @@ SOURCES: Final[Mapping[str, str]] = {
     "dicom": "from a workstation",
 }
 """Where a question came from, by `AskedQuestion.source`."""
+
+FORMS: Final = (
+    "List the findings",
+    "Summarize",
+    "Is there an effusion on the left?",
+    "What is in this region?",
+    "Heart size?",
+    "What changed?",
+)
+"""Questions in words that the page of a study suggests; "this region" is a drawn box."""

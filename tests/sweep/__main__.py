@@ -1,11 +1,12 @@
 """Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
 
-    python -m tests.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--model DIR]
+    python -m tests.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--model DIR] [--corrections]
 
 Every film is read, and asked about in every phrase of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
 their own; answers must agree with the report; nothing may be present without a measured threshold; unknown words get no
-box. The last line is one JSON object with `passed`.
+box. With `--corrections` findings of each film are corrected as a reader would (`corrections`). The last line is one
+JSON object with `passed`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main() -> int:
         metavar="FILE.jsonl[:EVERY]",
         help="lists of real films; EVERY 10 takes a tenth",
     )
+    parser.add_argument("--corrections", action="store_true", help="correct findings of each film, too")
     parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
     arguments = parser.parse_args()
     sources: list[tuple[str, Trusted, Films]] = []
@@ -50,7 +52,9 @@ def main() -> int:
     with progress.on(sys.stderr) as say:
         for name, by_default, films in sources:
             for trusted in (by_default, "any"):
-                found = run(arguments.model, trusted, films, name=name, say=say).figures()
+                found = run(
+                    arguments.model, trusted, films, name=name, say=say, corrects=arguments.corrections
+                ).figures()
                 figures[f"{name}, {trusted}"] = found
                 say(json.dumps({f"{name}, {trusted}": found}))
     passed = bool(figures) and all(each["passed"] for each in figures.values())
@@ -58,11 +62,13 @@ def main() -> int:
     return 0 if passed else 1
 
 
-def run(model: Path, trusted: Trusted, films: Films, *, name: str, say: progress.ProgressReport) -> Swept:
-    """Sweep over films; trusted: which thresholds may call a finding present."""
+def run(
+    model: Path, trusted: Trusted, films: Films, *, name: str, say: progress.ProgressReport, corrects: bool = False
+) -> Swept:
+    """Sweep over films; trusted: which thresholds may call a finding present; corrects: correct findings, too."""
     asked = prompts.load("chexpert14")
     reader: Reader = open_reader(model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
-    sweep = Sweep(reader=reader, prompts=asked, measured=measured_on(model, trusted, asked))
+    sweep = Sweep(reader=reader, prompts=asked, measured=measured_on(model, trusted, asked), corrects=corrects)
     swept = Swept()
     for number, (film, image) in enumerate(films.images(reader), 1):
         sweep.look(film, image, swept)

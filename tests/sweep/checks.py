@@ -17,10 +17,11 @@ from node.domain import Box, Film, Finding, FindingState
 from node.outputs import wording
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph
+from node.read.decoding import side_of as side_of_box
 from node.read.evidence import covered
 from node.read.film import film_of
 from node.read.model import FilmAnswer, FilmQuestion, Reader, Reading
-from tests.sweep import patterns
+from tests.sweep import corrections, patterns
 
 UNKNOWN: Final = (
     "banana",
@@ -67,11 +68,15 @@ class Swept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """A reader, its prompts, and the findings whose thresholds were measured on such films."""
+    """A reader, its prompts, and the findings whose thresholds were measured on such films.
+
+    corrects: whether findings of each film are corrected, too
+    """
 
     reader: Reader
     prompts: PromptSet
     measured: frozenset[str]
+    corrects: bool = False
 
     def look(self, name: str, image: Radiograph, swept: Swept) -> None:
         """Read a film and ask about it; note what is wrong."""
@@ -90,6 +95,14 @@ class Sweep:
             *incomplete(film, self.measured),
             *self._unknown(image),
         ]
+        if self.corrects:
+            objections += corrections.objections(
+                film,
+                self.prompts,
+                lambda box: side_of_box(box, image.framing),
+                regions=reading.regions,
+                number=swept.films,
+            )
         for question, fault in self._questions(image, film):
             swept.questions += 1
             swept.agreed += fault is None

@@ -19,7 +19,7 @@ async function ask(path, options) {
     if (error.name === "AbortError") throw error;
     throw new Error("The node does not answer. Is it running?");
   }
-  if (!answer.ok) throw new Error(await failure(answer));
+  if (!answer.ok) throw Object.assign(new Error(await failure(answer)), { status: answer.status });
   return answer;
 }
 
@@ -28,20 +28,27 @@ export async function get(path) {
 }
 
 export async function post(path, content) {
+  return content === undefined ? send(path) : send(path, JSON.stringify(content), "application/json");
+}
+
+// Posts a body as it is.
+export async function send(path, body, type) {
   const headers = { "X-Requested-From": "page" };
   if (token) headers["X-CSRF-Token"] = token;
-  if (content !== undefined) headers["Content-Type"] = "application/json";
-  const body = content === undefined ? undefined : JSON.stringify(content);
+  if (type) headers["Content-Type"] = type;
   return (await ask(path, { method: "POST", headers, body })).json();
 }
 
-// The film in a window; null for the window of the film itself.
-export async function picture(film, { center, width, inverted }, signal) {
+// The film in a window; null for the window of the film itself. A film in no study has one picture, with 8 bits.
+export async function picture(path, { center, width, inverted }, signal) {
   const query = new URLSearchParams();
   if (center !== null) query.set("center", center);
   if (center !== null) query.set("width", width);
   if (inverted) query.set("invert", "true");
-  const answer = await ask(`/api/v1/films/${film}/picture?${query}`, { signal });
+  const answer = await ask(`${path}/picture?${query}`, { signal });
+  if (!answer.headers.has("X-Window")) {
+    return { content: await answer.blob(), center: 127.5, width: 255, values: [0, 255], isDarkHigh: false, isOnly: true };
+  }
   const numbers = (name) => answer.headers.get(name).split(" ").map(Number);
   const [shownCenter, shownWidth] = numbers("X-Window");
   return {

@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { svgRect } from "./boxes.js";
+import { Words } from "./words.js";
 
 const NO_BOX = "Type a prompt, draw a box, or both.";
 
@@ -9,8 +10,9 @@ const NO_BOX = "Type a prompt, draw a box, or both.";
 const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent" };
 
 export class Asking {
-  constructor(film, boxes, drawn) {
-    Object.assign(this, { film, boxes, drawn, count: 0 });
+  // path: of the film; isKept: whether the node keeps what is asked
+  constructor(path, boxes, drawn, isKept) {
+    Object.assign(this, { path, boxes, drawn, isKept, count: 0 });
     this.form = document.getElementById("ask");
     this.prompt = document.getElementById("prompt");
     this.state = document.getElementById("ask-state");
@@ -19,6 +21,7 @@ export class Asking {
     this.template = document.getElementById("answer");
     this.words = JSON.parse(this.template.dataset.words);
     this.sources = JSON.parse(this.template.dataset.sources);
+    this.inWords = new Words(path, boxes, this.form);
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.ask();
@@ -32,7 +35,10 @@ export class Asking {
   }
 
   async load() {
-    const [asked, prompts] = await Promise.allSettled([get(`/api/v1/films/${this.film}/questions`), get("/api/v1/prompts")]);
+    const [asked, prompts] = await Promise.allSettled([
+      this.isKept ? get(`${this.path}/questions`) : { questions: [] },
+      get("/api/v1/prompts"),
+    ]);
     if (asked.status === "fulfilled") this.add(asked.value.questions);
     if (prompts.status === "fulfilled") {
       const options = prompts.value.prompts.map(({ phrase }) => Object.assign(document.createElement("option"), { value: phrase }));
@@ -50,6 +56,7 @@ export class Asking {
   }
 
   async ask() {
+    if (this.form.getAttribute("aria-busy") === "true") return;
     const prompt = this.prompt.value.trim() || null;
     const { box } = this.drawn;
     this.alert.textContent = "";
@@ -61,21 +68,34 @@ export class Asking {
     const question = { prompt, box: box && [box.left, box.top, box.right, box.bottom] };
     this.setBusy(true);
     try {
-      const { questions } = await post(`/api/v1/films/${this.film}/questions`, { questions: [question] });
+      const { questions } = await this.post(question);
       this.add(questions);
       this.prompt.value = "";
       this.drawn.clear();
-      this.show(questions.at(-1)); // last, for what it says must stay
+      if (questions.length) this.show(questions.at(-1)); // last, for what it says must stay
+      else this.tell("Answered by rule from the report.");
     } catch (error) {
       this.alert.textContent = error.message;
     }
     this.setBusy(false);
   }
 
+  // The node decides whether a text is a prompt or a question in words.
+  post(question) {
+    if (question.prompt && this.inWords.isThere) return this.inWords.ask(question.prompt, question.box);
+    this.inWords.clear();
+    return post(`${this.path}/questions`, { questions: [question] });
+  }
+
+  tell(text) {
+    clearTimeout(this.telling);
+    this.state.textContent = text;
+  }
+
   setBusy(isBusy) {
     this.form.setAttribute("aria-busy", String(isBusy));
     this.form.querySelector(".go").disabled = isBusy;
-    if (isBusy) this.state.textContent = "The network is asked.";
+    if (isBusy) this.state.textContent = "The node is asked.";
   }
 
   show(question) {
@@ -83,13 +103,13 @@ export class Asking {
     const item = this.list.querySelector(`[data-key="${key}"]`);
     this.boxes.pin(key, true);
     item.scrollIntoView({ block: "nearest" });
-    clearTimeout(this.telling);
-    this.state.textContent = `Answer: ${item.querySelector(".name").textContent.trim()}. ${this.said(question)}`;
+    this.tell(`Answer: ${item.querySelector(".name").textContent.trim()}. ${this.said(question)}`);
   }
 
   add(questions) {
     for (const question of questions) {
       this.count += 1;
+      question.id ??= String(this.count);
       this.list.prepend(this.item(question));
       document.getElementById("asked-boxes").append(...this.rects(question));
     }
@@ -126,6 +146,7 @@ export class Asking {
   }
 
   who({ asked_at: at, asked_by: by, source }) {
+    if (!at) return "not kept";
     const zone = document.body.dataset.zone;
     const time = new Date(at).toLocaleString("sv-SE", { timeZone: zone, dateStyle: "short", timeStyle: "short" });
     return `${time}${by ? `, ${by}` : ""}, ${this.sources[source] ?? source}`;

@@ -21,12 +21,13 @@ export function edges(rect) {
   return { left, top, right: left + width, bottom: top + height };
 }
 
-const parts = (key) => document.querySelectorAll(`[data-key="${key}"]`);
+// A box may also light up with a second key: that of a reply which rests on it.
+const parts = (key) => document.querySelectorAll(`[data-key="${key}"], [data-also="${key}"]`);
 const keyOf = (element) => element?.closest?.("[data-key]")?.dataset.key;
 
 export class Boxes {
   constructor(stage, viewport) {
-    Object.assign(this, { viewport, lit: null });
+    Object.assign(this, { viewport, lit: null, corners: new WeakMap() });
     this.svg = stage.querySelector("svg");
     this.tags = stage.querySelector(".tags");
     this.drawTags();
@@ -44,6 +45,7 @@ export class Boxes {
     for (const part of document.querySelectorAll(".lit")) part.classList.remove("lit");
     this.lit = key;
     if (key) for (const part of parts(key)) part.classList.add("lit");
+    this.settle();
   }
 
   // Keeps a finding lit, and brings its boxes into sight; again lets it go.
@@ -52,10 +54,11 @@ export class Boxes {
     for (const button of document.querySelectorAll("[data-pins]")) {
       button.setAttribute("aria-pressed", String(isPinned && button.dataset.pins === key));
     }
-    if (!isPinned) return;
+    if (!isPinned) return this.settle();
     for (const part of parts(key)) part.classList.add("pinned");
     const first = this.svg.querySelector(`rect[data-key="${key}"]`);
     if (first) this.viewport.reveal(edges(first));
+    this.settle();
   }
 
   // Focuses the next finding of the report, or the one before.
@@ -85,20 +88,75 @@ export class Boxes {
       const isFree = ({ x, y }) => taken.every((other) => Math.hypot(other.x - x, other.y - y) > NEAR);
       const corner = corners.find(isFree) ?? corners[0];
       taken.push(corner);
-      return tag(rect, corner);
+      const made = tag(rect);
+      this.corners.set(made, [corner, ...corners.filter((other) => other !== corner)]);
+      put(made, corner);
+      return made;
     });
     this.tags.replaceChildren(...tags);
+    this.settle();
+  }
+
+  // Puts each tag that is written out to the corner of its box where it covers the least of other tags.
+  settle() {
+    const tags = [...this.tags.children];
+    for (const each of tags) put(each, this.corners.get(each)[0]);
+    const isLong = (each) => each.matches(".lit, .pinned");
+    const taken = tags.filter((each) => !isLong(each)).map((each) => each.getBoundingClientRect());
+    taken.push(...outside(this.viewport.frame.getBoundingClientRect()));
+    for (const each of tags.filter(isLong)) {
+      const choices = this.corners.get(each).map((corner) => {
+        put(each, corner);
+        const place = each.getBoundingClientRect();
+        return { corner, covered: taken.reduce((sum, other) => sum + shared(place, other), 0) };
+      });
+      const best = choices.reduce((least, choice) => (choice.covered < least.covered ? choice : least));
+      put(each, best.corner);
+      moveInside(each, this.viewport.frame.getBoundingClientRect());
+      taken.push(each.getBoundingClientRect());
+    }
   }
 }
 
-function tag(rect, { names, x, y }) {
-  const made = document.createElement("span");
-  const state = ["present", "review", "located"].find((kind) => rect.classList.contains(kind)) ?? "";
-  made.className = ["tag", state, ...names].join(" ");
-  for (const kind of ["lit", "pinned", "asked"]) made.classList.toggle(kind, rect.classList.contains(kind));
-  made.dataset.key = rect.dataset.key;
+// What lies beside a rectangle: to the left, above, to the right and below.
+function outside({ left, top, right, bottom }) {
+  const far = 1e5;
+  return [
+    { left: -far, top: -far, right: left, bottom: far },
+    { left: -far, top: -far, right: far, bottom: top },
+    { left: right, top: -far, right: far, bottom: far },
+    { left: -far, top: bottom, right: far, bottom: far },
+  ];
+}
+
+// The area that two rectangles have in common.
+function shared(one, other) {
+  const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+  const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+  return Math.max(wide, 0) * Math.max(high, 0);
+}
+
+function put(made, { names, x, y }) {
+  for (const name of ["left", "top", "right", "bottom"]) made.classList.toggle(name, names.includes(name));
+  made.style.marginLeft = "";
   made.style.left = `${x}%`;
   made.style.top = `${y}%`;
+}
+
+// Moves a tag sideways until no end of it is hidden; one that is wider than the frame wraps.
+function moveInside(made, frame) {
+  made.style.maxWidth = `${frame.width}px`;
+  const { left, right } = made.getBoundingClientRect();
+  made.style.marginLeft = `${Math.max(frame.left - left, 0) + Math.min(frame.right - right, 0)}px`;
+}
+
+function tag(rect) {
+  const made = document.createElement("span");
+  const state = ["present", "review", "located"].find((kind) => rect.classList.contains(kind)) ?? "";
+  made.className = `tag ${state}`;
+  for (const kind of ["lit", "pinned", "asked"]) made.classList.toggle(kind, rect.classList.contains(kind));
+  made.dataset.key = rect.dataset.key;
+  if (rect.dataset.also) made.dataset.also = rect.dataset.also;
   const label = document.createElement("span");
   label.textContent = ` ${rect.dataset.label}`;
   made.append(rect.dataset.number, label);

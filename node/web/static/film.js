@@ -1,9 +1,11 @@
-// The page of a study: puts together the film, its boxes, its window, the questions, and the keys.
+// The page of a film: puts together the film, its boxes, its window, the questions, the corrections, and the keys.
 
 import { page, retries } from "./api.js";
 import { Asking } from "./ask.js";
 import { Boxes } from "./boxes.js";
+import { Correcting } from "./correct.js";
 import { Drawn } from "./draw.js";
+import { BoxEditing } from "./edit.js";
 import { GrayWindow } from "./gray.js";
 import { onKeys } from "./keys.js";
 import { watch } from "./live.js";
@@ -15,17 +17,20 @@ const GRAY = 0.02; // of the range of values to a press of an arrow
 
 const byId = (id) => document.getElementById(id);
 const frame = byId("frame");
-const { film } = frame.dataset;
+const { path } = frame.dataset;
 const alert = byId("film-alert");
 
 const viewport = new Viewport(frame, byId("stage"), (scale) => (byId("zoom").textContent = `${Math.round(100 * scale)} %`));
 const boxes = new Boxes(byId("stage"), viewport);
 const drawn = new Drawn(byId("drawn"), viewport, (box) => {
-  asking.onDrawn(box);
+  if (editing.isOpen) editing.onDrawn(box);
+  else asking.onDrawn(box);
   if (!box) setTool("pan");
 });
-const asking = new Asking(film, boxes, drawn);
-const gray = new GrayWindow(film, byId("picture"), byId("gray"), {
+const editing = new BoxEditing(frame, drawn, setTool);
+const asking = new Asking(path, boxes, drawn, Boolean(byId("results")));
+const correcting = new Correcting(path, { boxes, editing, refresh });
+const gray = new GrayWindow(path, byId("picture"), byId("gray"), {
   said: (center, width) => (byId("reading").textContent = `C ${Math.round(center)}  W ${Math.round(width)}`),
   arrived(columns, rows) {
     if (!viewport.columns) byId("boxes").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
@@ -40,14 +45,14 @@ let isSpaceHeld = false;
 
 function setTool(wanted) {
   tool = wanted;
-  for (const button of document.querySelectorAll("[data-tool]")) {
+  for (const button of document.querySelectorAll("button[data-tool]")) {
     button.setAttribute("aria-pressed", String(button.dataset.tool === tool));
   }
   frame.dataset.tool = tool;
 }
 
 pointers(frame, {
-  tool: () => tool,
+  tool: (x, y) => (tool === "box" && editing.isOpen ? editing.toolAt(x, y) : tool),
   space: () => isSpaceHeld,
   on: {
     pan: (x, y) => viewport.pan(x, y),
@@ -56,7 +61,7 @@ pointers(frame, {
     begin: (x, y) => drawn.begin(x, y),
     draw: (x, y) => drawn.draw(x, y),
     end(isCanceled) {
-      if (isCanceled || !drawn.box) return;
+      if (isCanceled || !drawn.box || editing.isOpen) return;
       setTool("pan");
       if (matchMedia("(pointer: fine)").matches) byId("prompt").focus({ preventScroll: true });
     },
@@ -81,7 +86,7 @@ function press(name) {
 }
 
 for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => press(button.dataset.do));
-for (const button of document.querySelectorAll("[data-tool]")) {
+for (const button of document.querySelectorAll("button[data-tool]")) {
   button.addEventListener("click", () => setTool(button.dataset.tool === tool ? "pan" : button.dataset.tool));
 }
 
@@ -119,13 +124,16 @@ onKeys({
   "/": () => byId("prompt").focus(),
   u: () => location.assign("/"),
   b() {
-    if (asking.isClosed) return;
+    if (asking.isClosed || editing.isOpen) return;
     setTool("box");
     frame.focus({ preventScroll: true });
     drawn.open();
   },
-  Escape: () => drawn.clear(),
-  Enter: (event) => (event.target === frame && drawn.box ? void asking.ask() : false),
+  Escape: () => (editing.isOpen ? editing.close() : drawn.clear()),
+  Enter(event) {
+    if (event.target !== frame || !drawn.box) return false;
+    return void (editing.isOpen ? editing.save() : asking.ask());
+  },
   " ": (event) => event.target === frame && ((isSpaceHeld = true), true),
   ArrowLeft: arrow(-1, 0),
   ArrowRight: arrow(1, 0),
@@ -136,21 +144,24 @@ document.addEventListener("keyup", (event) => {
   if (event.key === " ") isSpaceHeld = false;
 });
 
-// What became of the results is put in place; a new answer to a film waits for the reader, who may be looking.
+// What became of the results is put in place, and what follows a correction; any other new answer to a film waits for
+// the reader, who may be looking.
 async function refresh() {
-  const fresh = (await page().catch(() => null))?.getElementById("results");
+  const document = await page().catch(() => null);
+  const fresh = document?.getElementById("results");
   if (!fresh) return;
   const results = byId("results");
+  if (correcting.follow(document)) results.dataset.films = fresh.dataset.films;
   byId("changed").hidden = fresh.dataset.films === results.dataset.films;
-  results.replaceChildren(...document.adoptNode(fresh).childNodes);
+  results.replaceChildren(...results.ownerDocument.adoptNode(fresh).childNodes);
 }
 
-byId("changed").querySelector("a").addEventListener("click", (event) => {
+byId("changed")?.querySelector("a").addEventListener("click", (event) => {
   event.preventDefault();
   location.reload();
 });
 retries(byId("main"), alert);
-watch(refresh);
+if (byId("results")) watch(refresh);
 
 viewport.setSize(Number(frame.dataset.columns), Number(frame.dataset.rows));
 gray.load();

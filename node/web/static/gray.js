@@ -7,8 +7,8 @@ const PAUSE = 120; // milliseconds without a change before the node is asked
 
 export class GrayWindow {
   // said: is told the window; arrived: gets columns and rows of each picture; failed: gets a text
-  constructor(film, image, filter, { said, arrived, failed }) {
-    Object.assign(this, { film, image, said, arrived, failed });
+  constructor(path, image, filter, { said, arrived, failed }) {
+    Object.assign(this, { path, image, said, arrived, failed });
     this.functions = [...filter.querySelectorAll("feFuncR, feFuncG, feFuncB")];
     this.shown = null;
     this.wanted = { center: null, width: null, inverted: false };
@@ -50,6 +50,7 @@ export class GrayWindow {
   update() {
     this.preview();
     clearTimeout(this.timer);
+    if (this.shown?.isOnly) return; // the node has no other picture
     this.timer = setTimeout(() => this.load(), PAUSE);
   }
 
@@ -72,12 +73,13 @@ export class GrayWindow {
 
   async load() {
     clearTimeout(this.timer);
+    if (this.shown?.isOnly) return this.preview();
     this.request?.abort();
     const request = (this.request = new AbortController());
     const wanted = { ...this.wanted };
     this.image.setAttribute("aria-busy", "true");
     try {
-      const { content, ...shown } = await picture(this.film, wanted, request.signal);
+      const { content, ...shown } = await picture(this.path, wanted, request.signal);
       const address = URL.createObjectURL(content);
       const next = new Image();
       next.src = address;

@@ -3,7 +3,7 @@
 const MIDDLE = 1;
 const RIGHT = 2;
 
-// tool: returns pan, gray or box; space: whether the space bar is held; on: pan, zoom, gray, begin, draw and end
+// tool: returns pan, gray or box for a place of the screen; space: whether the space bar is held; on: pan, zoom, gray, begin, draw and end
 export function pointers(frame, { tool, space, on }) {
   const down = new Map();
   let dragged = null;
@@ -15,7 +15,7 @@ export function pointers(frame, { tool, space, on }) {
 
   function kindOf(event) {
     if (event.button === MIDDLE || space()) return "pan";
-    return event.button === RIGHT ? "gray" : tool();
+    return event.button === RIGHT ? "gray" : tool(event.clientX, event.clientY);
   }
 
   frame.addEventListener("pointerdown", (event) => {

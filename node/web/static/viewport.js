@@ -1,11 +1,12 @@
-// Shows a film in a frame: zoom and place. All coordinates of what lies on the film are its pixels.
+// Shows a film in a frame: zoom and place. All coordinates of what lies on the film are its pixels, which need not be
+// square: the scale is that of their width, and their height is drawn by the aspect.
 
 const LARGEST = 16; // screen pixels to a pixel of the film
 const STEP = 1.25;
 
 export class Viewport {
   constructor(frame, stage, said) {
-    Object.assign(this, { frame, stage, said, columns: 0, rows: 0, scale: 1, x: 0, y: 0, isFitted: true });
+    Object.assign(this, { frame, stage, said, aspect: Number(frame.dataset.aspect) || 1, columns: 0, rows: 0, scale: 1, x: 0, y: 0, isFitted: true });
     new ResizeObserver(() => (this.isFitted ? this.fit() : this.apply())).observe(frame);
   }
 
@@ -17,7 +18,7 @@ export class Viewport {
 
   get fitting() {
     const { clientWidth, clientHeight } = this.frame;
-    return Math.min(clientWidth / this.columns, clientHeight / this.rows) || 1;
+    return Math.min(clientWidth / this.columns, clientHeight / this.rows / this.aspect) || 1;
   }
 
   fit() {
@@ -34,7 +35,7 @@ export class Viewport {
   // Puts a place of the film into the middle of the frame.
   center(column, row) {
     this.x = this.frame.clientWidth / 2 - column * this.scale;
-    this.y = this.frame.clientHeight / 2 - row * this.scale;
+    this.y = this.frame.clientHeight / 2 - row * this.scale * this.aspect;
     this.apply();
   }
 
@@ -64,7 +65,7 @@ export class Viewport {
   toFilm(clientX, clientY) {
     const { left, top } = this.frame.getBoundingClientRect();
     const column = (clientX - left - this.x) / this.scale;
-    const row = (clientY - top - this.y) / this.scale;
+    const row = (clientY - top - this.y) / this.scale / this.aspect;
     return { column: clamp(column, 0, this.columns), row: clamp(row, 0, this.rows) };
   }
 
@@ -85,7 +86,7 @@ export class Viewport {
 
   apply() {
     const width = this.columns * this.scale;
-    const height = this.rows * this.scale;
+    const height = this.rows * this.scale * this.aspect;
     // A quarter of the frame always shows film.
     const rest = (side) => side / 4;
     const { clientWidth, clientHeight } = this.frame;

@@ -34,7 +34,7 @@ function put(fresh) {
   table().replaceWith(fresh);
   const same = uid && fresh.querySelector(`tr[data-uid="${uid}"]`);
   ((isOnButton && same?.querySelector("[data-retry]")) || same?.querySelector("a.open"))?.focus();
-  if (fresh.dataset.total !== before) said(`Live: ${fresh.dataset.total} studies`);
+  if (fresh.dataset.total !== before) said(`Live: ${fresh.dataset.total} ${fresh.dataset.total === "1" ? "study" : "studies"}`);
 }
 
 function said(text) {

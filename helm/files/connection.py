@@ -1,0 +1,54 @@
+"""What `helm test` runs: asks /ready, and verifies the DICOM port by C-ECHO. A line for each; exit code 1 for a fault.
+
+Arguments: the address for HTTP, the DICOM host and port, the called AE title, the calling AE title
+A node that knows no such caller refuses the association: its port answers, which is said.
+"""
+
+import ssl
+import sys
+import urllib.error
+import urllib.request
+
+from pynetdicom import AE
+
+_SUCCESS = 0x0000
+_UNKNOWN_CALLER = (1, 3)  # PS3.8 9.3.4: source and reason
+
+
+def ready(address: str) -> str:
+    """Return what is wrong with /ready; empty if it is ready."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the certificate names the node for users
+    try:
+        with urllib.request.urlopen(f"{address}/ready", timeout=10, context=context) as answer:
+            return "" if answer.status == 200 else f"status {answer.status}"
+    except (OSError, urllib.error.HTTPError) as error:
+        return str(error)
+
+
+def verified(host: str, port: int, called: str, calling: str) -> str:
+    """Return what is wrong with the DICOM port; empty if it answers as it should."""
+    entity = AE(ae_title=calling)
+    entity.add_requested_context("1.2.840.10008.1.1")
+    association = entity.associate(host, port, ae_title=called)
+    if association.is_established:
+        status = getattr(association.send_c_echo(), "Status", None)
+        association.release()
+        return "" if status == _SUCCESS else f"C-ECHO was answered with {status}"
+    answer = association.acceptor.primitive
+    if answer is not None and (answer.result_source, answer.diagnostic) == _UNKNOWN_CALLER:
+        print(f"dicom: {calling} is no caller of this node, so there was no C-ECHO; the port answers")
+        return ""
+    return "no association" if answer is None else f"refused ({answer.result_source}, {answer.diagnostic})"
+
+
+def main(http: str, host: str, port: str, called: str, calling: str) -> int:
+    """Run both checks; returns the exit code."""
+    faults = {"ready": ready(http), "dicom": verified(host, int(port), called, calling)}
+    for name, fault in faults.items():
+        print(f"{name}: {fault or 'good'}")
+    return 1 if any(faults.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

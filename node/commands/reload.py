@@ -1,0 +1,57 @@
+"""Has the running processes of a node read their settings file again, and waits for their answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from node.config import Settings
+from node.domain import JsonObject
+from node.errors import ConfigError, InputError, RetryLater
+from node.jobs import processes
+from node.store import files
+
+_PATIENCE_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.05
+
+
+def reload(settings: Settings, path: Path) -> Iterator[str]:
+    """Send SIGHUP to every process on this machine, and return a line for each that uses the file now.
+
+    settings: of that file, which must have no mistake
+    Raises InputError if no process can be asked, ConfigError when one refuses the file, RetryLater without an answer.
+    """
+    running = list(processes.running(settings.storage))
+    if not running:
+        raise InputError(f"no node runs on storage.directory {settings.storage.directory}; start it with serve")
+    for content in running:
+        executor = str(content.get("executor", "node"))
+        if content.get("machine") != socket.gethostname():
+            raise InputError(f"{executor} runs on {content.get('machine')}; run reload there")
+        used = Path(str(content.get("settings", "")))
+        if used != path.resolve():
+            raise InputError(f"{executor} was started with {used}; name that file")
+    for content in running:
+        yield _asked(settings, content)
+
+
+def _asked(settings: Settings, content: JsonObject) -> str:
+    executor = str(content.get("executor", "node"))
+    answer_path = processes.reload_path(settings.storage, processes.Process(executor=executor))
+    before = files.read_json(answer_path)
+    os.kill(int(str(content["pid"])), signal.SIGHUP)
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while (answer := files.read_json(answer_path)) is None or answer == before:
+        if time.monotonic() > end:
+            raise RetryLater(f"{executor} has not answered for {_PATIENCE_SECONDS:g} s; look at its log")
+        time.sleep(_POLL_SECONDS)
+    mistakes, changed = answer.get("mistakes"), answer.get("changed")
+    if isinstance(mistakes, list) and mistakes:
+        raise ConfigError([*map(str, mistakes), f"{executor} keeps all of its old settings"])
+    names = ", ".join(map(str, changed)) if isinstance(changed, list) else ""
+    return f"{executor}: {f'{names} in use' if names else 'nothing has changed'}"

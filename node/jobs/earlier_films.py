@@ -1,0 +1,152 @@
+"""Finds the earlier films of a patient among all received films, and compares two films of one patient.
+
+Two films are of one patient if both name the same patient ID and the same issuer, or no issuer (PS3.3 C.7.1.1). What
+is remembered of a film is a hash of both and the time in its header, never a name or a number of a patient.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from node.answers.comparison import (
+    OBSTACLES,
+    FilmComparison,
+    Obstacle,
+    ReadFilm,
+    compare,
+    not_compared,
+    without_measure,
+)
+from node.domain import ModelIdentity
+from node.errors import Undecodable
+from node.jobs.correcting import AnsweredFilm, as_corrected
+from node.measurement import ErrorOfChange
+from node.outputs.patient import read_text
+from node.prompt_set import PromptSet
+from node.read import decoding
+from node.store.instances import Instance, newest_reading
+from node.store.spool import Spool
+
+_TIMES: Final = (("AcquisitionDate", "AcquisitionTime"), ("ContentDate", "ContentTime"), ("StudyDate", "StudyTime"))
+_ORIGIN: Final = ("weights_sha256", "manifest_sha256", "trusted", "prompts_sha256")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierFilm:
+    """A film that was read, and the time in its header, local to the site."""
+
+    instance: Instance
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """Of whom and when a film was taken; patient: a hash; None for what the header does not tell."""
+
+    patient: bytes | None
+    at: datetime | None
+
+
+class Patients:
+    """Which received films are of one patient. The first search reads the header of every film. For several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, _Taken] = {}
+        self._searching = threading.Lock()
+
+    def are_in_order(self, earlier: Instance, later: Instance) -> bool:
+        """Say whether two films are of one patient, and the one was taken before the other."""
+        first, second = (self._taken(film) for film in (earlier, later))
+        return (
+            first.patient is not None
+            and first.patient == second.patient
+            and first.at is not None
+            and second.at is not None
+            and first.at < second.at
+        )
+
+    def earlier(self, film: Instance, spool: Spool) -> list[EarlierFilm]:
+        """Return the films of the same patient that were taken before a film and were read, the last one first."""
+        with self._searching:
+            everything = [instance for study in spool.studies() for instance in spool.study(study).instances]
+            known = {instance.path: self._taken(instance) for instance in everything}
+            self._known = known
+        found = [
+            EarlierFilm(instance=instance, at=at)
+            for instance in everything
+            if (at := known[instance.path].at) is not None and self.are_in_order(instance, film)
+        ]
+        kept = [each for each in found if newest_reading(spool.readings(each.instance.study_uid), each.instance)]
+        return sorted(kept, key=lambda each: (each.at, each.instance.sop_instance_uid), reverse=True)
+
+    def time_of(self, film: Instance) -> datetime | None:
+        """Return the time in the header of a film, local to the site."""
+        return self._taken(film).at
+
+    def _taken(self, film: Instance) -> _Taken:
+        return self._known.get(film.path) or _look_at(film.path)
+
+
+def compare_films(
+    earlier: AnsweredFilm,
+    later: AnsweredFilm,
+    *,
+    spool: Spool,
+    prompts: PromptSet,
+    error: ErrorOfChange | None,
+    model: ModelIdentity,
+) -> FilmComparison:
+    """Compare two films of one patient as they were read and corrected; error: that the open model states."""
+    films = [_read_film(film, spool, prompts) for film in (earlier, later)]
+    if films[1].model.manifest_sha256 != model.manifest_sha256:
+        return not_compared(Obstacle.OTHER_MODEL)
+    return compare(films[0], films[1], error=error)
+
+
+def obstacle_of(error: ErrorOfChange | None, model: ModelIdentity) -> FilmComparison | None:
+    """Say why a model compares no films at all; None if it does."""
+    obstacle = without_measure(error, model.trusted)
+    if obstacle is None:
+        return None
+    return FilmComparison(text=f"This model cannot compare films: {OBSTACLES[obstacle]}.", obstacle=obstacle)
+
+
+def of_day(films: Sequence[EarlierFilm], day: date | None) -> EarlierFilm | None:
+    """Return the last film of a day, or of all days."""
+    return next((film for film in films if day is None or film.at.date() == day), None)
+
+
+def _look_at(path: Path) -> _Taken:
+    try:
+        header = decoding.read_header(path)
+    except (Undecodable, OSError):
+        return _Taken(patient=None, at=None)
+    number, issuer = read_text(header, "PatientID"), read_text(header, "IssuerOfPatientID")
+    patient = sha256(f"{number}\0{issuer}".encode()).digest() if number else None
+    times = ((read_text(header, day), read_text(header, time)) for day, time in _TIMES)
+    return _Taken(patient=patient, at=next((_moment(day, time) for day, time in times if day), None))
+
+
+def _moment(day: str, time: str) -> datetime:
+    """Put a date and a time together, which are valid as DICOM has them, or blank (PS3.5 6.2)."""
+    return datetime.strptime(f"{day}{time[:6]:0<6}", "%Y%m%d%H%M%S")
+
+
+def _read_film(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> ReadFilm:
+    """Return a film with what read it; an older version of the program did not store that, so no two such are alike."""
+    stored = {name: str(film.stored.get(name, film.instance.path.name)) for name in _ORIGIN}
+    model = ModelIdentity(
+        name=str(film.stored.get("model", "")),
+        version="",
+        weights_sha256=stored["weights_sha256"],
+        engine=str(film.stored.get("engine", "")),
+        manifest_sha256=stored["manifest_sha256"],
+        trusted=stored["trusted"],
+    )
+    return ReadFilm(film=as_corrected(film, spool, prompts), model=model, prompts_sha256=stored["prompts_sha256"])

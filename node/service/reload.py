@@ -1,0 +1,118 @@
+"""Takes changed callers and destinations of the settings file into use while the node runs, or refuses the file.
+
+A file is refused as a whole: if one line is wrong, or one changed setting needs a restart, all old settings stay in
+force. The result is written to a file, which `node reload` waits for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from node import config, log
+from node.config import Settings
+from node.deliver.destination_table import kinds_of
+from node.errors import ConfigError, NodeError, where
+from node.jobs import processes
+from node.jobs.processes import Process
+from node.net import tls
+from node.prompt_set import PromptSet
+from node.read import prompts
+from node.service.receiver import Receiving
+from node.service.shared import Shared
+from node.service.worker import Working, watch_certificates
+from node.store import files
+from node.web import passwords
+
+_RELOADED: Final = frozenset(("listener.callers", "destinations"))
+
+
+def reload(
+    path: Path,
+    shared: Shared,
+    *,
+    working: Working | None,
+    receiving: Receiving | None,
+    prompt_set: PromptSet | None,
+) -> Settings:
+    """Read the settings file again, put it to use or refuse it, and record which; returns the settings in force.
+
+    prompt_set: the prompts in use; None in a process without an open model
+    """
+    old, process = shared.settings, shared.process
+    in_force = old
+    mistakes: tuple[str, ...] = ()
+    changed: list[str] = []
+    try:
+        new = config.load(path)
+        tls.check_files(new)
+        passwords.check_file(new)
+        complaints = [*needs_restart(old, new, process=process), *_other_prompts(new, prompt_set)]
+        if complaints:
+            raise ConfigError(complaints)
+        changed = differences(old, new)
+        if changed:
+            _use(new, shared, working=working, receiving=receiving)
+            in_force = new
+    except NodeError as error:
+        mistakes = tuple(str(error).split("\n"))
+    except Exception as error:  # a boundary: a node that cannot reload goes on with what it has
+        mistakes = (f"the settings could not be put to use ({where(error)}); try again, or restart the node",)
+    if mistakes:
+        log.get().error("configuration.refused", message="; ".join(mistakes))
+    else:
+        log.get().info("configuration.reloaded", message=", ".join(changed) or "nothing has changed")
+    content = {"at": time.time_ns(), "mistakes": list(mistakes), "changed": [] if mistakes else changed}
+    files.write(processes.reload_path(old.storage, process), files.to_json(content))
+    return in_force
+
+
+def _use(settings: Settings, shared: Shared, *, working: Working | None, receiving: Receiving | None) -> None:
+    """Put callers and destinations to use. Only the first step can fail, for the queues need the database."""
+    destinations = settings.destinations
+    if working is not None:
+        working.executor.register_destinations(destinations)
+        watch_certificates(destinations, shared.metrics)
+    shared.metrics.expect(destinations=[destination.name for destination in destinations], prompts=())
+    shared.destinations.replace(destinations)
+    if receiving is not None:
+        receiving.listener.admit_only(settings.listener.callers)
+
+
+def differences(old: Settings, new: Settings) -> list[str]:
+    """Return the full keys of the settings that differ; a list of tables counts as one."""
+    return [key for table in dataclasses.fields(Settings) for key in _differences(table.name, old, new)]
+
+
+def _differences(table: str, old: Settings, new: Settings) -> Iterator[str]:
+    before, after = getattr(old, table), getattr(new, table)
+    if before == after:
+        return
+    if type(before) is not type(after) or not dataclasses.is_dataclass(before):
+        yield table
+        return
+    for item in dataclasses.fields(before):
+        if getattr(before, item.name) != getattr(after, item.name):
+            yield f"{table}.{item.name}"
+
+
+def needs_restart(old: Settings, new: Settings, *, process: Process) -> list[str]:
+    """Return a complaint for each changed setting that a running process cannot put to use."""
+    found = [f"{key}: needs a restart" for key in differences(old, new) if key not in _RELOADED]
+    if process.reads and (unwritten := kinds_of(new.destinations) - kinds_of(old.destinations)):
+        found.append(f"destinations.outputs: {', '.join(sorted(unwritten))} needs a restart, no destination had it yet")
+    names = {destination.name for destination in old.destinations}
+    if process.only is not None and process.sends:
+        added = [destination.name for destination in new.destinations if destination.name not in names]
+        found += [f"destinations: {name} is new; a process with --only needs a restart for it" for name in added]
+    return found
+
+
+def _other_prompts(new: Settings, prompt_set: PromptSet | None) -> Iterator[str]:
+    """Return a complaint if the prompt set is not the one in use, also when its own file has changed."""
+    found = prompts.load(new.model.prompts)
+    if prompt_set is not None and found != prompt_set:
+        yield f"model.prompts: {found.name} {found.version} is not the prompt set in use; it needs a restart"

@@ -1,0 +1,56 @@
+"""What people send about a film over the interface: questions, and boxes on it, described once for all routes.
+
+A question that is none, or a box that is empty, gets 422; one that does not fit the film in question gets 409.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import BaseModel, Field
+
+from node.domain import Box
+from node.read.model import FilmQuestion
+from node.web.problems import Problem
+
+_MOST_QUESTIONS: Final = 20
+LONGEST_PROMPT: Final = 300
+_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+_EDGES: Final = "left, top, right, bottom, in pixels of the stored film"
+
+Edges: TypeAlias = Annotated[tuple[_Edge, _Edge, _Edge, _Edge] | None, Field(description=_EDGES)]
+
+
+class NewQuestion(BaseModel):
+    """A question: a prompt, a box, or both together as one question."""
+
+    prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT, description="what to look for")
+    box: Edges = None
+
+
+class NewQuestions(BaseModel):
+    """Questions about one film, each answered on its own."""
+
+    questions: Annotated[list[NewQuestion], Field(min_length=1, max_length=_MOST_QUESTIONS)]
+
+    def checked(self) -> list[FilmQuestion]:
+        """Return the questions. Raises Problem if one asks nothing, or its box is empty."""
+        return [_question(question) for question in self.questions]
+
+
+def box_of(edges: tuple[float, float, float, float] | None) -> Box | None:
+    """Return a box by its edges. Raises Problem for an empty one."""
+    if edges is None:
+        return None
+    left, top, right, bottom = edges
+    try:
+        return Box(left=left, top=top, right=right, bottom=bottom)
+    except ValueError as error:
+        raise Problem(422, str(error)) from error
+
+
+def _question(new: NewQuestion) -> FilmQuestion:
+    prompt = (new.prompt or "").strip() or None
+    if prompt is None and new.box is None:
+        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
+    return FilmQuestion(prompt=prompt, box=box_of(new.box))

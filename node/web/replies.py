@@ -1,0 +1,193 @@
+"""Questions in words over the interface for programs: answered by rule from the report, else by the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from node.answers.comparison import FilmComparison
+from node.answers.questions import Query, Topic, is_plain_prompt, understand
+from node.answers.replies import Reply, answer, answer_by, for_network
+from node.errors import InputError
+from node.jobs.correcting import AnsweredFilm, as_corrected, read_film
+from node.jobs.earlier_films import EarlierFilm, compare_films, obstacle_of, of_day
+from node.read.change_error import read_change_error
+from node.read.model import FilmQuestion
+from node.web.api import FilmUid
+from node.web.forms import LONGEST_PROMPT, Edges, box_of
+from node.web.parts import Parts, WebParts
+from node.web.problems import Problem, responses
+from node.web.questions import NO_MODEL, ask_network, film_of, limit
+from node.web.studies import prompt_set
+from node.web.users import audit, name_of
+
+router = APIRouter(prefix="/api/v1", tags=["questions"])
+
+_NOT_TOLD: Final = (
+    "Only a user who has signed in is told which films are of one patient, and may compare them by words."
+)
+_NO_EARLIER: Final = "This node has read no film that is known to be an earlier one of this patient."
+_NOT_OF_DAY: Final = "This node has read no earlier film of this patient of that day."
+_NOT_IN_ORDER: Final = (
+    "by patient ID, issuer and time in their headers, these films are not an earlier and a later one of one patient"
+)
+
+
+class NewWords(BaseModel):
+    """A question in words, or a prompt; box: one on the film that it is about; earlier: the film to compare with."""
+
+    text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
+    box: Edges = None
+    earlier: Annotated[str | None, Field(pattern=r"^[0-9.]{1,64}$", description="SOP Instance UID")] = None
+
+
+class KnownEarlierFilm(BaseModel):
+    """An earlier film of the same patient; at: the time in its header, "2026-11-02 14:30", local to the site."""
+
+    film: str
+    study: str
+    at: str
+
+
+class FoundChange(BaseModel):
+    """What became of a finding; boxes, earlier_boxes: tracking UIDs of its boxes on the film and on the earlier one."""
+
+    finding: str
+    change: str
+    text: str
+    boxes: tuple[str, ...]
+    earlier_boxes: tuple[str, ...]
+
+
+class WordedReply(BaseModel):
+    """The answer to a question in words.
+
+    text: null if the words are a prompt, which only the network is asked
+    findings, boxes: what the text rests on: keys of prompts, and tracking UIDs
+    questions: what the network was asked, with its answer, as in the answer to `questions`; at most one
+    earlier: films to compare with, the last one first; only for a user who has signed in, and a question on changes
+    compared_with: the film that was compared with; changes: what became of each finding
+    """
+
+    film: str
+    text: str | None = None
+    findings: tuple[str, ...] = ()
+    boxes: tuple[str, ...] = ()
+    questions: list[dict[str, object]] = []
+    earlier: list[KnownEarlierFilm] = []
+    compared_with: str | None = None
+    changes: list[FoundChange] = []
+
+
+@router.post("/films/{uid}/replies", responses=responses(404, 409, 422, 429, 503))
+def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> WordedReply:
+    """Answer a question in words by rule from the report of the film; ask the network what the report does not say."""
+    film, prompts = film_of(parts, uid), prompt_set(parts.settings.model.prompts)
+    query, box = understand(new.text, prompts), box_of(new.box)
+    limit(parts, request)
+    question: FilmQuestion | None
+    if is_plain_prompt(new.text, query, prompts):
+        made, question = WordedReply(film=uid), FilmQuestion(prompt=" ".join(new.text.split()), box=box)
+    else:
+        known = _read(parts, uid)
+        shown = as_corrected(known, parts.spool, prompts)
+        if query.topic is Topic.COMPARE and shown.is_read:
+            made, question = _compared(parts, request, known, query=query, earlier=new.earlier), None
+        else:
+            said = answer(query, shown, box=box)
+            question = for_network(query, said, prompts, box=box) if shown.is_read else None
+            made = _worded(uid, said)
+    if question is not None:
+        made.questions = ask_network(parts, request, film, [question])
+    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
+    return made
+
+
+def _read(parts: WebParts, uid: str) -> AnsweredFilm:
+    """Return a film with its answer. Raises Problem if it has none."""
+    try:
+        return read_film(parts.spool, uid)
+    except InputError as error:
+        raise Problem(409, str(error)) from error
+
+
+def _compared(
+    parts: WebParts, request: Request, film: AnsweredFilm, *, query: Query, earlier: str | None
+) -> WordedReply:
+    """Answer a question on changes: by the named film, or the last one of the day that the words name, if any.
+
+    Which films are of one patient is told to nobody whom the node does not know.
+    """
+    uid, model = film.instance.sop_instance_uid, parts.model()
+    if model is None:
+        raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
+    error = read_change_error(parts.settings.model.directory)
+    if (obstacle := obstacle_of(error, model.reader.identity)) is not None:
+        return _worded(uid, answer_by(obstacle, query))
+    is_known = bool(name_of(request))
+    known = parts.patients.earlier(film.instance, parts.spool) if is_known else []
+    chosen = of_day(known, query.day) if earlier is None else _of_uid(known, earlier)
+    if earlier is not None:
+        other = _named(parts, film, earlier)
+    elif chosen is not None:
+        other = _read(parts, chosen.instance.sop_instance_uid)
+    else:
+        text = _NOT_TOLD if not is_known else _NOT_OF_DAY if known else _NO_EARLIER
+        return _worded(uid, Reply(text=text), known)
+    about = "that was named" if chosen is None else f"of {_time(chosen)}"
+    compared = compare_films(
+        other, film, spool=parts.spool, prompts=model.prompts, error=error, model=model.reader.identity
+    )
+    audit(request, "question.asked", study=other.instance.study_uid, sop_instance_uid=other.instance.sop_instance_uid)
+    made = _worded(uid, answer_by(compared, query), known)
+    made.text = f"Compared with the film {about}. {made.text}"
+    made.compared_with = other.instance.sop_instance_uid
+    made.changes = _changes(compared, made.findings)
+    return made
+
+
+def _of_uid(films: Sequence[EarlierFilm], uid: str) -> EarlierFilm | None:
+    return next((film for film in films if film.instance.sop_instance_uid == uid), None)
+
+
+def _named(parts: WebParts, film: AnsweredFilm, uid: str) -> AnsweredFilm:
+    """Return the earlier film that a request names. Raises Problem if it is none."""
+    other = film_of(parts, uid)
+    if not parts.patients.are_in_order(other, film.instance):
+        raise Problem(409, _NOT_IN_ORDER)
+    return _read(parts, uid)
+
+
+def _worded(uid: str, said: Reply, earlier: Sequence[EarlierFilm] = ()) -> WordedReply:
+    return WordedReply(
+        film=uid,
+        text=said.text,
+        findings=said.findings,
+        boxes=said.boxes,
+        earlier=[
+            KnownEarlierFilm(film=each.instance.sop_instance_uid, study=each.instance.study_uid, at=_time(each))
+            for each in earlier
+        ],
+    )
+
+
+def _changes(compared: FilmComparison, findings: tuple[str, ...]) -> list[FoundChange]:
+    return [
+        FoundChange(
+            finding=found.prompt,
+            change=found.change,
+            text=found.text,
+            boxes=found.later,
+            earlier_boxes=found.earlier,
+        )
+        for found in compared.findings
+        if found.prompt in findings
+    ]
+
+
+def _time(film: EarlierFilm) -> str:
+    return f"{film.at:%Y-%m-%d %H:%M}"

@@ -1,0 +1,97 @@
+// Questions in words: the node decides what a text asks, and its reply stands under the field with the boxes it rests on.
+
+import { post } from "./api.js";
+
+const KEY = "reply"; // of the text and of the boxes that it rests on, which light up together
+
+export class Words {
+  // path: of the film; boxes: on it; form: to ask
+  constructor(path, boxes, form) {
+    Object.assign(this, { path, boxes, form, tracked: [] });
+    this.place = document.getElementById("reply");
+    if (!this.place) return; // a film in no study
+    this.field = form.querySelector("input");
+    form.addEventListener("click", ({ target }) => {
+      if (target.dataset.words) this.send(target.dataset.words);
+    });
+    for (const kind of ["pointerover", "focusin"]) this.place.addEventListener(kind, () => this.mark());
+  }
+
+  get isThere() {
+    return Boolean(this.place);
+  }
+
+  // Asks a text as if it were typed; earlier: the film to compare with.
+  send(text, earlier) {
+    this.earlier = earlier;
+    this.field.value = text;
+    this.form.requestSubmit();
+  }
+
+  // Asks the node, shows its reply, and returns what the network was asked.
+  async ask(text, box) {
+    const { earlier } = this;
+    this.earlier = undefined;
+    const reply = await post(`${this.path}/replies`, { text, box, earlier });
+    if (reply.text === null) this.clear();
+    else this.show(text, reply);
+    return reply;
+  }
+
+  clear() {
+    this.mark([]);
+    this.place?.replaceChildren();
+  }
+
+  show(text, reply) {
+    const made = document.getElementById("reply-parts").content.cloneNode(true);
+    const [question, said, rests, choices] = made.children;
+    question.querySelector("q").textContent = text;
+    question.querySelector(".close").addEventListener("click", () => {
+      this.clear();
+      this.field.focus();
+    });
+    said.textContent = reply.text;
+    if (reply.boxes.length) said.tabIndex = 0;
+    this.mark(reply.boxes);
+    rests.append(...this.findings());
+    rests.hidden = rests.children.length === 0;
+    const others = reply.earlier.filter(({ film }) => film !== reply.compared_with);
+    choices.append(...others.map((film) => this.choice(text, film)));
+    choices.hidden = others.length === 0;
+    this.place.replaceChildren(made);
+    this.place.scrollTop = 0;
+    this.place.scrollIntoView({ block: "nearest" });
+  }
+
+  choice(text, { film, at }) {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: at });
+    button.addEventListener("click", () => this.send(text, film));
+    return button;
+  }
+
+  // Marks the boxes that the reply rests on, also after a correction has drawn them anew.
+  mark(tracked = this.tracked) {
+    const rects = [...document.querySelectorAll("#found rect[data-tracking]")];
+    const isMarked = (rect) => rect.dataset.also === KEY;
+    const wanted = rects.filter((rect) => tracked.includes(rect.dataset.tracking));
+    this.tracked = tracked;
+    if (wanted.every(isMarked) && rects.filter(isMarked).length === wanted.length) return;
+    for (const rect of rects) delete rect.dataset.also;
+    for (const rect of wanted) rect.dataset.also = KEY;
+    this.boxes.drawTags();
+  }
+
+  // A button for each reported finding with a box that the reply rests on.
+  findings() {
+    const marked = document.querySelectorAll(`#found rect[data-also="${KEY}"]`);
+    return [...new Set([...marked].map((rect) => rect.dataset.key))].map((key) => {
+      const name = document.querySelector(`.finding[data-key="${key}"] .name`);
+      const button = Object.assign(document.createElement("button"), { type: "button" });
+      Object.assign(button.dataset, { key, pins: key });
+      button.setAttribute("aria-pressed", "false");
+      button.textContent = `${name.querySelector(".tag").textContent} ${name.querySelector("b").textContent}`;
+      return button;
+    });
+  }
+}

@@ -1,0 +1,202 @@
+"""What a platform team sets beside the node's own settings: where pods run, who they are, who reaches them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+from tests import peers
+from tests.chart import (
+    CHART,
+    Object,
+    container_of,
+    example,
+    helm_python,
+    made_of,
+    merged,
+    of_kind,
+    pod_of,
+    rendered,
+    settings_of,
+    the_only,
+    workloads,
+)
+from tests.peers import LOOPBACK
+from tests.service import Service, settings_for
+
+KUBERNETES = "1.34"
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+ZONES = [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}]
+DISK = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+    {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}
+]}}  # fmt: skip
+PLACED: Mapping[str, object] = {
+    "image": {"digest": DIGEST},
+    "affinity": DISK,
+    "topologySpreadConstraints": ZONES,
+    "podAnnotations": {"example.org/team": "radiology"},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "priorityClassName": "clinical",
+    "serviceAccount": {"create": True, "annotations": {"example.org/role": "reader"}},
+}
+
+
+def made(name: str, changes: Mapping[str, object]) -> list[Object]:
+    """Every object of an example with changes, each of which Kubernetes or its operators accept."""
+    values = merged(example(name), changes)
+    helm_python.Chart.load(CHART).validate_schema(values)
+    objects = rendered(values)
+    for manifest in objects:
+        if "coreos" not in manifest["apiVersion"] and "keda" not in manifest["apiVersion"]:
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+    return objects
+
+
+def test_a_pod_is_placed_and_named_as_the_values_say() -> None:
+    objects = made("cpu", PLACED)
+    (workload,) = workloads(objects).values()
+    pod = pod_of(workload)
+
+    assert container_of(workload)["image"] == f"registry.example.org/chex-node@{DIGEST}"
+    assert (pod["affinity"], pod["topologySpreadConstraints"]) == (DISK, ZONES)
+    assert pod["nodeSelector"] == {"kubernetes.io/hostname": "radiology-1"}
+    assert (pod["priorityClassName"], pod["serviceAccountName"]) == ("clinical", "cxr")
+    assert workload["spec"]["template"]["metadata"]["annotations"]["example.org/team"] == "radiology"
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container_of(workload)["env"]
+    assert the_only(objects, "ServiceAccount")["metadata"]["annotations"] == {"example.org/role": "reader"}
+    assert not of_kind(made_of("cpu"), "ServiceAccount")
+
+
+def test_each_part_may_be_placed_on_machines_of_its_own() -> None:
+    edge, batch = {"pool": "edge"}, {"pool": "batch"}
+    objects = made("split", {"listener": {"nodeSelector": edge}, "sender": {"nodeSelector": batch, "affinity": DISK}})
+    pods = {role: pod_of(workload) for role, workload in workloads(objects).items()}
+
+    assert {role: pod.get("nodeSelector") for role, pod in pods.items()} == {
+        "listener": edge, "worker": None, "sender": batch,
+    }  # fmt: skip
+    assert {role for role, pod in pods.items() if "tolerations" in pod} == {"worker"}
+    assert all(pod["topologySpreadConstraints"] for pod in pods.values())
+
+
+def test_a_pod_that_listens_drains_before_it_gets_sigterm() -> None:
+    found = workloads(made("split", {"listener": {"drainSeconds": 12}}))
+
+    command = container_of(found["listener"])["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["sleep", "12"]
+    assert {role: pod_of(workload)["terminationGracePeriodSeconds"] for role, workload in found.items()} == {
+        "listener": 52, "worker": 40, "sender": 40,
+    }  # fmt: skip
+    assert all("lifecycle" not in container_of(found[role]) for role in ("worker", "sender"))
+    assert "lifecycle" not in container_of(workloads(made("cpu", {"listener": {"drainSeconds": 0}}))["node"])
+
+
+def test_workers_may_scale_to_zero_and_back() -> None:
+    scaled = the_only(made("split", {"worker": {"replicas": 0}}), "ScaledObject")["spec"]
+    by_hand = made("split", {"worker": {"replicas": 0}, "keda": {"enabled": False}})
+
+    assert scaled["minReplicaCount"] == 0
+    assert "'quiet'" in scaled["triggers"][0]["metadata"]["query"], "without a worker no study gets further"
+    assert workloads(by_hand)["worker"]["spec"]["replicas"] == 0
+
+
+def test_networks_and_named_callers_are_let_in() -> None:
+    callers = [
+        {"ae_title": "CR", "hosts": ["10.30.0.0/16", "fd00::/64"]},
+        {"ae_title": "PACS", "hosts": ["pacs.example.org"]},
+    ]
+    hospital = {"ipBlock": {"cidr": "10.0.0.0/8"}}
+    changes = {"settings": {"listener": {"callers": callers}}, "networkPolicy": {"callersFrom": [hospital]}}
+    objects = made("cpu", changes)
+
+    (dicom,) = (
+        rule for rule in the_only(objects, "NetworkPolicy")["spec"]["ingress"] if {"port": "dicom"} in rule["ports"]
+    )
+    blocks = [peer["ipBlock"]["cidr"] for peer in dicom["from"] if "ipBlock" in peer]
+    assert blocks == ["10.30.0.0/16", "fd00::/64", "10.0.0.0/8"]
+    assert settings_of(objects).listener.callers[1].hosts == ("pacs.example.org",)
+    with pytest.raises(helm_python.HelmError, match=r"networkPolicy\.callersFrom"):
+        rendered(merged(example("cpu"), {"settings": {"listener": {"callers": callers}}}))
+
+
+def test_a_policy_opens_the_ports_of_pods_behind_a_service() -> None:
+    objects = made("split", {"networkPolicy": {"egressPorts": [11112, 5433]}})
+
+    for policy in of_kind(objects, "NetworkPolicy"):
+        assert {11112, 5433} <= {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"monitoring": {"serviceMonitor": True}},
+        {"image": {"digest": "latest"}},
+        {"worker": {"replicas": -1}},
+        {"extraEnv": [{"value": "nameless"}]},
+        {"networkPolicy": {"egressPorts": [0]}},
+        {"settings": {"listener": {"callers": [{"ae_title": "A", "hosts": ["http://a/b"]}]}}},
+    ],
+)
+def test_values_that_cannot_work_are_refused(wrong: Mapping[str, object]) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        helm_python.Chart.load(CHART).validate_schema(merged(example("cpu"), wrong))
+
+
+def test_a_monitor_without_a_policy_needs_no_peers() -> None:
+    objects = made("cpu", {"monitoring": {"serviceMonitor": True}, "networkPolicy": {"enabled": False}})
+
+    assert of_kind(objects, "ServiceMonitor")
+    assert not of_kind(objects, "NetworkPolicy")
+
+
+def test_the_notes_say_who_may_call_and_what_to_do_next() -> None:
+    texts = helm_python.Chart.load(CHART).render(example("cpu"), name="cxr", namespace="radiology", is_install=True)
+    (notes,) = (text for path, text in texts.items() if path.endswith("NOTES.txt"))
+
+    assert "PACS may call from 10.20.0.5, 10.20.0.6" in notes
+    assert "helm test cxr --namespace radiology" in notes
+    assert "Results go to: pacs" in notes
+    assert "names no users" in notes
+
+
+def test_the_pod_of_helm_test_is_let_in_and_found_by_no_service() -> None:
+    objects = made("gpu", {})
+    pod = the_only(objects, "Pod")
+
+    labels = pod["metadata"]["labels"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    for service in of_kind(objects, "Service"):
+        assert not service["spec"]["selector"].items() <= labels.items()
+    for port in ("dicom", "http"):
+        (rule,) = (r for r in the_only(objects, "NetworkPolicy")["spec"]["ingress"] if {"port": port} in r["ports"])
+        assert {"podSelector": {"matchLabels": labels}} in rule["from"]
+    script, http, host, number, called, calling = pod["spec"]["containers"][0]["args"]
+    assert script == (CHART / "files" / "connection.py").read_text(encoding="utf-8")
+    assert (http, host, number, called, calling) == ("https://cxr-http:8080", "cxr", "11112", "CHEX", "HELM-TEST")
+
+
+def test_the_script_of_helm_test_runs_against_a_node(tmp_path: Path) -> None:
+    command = the_only(made_of("cpu"), "Pod")["spec"]["containers"][0]
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), callers=("HELM-TEST",))
+
+    def tested(http_port: int, dicom_port: int, *titles: str) -> subprocess.CompletedProcess[str]:
+        arguments = [f"http://{LOOPBACK}:{http_port}", LOOPBACK, str(dicom_port), *titles]
+        python = [sys.executable, *command["command"][1:], command["args"][0]]
+        return subprocess.run([*python, *arguments], capture_output=True, text=True, timeout=60)
+
+    with Service(settings) as node:
+        good = tested(node.http_port, node.dicom_port, "CHEX", "HELM-TEST")
+        stranger = tested(node.http_port, node.dicom_port, "CHEX", "STRANGER")
+        wrong = tested(node.http_port, node.dicom_port, "OTHER", "HELM-TEST")
+        assert node.stop() == 0
+    gone = tested(node.http_port, node.dicom_port, "CHEX", "HELM-TEST")
+
+    assert (good.returncode, good.stdout) == (0, "ready: good\ndicom: good\n"), good.stderr
+    assert (stranger.returncode, "STRANGER is no caller" in stranger.stdout) == (0, True)
+    assert (wrong.returncode, "dicom: refused (1, 7)" in wrong.stdout) == (1, True)
+    assert (gone.returncode, "dicom: no association" in gone.stdout) == (1, True)

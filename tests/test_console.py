@@ -1,0 +1,62 @@
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import config
+from node.config import ModelSettings
+from tests.service import REPOSITORY, settings_for
+
+
+def on_a_terminal(path: Path, *options: str) -> str:
+    """What `serve` prints on a terminal, here until it finds that it has no model."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "node", "serve", str(path), *options]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    assert done.returncode == 2, done.stderr
+    said = os.read(ours, 100_000).decode()
+    os.close(ours)
+    os.close(theirs)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("options", "begins", "table"),
+    [((), "20", None), (("--log", "json"), "{", None), (("--log", "console"), "20", "json"), ((), "{", "json")],
+)
+def test_serve_on_a_terminal_writes_for_people_unless_told(
+    tmp_path: Path, options: tuple[str, ...], begins: str, table: str | None
+) -> None:
+    path = tmp_path / "node.toml"
+    settings = settings_for(tmp_path / "spool", archive_port=1, model=ModelSettings(directory=tmp_path / "nothing"))
+    text = config.render(settings).replace('format = "auto"', f'format = "{table or "auto"}"')
+    path.write_text(text, encoding="utf-8")
+
+    said = on_a_terminal(path, *options)
+
+    assert "service.started" in said
+    assert said.replace("\x1b[2m", "").startswith(begins)
+
+
+def test_a_node_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    settings = settings_for(tmp_path / "spool", archive_port=1)
+    path.write_text(config.render(settings), encoding="utf-8")
+    ours, theirs = pty.openpty()
+    command = ["setsid", "--ctty", sys.executable, "-m", "node", "serve", str(path), "--log", "json"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        said = b""
+        while b"service.listening" not in said:
+            said += os.read(ours, 10_000)
+        os.close(ours)
+
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()

@@ -1,0 +1,124 @@
+"""Callers and destinations that a running node takes from its changed settings, or refuses as a whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node import config
+from node.config import Caller, DicomDestination, Settings
+from node.jobs.processes import Process, Role
+from node.service.reload import needs_restart
+from tests import films, peers
+from tests.peers import LOOPBACK
+from tests.service import Service, run_command, settings_for
+
+NEW = Caller(ae_title="NEWROOM", hosts=("localhost",))
+
+
+def with_caller(settings: Settings) -> Settings:
+    return replace(settings, listener=replace(settings.listener, callers=(*settings.listener.callers, NEW)))
+
+
+def write(path: Path, settings: Settings) -> None:
+    path.write_text(config.render(settings), encoding="utf-8")
+
+
+def test_a_refused_caller_is_accepted_after_a_reload(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
+    with Service(settings) as node:
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") is None
+        write(node.settings_path, with_caller(settings))
+
+        done = run_command("reload", node.settings_path)
+
+        assert (done.returncode, done.stdout) == (0, "node: listener.callers in use\n"), done.stderr
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") == 0
+        assert run_command("reload", node.settings_path).stdout == "node: nothing has changed\n"
+        assert node.stop() == 0
+
+
+def test_a_wrong_line_or_one_for_a_restart_changes_nothing(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
+    with Service(settings) as node:
+        changed = with_caller(settings)
+        write(node.settings_path, replace(changed, study=replace(changed.study, quiet_seconds=1.0)))
+        restart = run_command("reload", node.settings_path)
+        write(node.settings_path, changed)
+        with node.settings_path.open("a", encoding="utf-8") as file:
+            file.write("[stduy]\n")
+        wrong = run_command("reload", node.settings_path)
+        os.kill(node.pid, signal.SIGHUP)  # without the command, which finds the mistake before the node does
+        refusal = node.wait_for("configuration.refused", count=2)
+
+        assert restart.returncode == wrong.returncode == 2
+        assert "study.quiet_seconds: needs a restart" in restart.stderr
+        assert "stduy: unknown key; did you mean study?" in wrong.stderr
+        assert "did you mean study?" in str(refusal["message"])
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") is None
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="TESTER") == 0
+        assert node.stop() == 0
+
+
+def test_new_and_moved_destinations_get_what_is_read_next(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as old, peers.ReceivingArchive() as new, peers.ReceivingArchive() as second:
+        settings = settings_for(tmp_path / "node", archive_port=old.port)
+        with Service(settings) as node:
+            moved = DicomDestination(name="archive", ae_title="ARCHIVE", host=LOOPBACK, port=new.port)
+            added = replace(moved, name="second", port=second.port, outputs=("sr",))
+            write(node.settings_path, replace(settings, destinations=(moved, added)))
+
+            done = run_command("reload", node.settings_path)
+            assert done.stdout == "node: destinations in use\n", done.stderr
+            assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="TESTER") == 0
+            node.wait_for("delivery.sent", count=3)
+
+            assert (len(old.kept), len(new.kept), len(second.kept)) == (0, 2, 1)
+            assert node.stop() == 0
+
+
+def test_a_reload_without_a_node_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    write(path, settings_for(tmp_path / "node", archive_port=1))
+
+    done = run_command("reload", path)
+
+    assert done.returncode == 2
+    assert "no node runs" in done.stderr
+
+
+def _with_kind(settings: Settings) -> Settings:
+    return replace(settings, destinations=(replace(settings.destinations[0], outputs=("sr", "sc")),))
+
+
+def _with_another(settings: Settings) -> Settings:
+    another = DicomDestination(name="second", ae_title="SECOND", host=LOOPBACK, port=104)
+    return replace(settings, destinations=(*settings.destinations, another))
+
+
+@pytest.mark.parametrize(
+    ("change", "role", "named"),
+    [
+        (with_caller, None, []),
+        (_with_another, None, []),
+        (_with_another, Role.LISTENER, []),
+        (_with_another, Role.SENDER, ["destinations"]),
+        (_with_kind, None, ["destinations.outputs"]),
+        (_with_kind, Role.SENDER, []),
+        (lambda settings: replace(settings, http=replace(settings.http, port=81, hosts=("a",))), None,
+         ["http.port", "http.hosts"]),
+    ],
+)  # fmt: skip
+def test_what_needs_a_restart_is_named(
+    tmp_path: Path, change: Callable[[Settings], Settings], role: Role | None, named: list[str]
+) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+
+    complaints = needs_restart(settings, change(settings), process=Process(only=role))
+
+    assert [complaint.split(":")[0] for complaint in complaints] == named
