@@ -6,7 +6,6 @@ on its field and nowhere else. Nothing else in the program reads a settings file
 
 from __future__ import annotations
 
-import ipaddress
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -19,14 +18,13 @@ import tomli_w
 from node.domain import MESSAGE_KIND
 from node.errors import ConfigError
 from node.hl7.character_sets import CODECS, DEFAULT
+from node.http_settings import HttpSettings, HttpTlsSettings, unsafe_access
 from node.settings_file import (
     ADDRESS,
     AE_TITLE,
     CALLER_HOST,
     DATABASE_URL,
-    HEADER_NAME,
     HL7_NAME,
-    HOST_NAME,
     NOT_BLANK,
     TIME_ZONE,
     SettingsReader,
@@ -126,14 +124,14 @@ class SiteSettings:
 class ModelSettings:
     """Which weights, which runtime, how many threads (0: all cores), which prompt set.
 
-    precision: of the sentence generator on a GPU
+    precision: of the sentence generator; float16 on a GPU, int8 on a CPU
     uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
     uncompared: whether a model that `node shadow` has not compared with the one in use is refused, or accepted
     """
 
     directory: Path = Path("models/weights/phantom")
     engine: str = setting(one_of(*ENGINES), default="onnx")
-    precision: str = setting(one_of("float32", "float16", later=("int8",)), default="float32")
+    precision: str = setting(one_of("float32", "float16", "int8"), default="float32")
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
     uncalibrated: str = setting(one_of("review", "accept"), default="review")
@@ -154,51 +152,6 @@ class ReportSettings:
 
     sentences: str = setting(one_of("checked", "raw"), default="checked")
     cardiothoracic_ratio: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpTlsSettings:
-    """HTTPS by TLS 1.2 or newer: the node's own certificate and its key."""
-
-    certificate: Path
-    key: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings:
-    """Metrics, probes, pages and API, and who may use the last two. Port 0 takes any free port.
-
-    hosts: names by which the node is reached, in addition to its address; a request for another name is refused
-    trusted_proxy: addresses of reverse proxies, whose `user_header` names the user, if it is set
-    """
-
-    host: str = setting(NOT_BLANK, default="127.0.0.1")
-    port: int = setting(_ANY_PORT, default=8080)
-    hosts: tuple[str, ...] = setting(HOST_NAME, default=())
-    password_file: Path | None = None
-    trusted_proxy: tuple[str, ...] = setting(ADDRESS, default=())
-    user_header: str = setting(HEADER_NAME, default="")
-    tls: HttpTlsSettings | None = None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine reaches the port."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    @property
-    def knows_users(self) -> bool:
-        """Whether users can be told apart: by a password, or by the header of a proxy."""
-        return self.password_file is not None or bool(self.user_header)
-
-    @property
-    def serves_pages(self) -> bool:
-        """Whether pages and API are served. Without users they are for this machine only."""
-        return self.knows_users or self.is_local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,9 +339,10 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Return a complaint for values that are valid alone, but not together."""
     if settings.study.max_seconds < settings.study.quiet_seconds:
         yield "study.max_seconds: must not be below study.quiet_seconds"
-    if settings.model.precision != "float32" and settings.model.engine not in GPU_ENGINES:
-        engines = " or ".join(GPU_ENGINES)
-        yield f"model.precision: {settings.model.precision} is for a GPU; set model.engine to {engines}"
+    cpu_engines = tuple(engine for engine in ENGINES if engine not in GPU_ENGINES)
+    for precision, device, engines in (("float16", "GPU", GPU_ENGINES), ("int8", "CPU", cpu_engines)):
+        if settings.model.precision == precision and settings.model.engine not in engines:
+            yield f"model.precision: {precision} is for a {device}; set model.engine to {' or '.join(engines)}"
     taken: dict[tuple[str, int], str] = {}
     for table, host, port in servers(settings):
         other = taken.setdefault((host, port), table) if port else table
@@ -397,17 +351,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     for key, tls in tls_tables(settings):
         if (tls.certificate is None) != (tls.key is None):
             yield f"{key}.key: a certificate needs its key and a key its certificate; name both or neither"
-    yield from _unsafe_access(settings.http)
+    yield from unsafe_access(settings.http)
     names = [destination.name for destination in settings.destinations]
     if len(set(names)) < len(names):
         yield "destinations.name: every destination needs a name of its own"
-
-
-def _unsafe_access(http: HttpSettings) -> Iterator[str]:
-    """Return a complaint for pages that anybody could open, or whose passwords would be readable on the network."""
-    if http.user_header and not http.trusted_proxy:
-        yield "http.user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
-    if http.trusted_proxy and not http.knows_users:
-        yield "http.trusted_proxy: tells no users apart; name its http.user_header, or set http.password_file"
-    if not http.is_local and http.password_file is not None and http.tls is None and not http.trusted_proxy:
-        yield "http.password_file: passwords would cross the network in clear; add [http.tls], or http.trusted_proxy"

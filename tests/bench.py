@@ -4,7 +4,7 @@
 
 Receiving is measured beside dcmtk (`tests.receive_bench`); writing alone, in seconds of a core; all else by a node and
 an archive on this machine, once with a scripted reader, which shows what the node costs, and once with the shipped
-model. The last line is one JSON object.
+model. Sender and archive are not part of the node's processor time. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def measure(folder: Path, count: int, *, scripted: bool, say: ProgressReport) ->
             say(f"{stage}: one film after the other")
             alone = [turnaround(film, node, archive) for film in sources(f"alone {stage}", ALONE)]
             say(f"{stage}: {count} films at once")
+            before = receive_bench.core_seconds(node.pid)
             taken, answered = flood(sources(f"flood {stage}", count), node, archive)
+            cost = (receive_bench.core_seconds(node.pid) - before) / count
             say(f"{stage}: an archive that was down")
             delivered = drain(sources(f"drain {stage}", count), node, archive)
             steps = step_seconds(node.http_port)
@@ -109,6 +111,7 @@ def measure(folder: Path, count: int, *, scripted: bool, say: ProgressReport) ->
         "quiet_seconds_of_that": QUIET_SECONDS,
         "taken_per_second": round(taken, 2),
         "answered_per_second": round(answered, 2),
+        "core_seconds_a_film": round(cost, 3),
         "deliveries_per_second": round(delivered, 2),
         "film_megabytes": round(len(films.file_bytes(films.rg1())) / 1e6, 1),
         "step_seconds": {step: round(steps[step], 4) for step in STEPS},

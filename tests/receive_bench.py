@@ -1,16 +1,18 @@
-"""Runnable: how many films of 10 MB the listener keeps in a second, beside dcmtk's `storescp --fork`.
+"""Runnable: how many films of 10 MB, and objects of 39 kB, the listener keeps in a second, beside `storescp --fork`.
 
     python -m tests.receive_bench [--films N] [--rounds N]
 
 Four of dcmtk's `storescu` send at once, each its own films over one association. The node's listener is a process of
 its own and syncs every film before it answers; `storescp` forks a process for each association and syncs nothing. They
-take turns. The last line is one JSON object: medians in films a second, and whether the node keeps LEAST_PER_SECOND.
+take turns. The last line is one JSON object: medians in objects a second and in seconds of a core for each object, of
+receiving alone, and whether the node keeps LEAST_PER_SECOND films.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import statistics
@@ -32,8 +34,13 @@ from tests.listening import connect, listening
 from tests.peers import LOOPBACK, free_port, require, wait_until
 
 SENDERS = 4
-ROWS, COLUMNS = 2320, 2240
-"""10.4 MB at 16 bits, a common size of a chest film."""
+FILM = (2320, 2240)
+"""Rows and columns; 10.4 MB at 16 bits, a common size of a chest film."""
+
+SMALL = (137, 137)
+"""39 kB with its header: what each object costs, however small."""
+
+SMALL_PER_FILM = 6
 
 LEAST_PER_SECOND = 12.0
 REPOSITORY = Path(__file__).parents[1]
@@ -54,35 +61,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if figures["passed"] else 1
 
 
-def measure(folder: Path, *, count: int, rounds: int) -> dict[str, float | int | bool]:
-    """Let the node and storescp take turns."""
-    outboxes = [write_films(folder / f"outbox-{number}", count) for number in range(SENDERS)]
-    speeds: dict[str, list[float]] = {"node": [], "storescp": []}
-    for number in range(1, rounds + 1):
-        for name, serving in (("node", node(folder / "node")), ("storescp", storescp(folder / "storescp"))):
-            with serving as port:
-                speeds[name].append(SENDERS * count / send_all(outboxes, port))
-            received = len([*(folder / name).rglob("*.dcm")])
-            if received != SENDERS * count:
-                raise SystemExit(f"failed: {name} keeps {received} of {SENDERS * count} films")
-            shutil.rmtree(folder / name)
-        print(f"round {number}: " + ", ".join(f"{name} {taken[-1]:.1f} films/s" for name, taken in speeds.items()))
-    medians = {name: statistics.median(taken) for name, taken in speeds.items()}
+def measure(folder: Path, *, count: int, rounds: int) -> dict[str, object]:
+    """Measure films, and then small objects; every figure of the node stands beside storescp's."""
+    films_ = compare(folder / "films", FILM, count=count, rounds=rounds)
+    small = compare(folder / "small", SMALL, count=SMALL_PER_FILM * count, rounds=rounds)
     return {
-        "passed": medians["node"] >= LEAST_PER_SECOND,
-        "node_films_per_second": round(medians["node"], 2),
-        "storescp_films_per_second": round(medians["storescp"], 2),
-        "ratio": round(medians["node"] / medians["storescp"], 3),
-        "film_bytes": next(outboxes[0].iterdir()).stat().st_size,
+        "passed": films_["node_per_second"] >= LEAST_PER_SECOND,
         "senders": SENDERS,
-        "films": SENDERS * count * rounds,
+        "films": films_,
+        "small": small,
     }
 
 
-def write_films(folder: Path, count: int) -> Path:
+def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> dict[str, float]:
+    """Let the node and storescp take turns with objects of one size: rows, columns."""
+    folder.mkdir()
+    outboxes = [write_films(folder / f"outbox-{number}", size, count=count) for number in range(SENDERS)]
+    speeds, costs = ({"node": list[float](), "storescp": list[float]()} for _ in range(2))
+    total = SENDERS * count
+    for number in range(1, rounds + 1):
+        for name, serving in (("node", node(folder / "node")), ("storescp", storescp(folder / "storescp"))):
+            with serving as (port, process):
+                before = core_seconds(process)
+                speeds[name].append(total / send_all(outboxes, port))
+                costs[name].append((core_seconds(process) - before) / total)
+            received = len([*(folder / name).rglob("*.dcm")])
+            if received != total:
+                raise SystemExit(f"failed: {name} keeps {received} of {total} objects")
+            shutil.rmtree(folder / name)
+        print(f"round {number}: " + ", ".join(f"{name} {taken[-1]:.1f} a second" for name, taken in speeds.items()))
+    node_speed, peer_speed = (statistics.median(speeds[name]) for name in ("node", "storescp"))
+    return {
+        "node_per_second": round(node_speed, 2),
+        "storescp_per_second": round(peer_speed, 2),
+        "ratio": round(node_speed / peer_speed, 3),
+        "node_core_seconds": round(statistics.median(costs["node"]), 5),
+        "storescp_core_seconds": round(statistics.median(costs["storescp"]), 5),
+        "object_bytes": next(outboxes[0].iterdir()).stat().st_size,
+        "objects": total * rounds,
+    }
+
+
+def core_seconds(process: int) -> float:
+    """Return the processor time of a process and of its children that have ended."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def write_films(folder: Path, size: tuple[int, int], *, count: int) -> Path:
     """Write films whose pixels are no two alike; what they show does not matter to a listener."""
     folder.mkdir()
-    pixels = np.random.default_rng(6).integers(0, 4096, (ROWS, COLUMNS), dtype=np.uint16)
+    pixels = np.random.default_rng(6).integers(0, 4096, size, dtype=np.uint16)
     film = films.with_pixels(films.thumbnail(), pixels, bits=12)
     for number in range(count):
         name = f"{folder.name}-{number}"
@@ -102,12 +131,12 @@ def send_all(outboxes: Sequence[Path], port: int) -> float:
 
 
 @contextmanager
-def node(folder: Path) -> Iterator[int]:
-    """Run the listener as a process of its own; its port."""
+def node(folder: Path) -> Iterator[tuple[int, int]]:
+    """Run the listener as a process of its own; its port, and the process."""
     command = [sys.executable, "-m", "tests.receive_bench", "--listen", str(folder)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield int((process.stdout.readline() if process.stdout else "") or 0)
+            yield int((process.stdout.readline() if process.stdout else "") or 0), process.pid
         finally:
             process.terminate()
 
@@ -127,8 +156,8 @@ def listen(folder: Path) -> int:
 
 
 @contextmanager
-def storescp(folder: Path) -> Iterator[int]:
-    """Run dcmtk's receiver; its port."""
+def storescp(folder: Path) -> Iterator[tuple[int, int]]:
+    """Run dcmtk's receiver; its port, and the process."""
     folder.mkdir()
     port = free_port()
     command = [
@@ -147,7 +176,7 @@ def storescp(folder: Path) -> Iterator[int]:
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: _listens(port), what="storescp listens")
-            yield port
+            yield port, process.pid
         finally:
             process.terminate()
 

@@ -18,7 +18,6 @@ from node.config import (
     Caller,
     DicomDestination,
     Hl7Destination,
-    HttpSettings,
     ListenerSettings,
     ModelSettings,
     OrdersSettings,
@@ -26,6 +25,7 @@ from node.config import (
     StorageSettings,
     StudySettings,
 )
+from node.http_settings import HttpSettings
 from tests import scripted_node
 from tests.forked import Forked
 from tests.mllp import InformationSystem

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp
 
-from node.config import HttpSettings, HttpTlsSettings
+from node.http_settings import HttpSettings, HttpTlsSettings
 from node.metrics import Metrics
 from node.net.http_limits import Limits
 from node.service.http import HttpServer, Readiness

@@ -237,6 +237,28 @@ def test_a_table_of_the_wrong_kind_is_named(tmp_path: Path, text: str) -> None:
     assert mistakes_in(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("engine", "precision", "device"),
+    [
+        ("onnx", "float16", "GPU"),
+        ("torch", "float16", "GPU"),
+        ("tensorrt", "int8", "CPU"),
+        ("torch-cuda", "int8", "CPU"),
+    ],
+)
+def test_a_precision_is_refused_on_the_wrong_device(tmp_path: Path, engine: str, precision: str, device: str) -> None:
+    (mistake,) = mistakes_in(tmp_path, GOOD + f'[model]\nengine = "{engine}"\nprecision = "{precision}"\n')
+
+    assert mistake.startswith(f"model.precision: {precision} is for a {device}; set model.engine to ")
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_sentences_may_be_int8_on_a_cpu(tmp_path: Path, engine: str) -> None:
+    settings = load(tmp_path, GOOD + f'[model]\nengine = "{engine}"\nprecision = "int8"\n')
+
+    assert settings.model.precision == "int8"
+
+
 def test_a_node_that_lets_nobody_in_is_refused(tmp_path: Path) -> None:
     found = mistakes_in(tmp_path, '[storage]\ndirectory = "spool"\n')
 

@@ -16,7 +16,8 @@ from node.commands.doctor.database import check_database
 from node.commands.doctor.destinations import check_destinations
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
-from node.config import HttpSettings, ModelSettings, Settings
+from node.config import ModelSettings, Settings
+from node.http_settings import HttpSettings
 from tests import films, peers
 from tests.mllp import InformationSystem
 from tests.service import Service, run_command, settings_with

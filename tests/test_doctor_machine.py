@@ -22,7 +22,8 @@ from node.commands.doctor.clock import check_clock
 from node.commands.doctor.database import check_database
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
-from node.config import HttpSettings, Settings
+from node.config import Settings
+from node.http_settings import HttpSettings
 from node.jobs import processes
 from node.store import database, files, received
 from node.store.ledger import Ledger

@@ -15,8 +15,9 @@ import pytest
 
 from node.commands.doctor.certificates import check_certificates
 from node.commands.doctor.checks import CheckState
-from node.config import HttpSettings, HttpTlsSettings, Settings, StorageSettings
+from node.config import Settings, StorageSettings
 from node.errors import ConfigError
+from node.http_settings import HttpSettings, HttpTlsSettings
 from node.jobs import processes
 from node.jobs.processes import Process
 from node.net.http_limits import Limits

@@ -26,7 +26,7 @@ from pydicom.uid import (
 from node.dicom.film_header import parse_header
 from node.domain import Reason
 from node.errors import ConfigError, Undecodable
-from node.read.decoding import Radiograph, load, picture_of, read_file, read_header, sides_known
+from node.read.decoding import Radiograph, load, picture_of, read_file, read_header, sides_known, stored_picture
 from node.read.framing import Turn
 from tests import films
 
@@ -114,6 +114,18 @@ def test_every_bit_depth_shows_the_same_film(bits: int, signed: bool) -> None:
     expected = decode(films.thumbnail()).gray
 
     assert np.abs(decode(films.at_depth(bits, signed=signed)).gray - expected).max() < 1.2 / 2 ** (bits - 1)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(("bits", "shift"), [(16, 0), (15, 0), (12, 0), (12, 4), (10, 3), (8, 8)])
+def test_stored_bits_are_counted_from_their_lowest_value(bits: int, shift: int, signed: bool) -> None:
+    pixels = np.random.default_rng(bits + shift).integers(0, 2**16, (70, 80))
+    film = films.with_pixels(films.thumbnail(), pixels, bits=16, signed=signed)
+    films.changed(film, {"BitsStored": bits, "HighBit": bits + shift - 1})
+    stored = (pixels >> shift) % 2**bits
+    picture = stored_picture(film)
+    assert np.array_equal(picture.indices, (stored + 2 ** (bits - 1)) % 2**bits if signed else stored)
+    assert np.array_equal(picture.levels.counts, np.bincount(picture.indices.ravel(), minlength=2**bits))
 
 
 @pytest.mark.parametrize("shift", [0, 1])

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import HttpSettings, Settings
+from node.config import Settings
+from node.http_settings import HttpSettings
 from node.store import database
 from node.store.ledger import Ledger, is_away
 from tests import films, peers

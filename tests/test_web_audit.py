@@ -14,7 +14,7 @@ import pytest
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import BaseRoute, Mount, Route
 
-from node.config import HttpSettings
+from node.http_settings import HttpSettings
 from node.metrics import Metrics
 from node.store.spool import Spool
 from node.web import application

@@ -14,8 +14,9 @@ import pytest
 from argon2 import PasswordHasher
 from structlog.testing import capture_logs
 
-from node.config import HttpSettings, Settings, StorageSettings
+from node.config import Settings, StorageSettings
 from node.errors import ConfigError, InputError
+from node.http_settings import HttpSettings
 from node.web.passwords import PasswordFile, check_file, remove_user, set_password
 
 REPOSITORY = Path(__file__).parents[1]

@@ -17,7 +17,8 @@ from pydicom.dataset import Dataset
 from node.answers.questions import understand
 from node.answers.replies import answer
 from node.commands import demo
-from node.config import HttpSettings, ModelSettings
+from node.config import ModelSettings
+from node.http_settings import HttpSettings
 from node.jobs.correcting import read_film
 from node.store.spool import Spool
 from tests import films, peers

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from node.config import HttpSettings
+from node.http_settings import HttpSettings
 from node.net.callers import Refusals
 from node.web.access import Access
 from node.web.login import routes

@@ -128,7 +128,8 @@ def open_engine(
 
     threads: 0 means all cores, but one for a network below 50 million parameters, which is faster with one
     engines: the folder of TensorRT's built engines; TensorRT requires it
-    precision: that of the sentence generator on a GPU; on a CPU it is float32
+    precision: that of the sentence generator: float32, on a GPU also float16, on a CPU also int8; an engine on the
+    CPU takes float16 as float32
     gpu: the first GPU of the machine if None
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
     subclass EngineUnavailable if only this machine is the reason.
@@ -157,14 +158,16 @@ def open_unproven(
     from models.checkpoint.files import verify
 
     verify(directory, read_manifest(directory))
+    if precision == "int8" and engine not in ENGINES:
+        raise ModelError(f"precision int8 is for a CPU; choose engine {' or '.join(ENGINES)}")
     if engine == "onnx":
         from models.engines.onnx_engine import open_onnx
 
-        return open_onnx(directory, threads=threads)
+        return open_onnx(directory, threads=threads, sentences=precision)
     from models.engines.torch_engine import open_torch
 
     if engine == "torch":
-        return open_torch(directory, threads=threads)
+        return open_torch(directory, threads=threads, sentences=precision)
     try:
         return _open_on_gpu(directory, engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
     except DeviceError as error:

@@ -59,4 +59,6 @@ def open_first(
             return Opened(engine=opened, fallbacks=tuple(fallbacks))
         except EngineUnavailable as error:
             fallbacks.append(EngineFallback(engine=name, reason=error.reason, message=str(error)))
-    return Opened(engine=open_engine(directory, engine=last, threads=threads), fallbacks=tuple(fallbacks))
+    return Opened(
+        engine=open_engine(directory, engine=last, threads=threads, precision=precision), fallbacks=tuple(fallbacks)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import onnxruntime
@@ -11,15 +10,20 @@ from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
-from models.engines.torch_engine import use_threads, write_sentences
+from models.engines.torch_engine import cpu_name, open_cpu_writer, use_threads
 from models.engines.turns import Turns
 from models.errors import ModelError
 
 _CPU = "CPUExecutionProvider"
 
 
-def open_onnx(directory: Path, *, threads: int = 0, precision: Precision = "float32") -> GraphEngine:
-    """Open a model directory without any checks; `engines.open_engine` checks hashes and proof first."""
+def open_onnx(
+    directory: Path, *, threads: int = 0, precision: Precision = "float32", sentences: Precision = "float32"
+) -> GraphEngine:
+    """Open a model directory without any checks; `engines.open_engine` checks hashes and proof first.
+
+    precision: of the graphs; sentences: of the sentence generator, see `open_cpu_writer`
+    """
     network = load_generator(directory)
     stages = stages_of(network.sizes)
     require_graphs(directory, precision, stages=stages)
@@ -33,9 +37,9 @@ def open_onnx(directory: Path, *, threads: int = 0, precision: Precision = "floa
 
     proof, turns = read_proof(directory), Turns()
     return GraphEngine(
-        "onnx",
+        cpu_name("onnx", sentences),
         run=run,
-        write=partial(write_sentences, partial(network.write, after_token=turns.give_way)),
+        write=open_cpu_writer(network, turns, precision=sentences),
         turns=turns,
         parity={} if proof is None or precision != "float32" else proof.stages,
     )

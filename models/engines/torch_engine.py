@@ -21,7 +21,9 @@ from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision, StageDifference
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.turns import Turns
+from models.errors import ModelError
 from models.network.chex import Chex
+from models.network.packed_decoding import Choice, PackedWriter, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -31,13 +33,16 @@ _SMALL = 50_000_000
 """Networks with fewer parameters than this are faster with one thread."""
 
 
-def open_torch(directory: Path, *, threads: int = 0) -> TorchEngine:
-    """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes first."""
+def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "float32") -> TorchEngine:
+    """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes first.
+
+    sentences: the precision of the sentence generator, see `open_cpu_writer`
+    """
     network = load_network(directory)
     use_threads(threads, network)
     turns = Turns()
-    write = partial(write_sentences, partial(network.write, after_token=turns.give_way))
-    return TorchEngine("torch", network, device=Cpu(), write=write, turns=turns)
+    write = open_cpu_writer(network, turns, precision=sentences)
+    return TorchEngine(cpu_name("torch", sentences), network, device=Cpu(), write=write, turns=turns)
 
 
 def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
@@ -54,6 +59,28 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
     stages = prove(engine, reference, network.sizes, allowed=GPU_FLOAT32)
     require(stages, where=f"PyTorch on {gpu.name} with driver {gpu.driver}")
     return WatchedEngine(engine, reference, allowed=GPU_FLOAT32, stages=stages)
+
+
+def cpu_name(engine: str, sentences: Precision) -> str:
+    """Return the name of an engine on the CPU, which says the precision of its sentences unless that is float32."""
+    return f"{engine}-int8" if sentences == "int8" else engine
+
+
+def open_cpu_writer(network: Chex, turns: Turns, *, precision: Precision = "float32") -> Write:
+    """Take the sentence generator out of a network, and return what generates sentences with it, see `Engine.write`.
+
+    The weights have a form of their own there, so the network would only keep them in memory twice.
+    turns: who may use the processor between two tokens
+    precision: int8, or else float32
+    Raises ModelError if this processor cannot compute in int8.
+    """
+    generator = network.generator
+    del network.generator
+    if precision == "int8" and (fault := int8_fault()):
+        raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
+    choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
+    writer = PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice)
+    return partial(write_sentences, partial(writer.write, after_token=turns.give_way))
 
 
 def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:

@@ -23,7 +23,6 @@ from pydicom.dataset import Dataset
 from node.config import (
     Caller,
     DicomDestination,
-    HttpSettings,
     ListenerSettings,
     ModelSettings,
     Settings,
@@ -32,6 +31,7 @@ from node.config import (
 )
 from node.deliver import dicom
 from node.errors import NodeError
+from node.http_settings import HttpSettings
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder

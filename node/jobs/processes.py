@@ -20,9 +20,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
-from node.config import HttpSettings, StorageSettings
+from node.config import StorageSettings
 from node.domain import JsonObject
 from node.errors import InputError
+from node.http_settings import HttpSettings
 from node.net import callers, tls
 from node.store import files
 

@@ -18,8 +18,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from node import log
-from node.config import HttpTlsSettings, ServerTlsTable, Settings, TlsSettings, TlsTable, tls_tables
+from node.config import ServerTlsTable, Settings, TlsSettings, TlsTable, tls_tables
 from node.errors import ConfigError
+from node.http_settings import HttpTlsSettings
 
 _CIPHERS: Final = "ECDHE+AESGCM"
 _DAY_SECONDS: Final = 86400.0

@@ -125,7 +125,7 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
         seen = grayscale.TABLES[gray](gray_header, levels)
     rows, columns = indices.shape
     turn = _turn(film_header) or Turn()
-    upright = turned(seen.astype(np.float32)[indices], turn)
+    upright = turned(np.take(seen.astype(np.float32), indices), turn)
     left, top, right, bottom = square(upright.shape[1], upright.shape[0])
     analyzed = Box(left=left, top=top, right=right, bottom=bottom)
     refuse_blank(upright, analyzed)
@@ -162,7 +162,7 @@ class StoredPicture:
             gray = grayscale.displayed(self.header, self.levels)
         else:
             gray = grayscale.windowed(self.header, self.levels, window or self.window, is_inverted=is_inverted)
-        return np.rint(gray * 255).astype(np.uint8)[self.indices]
+        return np.take(np.rint(gray * 255).astype(np.uint8), self.indices)
 
 
 def stored_picture(dataset: Dataset) -> StoredPicture:
@@ -323,19 +323,36 @@ def _stored_values(dataset: Dataset, film_header: FilmHeader) -> tuple[npt.NDArr
     _check_length(dataset["PixelData"].value or b"", syntax, pixels, allocated=allocated)
     plugin = _plugin(syntax)
     decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=plugin)
-    decoded = decoded.astype(np.int64)
     lowest = -(2 ** (bits - 1)) if pixels.pixel_representation == 1 else 0
     shift = 0 if high is None else high + 1 - bits
     if not 0 <= shift <= allocated - bits:
         raise Undecodable(Reason.UNDECODABLE, "the header's high bit does not fit its bit depth")
     if syntax.is_encapsulated and syntax != RLELossless and shift == 0:
         # A lossy decoder may exceed the declared range; removing the high bits would turn white into black.
-        indices = np.clip(decoded - lowest, 0, 2**bits - 1)
-    else:
-        # Bits outside HighBit and BitsStored hold overlays or nothing (PS3.5 8.1.1).
-        stored = (decoded >> shift) & (2**bits - 1)
-        indices = (stored - lowest) & (2**bits - 1)
-    return indices.astype(np.uint16), lowest, bits
+        return _limited(decoded, lowest=lowest, bits=bits), lowest, bits
+    # Bits outside HighBit and BitsStored hold overlays or nothing (PS3.5 8.1.1).
+    return _selected(decoded, shift=shift, bits=bits, is_signed=lowest < 0), lowest, bits
+
+
+def _limited(decoded: npt.NDArray[np.integer], *, lowest: int, bits: int) -> npt.NDArray[np.uint16]:
+    """Clip values to those that the bits can hold, and count them from the lowest; computed in the decoded type."""
+    holds = np.iinfo(decoded.dtype)
+    low, high = max(lowest, int(holds.min)), min(lowest + 2**bits - 1, int(holds.max))
+    inside: npt.NDArray[np.integer] = np.clip(decoded, low, high)
+    # A negative value wraps around twice: the sum is below 2^16.
+    return inside.astype(np.uint16) + np.array(-lowest, dtype=np.uint16)
+
+
+def _selected(decoded: npt.NDArray[np.integer], *, shift: int, bits: int, is_signed: bool) -> npt.NDArray[np.uint16]:
+    """Return the stored bits of each value, counted from the lowest value; computed in 16 bits where those suffice.
+
+    Flipping the sign bit of a value in two's complement counts it from the lowest.
+    """
+    stored = decoded.astype(np.uint32 if decoded.dtype.itemsize > 2 else np.uint16, copy=False)
+    indices = (np.right_shift(stored, shift) if shift else stored).astype(np.uint16, copy=False)
+    if bits < 16:
+        indices = indices & np.uint16(2**bits - 1)
+    return indices ^ np.uint16(2 ** (bits - 1)) if is_signed else indices
 
 
 def _plugin(syntax: UID) -> str:

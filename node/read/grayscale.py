@@ -24,6 +24,8 @@ FloatTable = npt.NDArray[np.float64]
 _TAIL = 0.005
 """Share of pixels ignored at each end if a film has no window: markers and collimation must not set the contrast."""
 
+_COUNTED_AT_ONCE = 2**18
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
@@ -58,10 +60,13 @@ class Window:
 
 def count_levels(header: GrayscaleHeader, indices: npt.NDArray[np.uint16], *, lowest: int, bits: int) -> Levels:
     """Count stored values; `indices` are stored values minus `lowest`, the smallest value that `bits` can hold."""
-    values = np.arange(lowest, lowest + 2**bits)
+    values, flat = np.arange(lowest, lowest + 2**bits), indices.ravel()
+    counts = np.zeros(values.size, dtype=np.int64)
+    for first in range(0, flat.size, _COUNTED_AT_ONCE):  # `bincount` copies its input to 64 bits
+        counts += np.bincount(flat[first : first + _COUNTED_AT_ONCE], minlength=values.size)
     return Levels(
         values=values,
-        counts=np.bincount(indices.ravel(), minlength=values.size),
+        counts=counts,
         padding=_padding(header, values),
     )
 

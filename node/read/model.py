@@ -203,7 +203,7 @@ def open_reader(
             engine=engine,
             threads=threads,
             engines=engines,
-            precision="float16" if precision == "float16" else "float32",
+            precision="float16" if precision == "float16" else "int8" if precision == "int8" else "float32",
             trusted=trusted,
             checked=checked,
             on_written=on_written,

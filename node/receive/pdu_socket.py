@@ -21,6 +21,8 @@ _ASSOCIATE_REQUEST: Final = 0x01
 _TITLES: Final = slice(10, 42)
 _ABORT: Final = bytes.fromhex("07 00 00000004 00 00 02 01")  # PS3.8 9.3.8: by the provider, unrecognized PDU
 
+_QUICK_ACKNOWLEDGMENT: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux
+
 
 class NotAssociated(Exception):
     """A connection that does not become an association, with the reason; None: the peer left without sending."""
@@ -70,6 +72,7 @@ class PduReader:
             self._abort("length")
             raise ConnectionAbortedError("the declared length of a PDU is over the limit")
         end = time.monotonic() + self._idle_seconds if self._is_admitted else self._lobby_end
+        _acknowledge_at_once(self._connection)
         try:
             return _read(self._connection, count, end)
         except TimeoutError:
@@ -105,6 +108,17 @@ def read_request(connection: socket.socket, end: float) -> bytes:
     except OSError as error:
         raise NotAssociated("protocol") from error
     raise NotAssociated("protocol")
+
+
+def _acknowledge_at_once(connection: socket.socket) -> None:
+    """Acknowledge the bytes that are read next without delay, where the system can.
+
+    A sender with Nagle's algorithm, such as dcmtk's, otherwise waits 40 ms with the last bytes of each message. The
+    system forgets this after a while.
+    """
+    if _QUICK_ACKNOWLEDGMENT is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGMENT, 1)
 
 
 def _read(connection: socket.socket, count: int, end: float) -> bytearray:

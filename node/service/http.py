@@ -25,8 +25,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from node.config import HttpSettings, ListenerSettings
+from node.config import ListenerSettings
 from node.errors import where
+from node.http_settings import HttpSettings
 from node.metrics import Metrics
 from node.net.callers import RefusalKey, Refusals
 from node.net.http_connections import LISTEN_BACKLOG, LimitedServer

@@ -8,11 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from node.errors import SpoolFull
 from node.store import files
 from node.store.received import sealed
+
+_CHECKED_BYTES: Final = 1024 * 1024
+"""The room on the disk is checked again after so many bytes, not for each part of the network's."""
 
 
 class Incoming:
@@ -21,7 +24,7 @@ class Incoming:
     def __init__(self, folder: Path, *, meta: bytes, has_room: Callable[[], bool]) -> None:
         """Begin with preamble and file meta information, to which its hash is added. Raises SpoolFull."""
         self._has_room, self._meta_bytes = has_room, len(meta)
-        self._hash = hashlib.sha256()
+        self._hash, self._unchecked = hashlib.sha256(), 0
         try:
             self._aside = files.Aside(folder)
         except OSError as error:
@@ -63,8 +66,11 @@ class Incoming:
 
     def _write(self, part: bytes) -> None:
         try:
-            if not self._has_room():
-                raise SpoolFull("the disk is below its reserve; send again later")
+            if self._unchecked <= 0:
+                self._unchecked = _CHECKED_BYTES
+                if not self._has_room():
+                    raise SpoolFull("the disk is below its reserve; send again later")
+            self._unchecked -= len(part)
             self._aside.write(part)
         except OSError as error:
             self.discard()

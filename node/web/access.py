@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node import log
-from node.config import HttpSettings
+from node.http_settings import HttpSettings
 from node.net.callers import RefusalKey, Refusals
 from node.web import origins
 from node.web.sessions import Session, Sessions, is_same_token, load_key
