@@ -155,6 +155,24 @@ class ReportSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionsSettings:
+    """Which stored objects of workstations are questions: those that fit every list that is set; without a list none.
+
+    creators: manufacturers or persons; labels: labels or descriptions; without case; wait_minutes: for the film
+    """
+
+    ae_titles: tuple[str, ...] = setting(AE_TITLE, default=())
+    creators: tuple[str, ...] = setting(NOT_BLANK, default=())
+    labels: tuple[str, ...] = setting(NOT_BLANK, default=())
+    wait_minutes: float = setting(between(0.01, 1440.0), default=30.0)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any object can be a question."""
+        return bool(self.ae_titles or self.creators or self.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersTlsSettings:
     """TLS 1.2 or newer for orders: the node's own certificate, and the authority of the senders' certificates."""
 
@@ -248,15 +266,13 @@ class Settings:
     report: ReportSettings = field(default_factory=ReportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     orders: OrdersSettings | None = None
+    questions: QuestionsSettings = field(default_factory=QuestionsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     destinations: tuple[DestinationSettings, ...] = ()
 
 
 def load(path: Path) -> Settings:
-    """Read a settings file.
-
-    Raises ConfigError with one line per mistake.
-    """
+    """Read a settings file. Raises ConfigError with one line per mistake."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows write a BOM
     except OSError as error:
@@ -267,10 +283,7 @@ def load(path: Path) -> Settings:
 
 
 def parse(table: Mapping[str, object]) -> Settings:
-    """Turn parsed TOML into settings; pure.
-
-    Raises ConfigError with one line per mistake.
-    """
+    """Turn parsed TOML into settings; pure. Raises ConfigError with one line per mistake."""
     reading = SettingsReader()
     settings = reading.table(Settings, table, where="")
     mistakes = [*_needed(table), *reading.mistakes]

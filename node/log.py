@@ -51,6 +51,9 @@ EVENTS: Final = {
     "film.corrected": "a reader's correction is stored; `kind` says what it does",
     "correction.made": "audit: a user corrected the answer to a film",
     "correction.film_unreadable": "a corrected film, or its answer, is damaged on disk and is not exported",
+    "question.answered": "an object's questions are answered and sent; `reason` says what is left out",
+    "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
+    "question.refused": "a workstation's object cannot be answered; `reason` says why",
     "question.sent": "audit: a user had an answer sent to the destinations",
     "configuration.reloaded": "the settings were read again; callers and destinations are in use, `message` names them",
     "configuration.refused": "the settings were read again and refused, `message` says why; the old ones stay in force",
@@ -100,7 +103,7 @@ FIELDS: Final = frozenset(
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
-    user outcome films changed compared_at compared_by
+    user outcome films changed compared_at compared_by questions
     """.split()
 )
 

@@ -48,7 +48,7 @@ Guarded: TypeAlias = Literal["place", "plan", "read", "write", "finish"]
 FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": ("database",),
     "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
-    **dict.fromkeys((*get_args(Guarded), "answer"), ("foreseen", "unforeseen")),
+    **dict.fromkeys((*get_args(Guarded), "answer", "question"), ("foreseen", "unforeseen")),
     "deliver": ("down", "busy", "rejected", "expired", "removed", "damaged", "unforeseen"),
     "commit": ("down", "busy", "failed", "rejected", "expired", "refused", "unforeseen"),
 }

@@ -38,15 +38,23 @@ def send_answer(
     If that raises because the database does not answer, the request is stored, and the next start follows it.
     Raises InputError for a question that is unknown or has no answer, and if no destination takes answers.
     """
-    question = stored_question(spool, study_uid, question_id)
+    known = take(spool, stored_question(spool, study_uid, question_id), destinations=destinations)
+    run_answer(study_uid, question_id)
+    return known
+
+
+def take(spool: Spool, question: AskedQuestion, *, destinations: Iterable[DestinationSettings]) -> SentAnswer:
+    """Store that an answer is to be sent, synced, unless that is stored; the caller queues it.
+
+    Raises InputError for a question without an answer, and if no destination takes answers.
+    """
     answers.check_answered(question)
     if not any(kind in answers.KINDS for destination in destinations for kind in destination.outputs):
         raise InputError(_NOBODY_TAKES_IT)
-    known = sent_answers.find(spool, study_uid, question_id)
+    known = sent_answers.find(spool, question.study_uid, question.id)
     if known is None:
-        known = SentAnswer(question=question_id, requested_at=datetime.now(UTC).replace(microsecond=0))
-        sent_answers.keep(spool, study_uid, known)
-    run_answer(study_uid, question_id)
+        known = SentAnswer(question=question.id, requested_at=datetime.now(UTC).replace(microsecond=0))
+        sent_answers.keep(spool, question.study_uid, known)
     return known
 
 

@@ -5,6 +5,7 @@ A question goes before the films that wait to be read. A film that was asked abo
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
@@ -18,7 +19,7 @@ from node.dicom.film_header import parse_header
 from node.errors import GpuLost, InputError, RetryLater, Undecodable
 from node.metrics import Metrics
 from node.outputs import asked
-from node.outputs.asked import AskedQuestion
+from node.outputs.asked import AskedQuestion, Origin
 from node.read import decoding, routing
 from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
 from node.read.open_model import OpenModel
@@ -47,11 +48,18 @@ class Desk:
         return self._is_broken
 
     def ask(
-        self, film: Instance, questions: Sequence[FilmQuestion], *, by: str, source: str
+        self,
+        film: Instance,
+        questions: Sequence[FilmQuestion],
+        *,
+        by: str,
+        source: str,
+        origins: Sequence[Origin] = (),
     ) -> tuple[AskedQuestion, ...]:
         """Answer questions, each on its own, and store them.
 
         by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
+        origins: of each question that an object of a workstation asked
         Raises InputError for a film that is not read, damaged or removed and for a box that does not fit, RetryLater if
         too many wait, and GpuLost.
         """
@@ -68,7 +76,7 @@ class Desk:
         identity, now = self._model.reader.identity, datetime.now(UTC)
         made = tuple(
             AskedQuestion(
-                id=uuid.uuid4().hex,
+                id=uuid.uuid4().hex if origin is None else origin.question_id,
                 study_uid=film.study_uid,
                 film=film.sop_instance_uid,
                 asked_at=now,
@@ -79,8 +87,9 @@ class Desk:
                 engine=identity.engine,
                 prompts=f"{self._model.prompts.name} {self._model.prompts.version}",
                 answer=answer,
+                origin=origin,
             )
-            for answer in answers
+            for answer, origin in zip(answers, origins or itertools.repeat(None), strict=False)
         )
         try:
             for question in made:

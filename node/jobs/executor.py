@@ -15,9 +15,21 @@ from node.config import DestinationSettings, StudySettings
 from node.deliver.delivery import Sending
 from node.domain import Delivery
 from node.jobs.gate import Gate
+from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
-from node.jobs.workflows import ANSWER, OPEN, QUIET, STUDIES, enqueue_delivery, queue_of, queues_of, register
+from node.jobs.workflows import (
+    ANSWER,
+    OPEN,
+    QUESTION,
+    QUIET,
+    STUDIES,
+    answer_workflow,
+    enqueue_delivery,
+    queue_of,
+    queues_of,
+    register,
+)
 from node.pipeline import delivery_place
 from node.store import database
 from node.store.database import Database
@@ -38,7 +50,7 @@ class Executor:
     """Runs the workflows of one process until closed. `on_step` is called with the name of every checkpointed step.
 
     sql: the executor's own database; it stays open here, because the process ends next
-    steps: None in a process that does not read
+    steps, objects: None in a process that does not read
     """
 
     def __init__(
@@ -47,6 +59,7 @@ class Executor:
         sending: Sending,
         steps: Steps | None,
         *,
+        objects: ObjectSteps | None = None,
         process: Process,
         gate: Gate,
         on_step: Callable[[str], None] = lambda _: None,
@@ -65,7 +78,7 @@ class Executor:
         }
         DBOS(config=config)
         log.adopt("dbos")
-        self._deliver = register(sending, steps, gate, on_step)
+        self._deliver = register(sending, steps, objects, gate=gate, on_step=on_step)
         deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
         if process.only is not None:
             DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
@@ -199,12 +212,25 @@ class Client:
         self._client.enqueue(
             {
                 "workflow_name": ANSWER,
-                "workflow_id": f"{ANSWER}:{question_id}",
+                "workflow_id": answer_workflow(question_id),
                 "queue_name": QUIET,  # has no limit: a person waits, and a round of films would fill a slot for long
                 "app_version": _APPLICATION_VERSION,
             },
             study_uid,
             question_id,
+        )
+
+    def run_object(self, study_uid: str, sop_instance_uid: str) -> None:
+        """Answer what a marked object of a workstation asks; does nothing if that was queued before."""
+        self._client.enqueue(
+            {
+                "workflow_name": QUESTION,
+                "workflow_id": f"{QUESTION}:{study_uid}:{sop_instance_uid}",
+                "queue_name": QUIET,  # as in `run_answer`
+                "app_version": _APPLICATION_VERSION,
+            },
+            study_uid,
+            sop_instance_uid,
         )
 
     def run_delivery(self, delivery: Delivery) -> None:

@@ -41,13 +41,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The steps of the reading workflows, in order: place, claim, plan, read each file, write, finish."""
+    """The steps of the reading workflows, in order: place, claim, plan, read each file, write, finish.
+
+    take_objects: takes the objects of a study that may ask questions, before a round covers them
+    """
 
     pipeline: Pipeline
     ledger: Ledger
     metrics: Metrics
     destinations: Mapping[str, DestinationSettings]
     stat_seconds: float
+    take_objects: Callable[[str], object] = lambda _study: None
 
     def place(self, study_uid: str) -> int | None:
         """Return the study's place in the queue; lower places are read first. None if the study was parked."""
@@ -73,6 +77,7 @@ class Steps:
 
         def work() -> StepResult | None:
             self._rewrite(study_uid)
+            self.take_objects(study_uid)
             with self.metrics.timed("plan"):
                 planned = self.pipeline.plan(study_uid)
             self.ledger.set_study(study_uid, "reading" if planned else "finished")

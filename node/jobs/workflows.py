@@ -3,6 +3,7 @@
     quiet    waits until no more files of a study arrive (a durable debounce), then gives it a place in the queue
     study    plan > read each file > write > queue one delivery per destination > finish
     answer   write the objects of one answer that a person sends > queue one delivery per destination
+    question answer what the object of a workstation asks > queue one `answer` per question; looks again for its film
     deliver  sends its outputs in order until each is sent or parked; waits durably between attempts
     commit   asks a destination for storage commitment until it has answered; sends again what was lost
 
@@ -25,11 +26,13 @@ from node.deliver.delivery import DeliveryJson, Sending, StepResult
 from node.domain import ROUTINE
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.gate import Gate
+from node.jobs.object_questions import ObjectSteps
 from node.jobs.round_steps import Steps
 from node.pipeline import delivery_place
 
 QUIET: Final = "quiet"
 ANSWER: Final = "answer"
+QUESTION: Final = "question"
 STUDIES: Final = "studies"
 
 _BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs
@@ -40,6 +43,7 @@ OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
 _RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
 _T = TypeVar("_T")
+AnswerWorkflow = Callable[[str, str], None]
 DeliverWorkflow = Callable[[list[DeliveryJson], int, float, bool], None]
 
 
@@ -47,6 +51,11 @@ class _Step(Protocol):
     """Runs one step of a workflow and records its result."""
 
     def __call__(self, name: str, work: Callable[..., _T], *arguments: object) -> _T: ...
+
+
+def answer_workflow(question_id: str) -> str:
+    """Return the id of the workflow that sends an answer: the same answer is sent once."""
+    return f"{ANSWER}:{question_id}"
 
 
 def queue_of(destination: str) -> str:
@@ -85,7 +94,9 @@ def enqueue_delivery(
         DBOS.enqueue_workflow(queue_of(first["destination"]), deliver, deliveries, attempt, started, has_given_way)
 
 
-def register(sending: Sending, steps: Steps | None, gate: Gate, on_step: Callable[[str], None]) -> DeliverWorkflow:
+def register(
+    sending: Sending, steps: Steps | None, objects: ObjectSteps | None, *, gate: Gate, on_step: Callable[[str], None]
+) -> DeliverWorkflow:
     """Register the workflows with the executor, the reading ones only if there are `steps`; returns `deliver`."""
 
     def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
@@ -100,7 +111,9 @@ def register(sending: Sending, steps: Steps | None, gate: Gate, on_step: Callabl
         answers = AnswerSteps(
             pipeline=steps.pipeline, ledger=steps.ledger, metrics=steps.metrics, destinations=steps.destinations
         )
-        _register_answers(answers, gate, step, deliver=deliver, on_step=on_step)
+        answer = _register_answers(answers, gate, step, deliver=deliver, on_step=on_step)
+        if objects is not None:
+            _register_questions(objects, gate, step, answer=answer, on_step=on_step)
     return deliver
 
 
@@ -160,7 +173,7 @@ def _register_reading(
 
 def _register_answers(
     steps: AnswerSteps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
-) -> None:
+) -> AnswerWorkflow:
     """Register `answer`, which queues deliveries."""
 
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
@@ -170,6 +183,27 @@ def _register_answers(
         for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
             with SetWorkflowID(f"deliver:{destination}:answer:{question_id}"):
                 enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
+            on_step("queue")
+
+    return answer
+
+
+def _register_questions(
+    steps: ObjectSteps, gate: Gate, step: _Step, *, answer: AnswerWorkflow, on_step: Callable[[str], None]
+) -> None:
+    """Register `question`, which queues answers, or itself while its film is not here."""
+
+    @DBOS.workflow(name=QUESTION, max_recovery_attempts=_RECOVERIES)
+    @gate.guarded
+    def question(study_uid: str, sop_instance_uid: str) -> None:
+        found = step("look", steps.look, study_uid, sop_instance_uid)
+        if "wait" in found:
+            with SetEnqueueOptions(delay_seconds=cast(float, found["wait"])):
+                DBOS.enqueue_workflow(QUIET, question, study_uid, sop_instance_uid)
+            return
+        for question_id in cast(list[str], found["questions"]):
+            with SetWorkflowID(answer_workflow(question_id)):
+                DBOS.enqueue_workflow(QUIET, answer, study_uid, question_id)
             on_step("queue")
 
 

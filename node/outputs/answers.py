@@ -13,11 +13,12 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
-from node.domain import Box, Film, FindingState, Report
+from node.domain import Box, Film, FindingState, Report, is_uid
 from node.errors import InputError
 from node.outputs import answer_wording, document, gsps, wording
 from node.outputs.asked import AskedQuestion
 from node.outputs.gsps import DrawnBox, State
+from node.outputs.patient import short_text
 from node.outputs.source import Source
 from node.outputs.sr import answer as sr
 from node.outputs.sr.forms import COMPREHENSIVE, COMPREHENSIVE_3D
@@ -86,17 +87,22 @@ def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
         boxes.append(_asked_box(asked, answer.question.box, label="" if boxes else label))
     elif not boxes:
         heading.append(label if answer.state is FindingState.ABSENT else f"{label}: not located")
+    origin = asked.origin
     return State(
         series_number=SERIES_NUMBER,
         series=document.series_description(f"{identity.RESEARCH_LABEL}: answer", header),
         about=identity.answer_of(asked.id),
         label="AI ANSWER",
-        description="answer",
+        description="answer" if origin is None else f"answer, version {origin.version}",
         heading=(*heading, *wording.cautions(film)),
         boxes=boxes,
+        after=0 if origin is None else origin.instance_number + origin.number - 1,
     )
 
 
 def _asked_box(asked: AskedQuestion, box: Box, *, label: str) -> DrawnBox:
-    uid = answer_wording.tracking_uid(asked, box, role="asked")
-    return DrawnBox(box=box, tracking=("Asked", uid), label=label, is_dashed=True, layer=gsps.ASKED)
+    """Return the drawn box that was asked about; it keeps the tracking that the workstation gave it."""
+    named, uid = ("", "") if asked.origin is None else asked.origin.tracking
+    own = short_text(named) or "Asked"
+    tracking = (own, uid if is_uid(uid) else answer_wording.tracking_uid(asked, box, role="asked"))
+    return DrawnBox(box=box, tracking=tracking, label=label, is_dashed=True, layer=gsps.ASKED)

@@ -5,27 +5,56 @@ The question and its answer are stored beside the film's readings, shown on its 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import cast
 
-from node.domain import Box, FindingState, Json, JsonObject, ScoredBox
+from node.domain import Box, FindingState, Json, JsonObject, ObjectReference, ScoredBox
 from node.metrics import QUESTION_SOURCES
 from node.read.model import FilmAnswer, FilmQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The object of a workstation that asked a question.
+
+    number: of the question in its object, from 1
+    instance_number: of the object, 0 if it has none
+    tracking: tracking ID and UID of the graphic; either may be ""
+    """
+
+    reference: ObjectReference
+    number: int
+    instance_number: int
+    is_report: bool
+    tracking: tuple[str, str]
+
+    @property
+    def question_id(self) -> str:
+        """The id of the question: the same however often the object comes."""
+        said = f"{self.reference.sop_instance_uid} {self.number}"
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+    @property
+    def version(self) -> int:
+        """The version that the answer is, counting the object that asked as the first."""
+        return self.number + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
     """One question about one film with its answer; nothing of it changes once it is stored.
 
-    id: 32 hexadecimal digits, drawn when it was asked
+    id: 32 hexadecimal digits, drawn when it was asked, or of its origin
     film: SOP Instance UID
     asked_at: aware UTC
     asked_by: the user's name on this node; "" if the node does not ask for one
     source: one of `metrics.QUESTION_SOURCES`
     model, weights_sha256, engine: of the network that answered, and its runtime
     prompts: name and version of the prompt set; like engine "" if an older version of the program stored the question
+    origin: the object that asked it; None for a question over the page, the interface for programs or a command
     """
 
     id: str
@@ -39,6 +68,7 @@ class AskedQuestion:
     answer: FilmAnswer
     engine: str = ""
     prompts: str = ""
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         if self.source not in QUESTION_SOURCES:
@@ -68,6 +98,7 @@ def to_json(asked: AskedQuestion) -> JsonObject:
         "by": answer.by,
         "contradiction": answer.contradiction,
         "never_learned": list(answer.never_learned),
+        "origin": None if asked.origin is None else cast(JsonObject, asdict(asked.origin)),
     }
 
 
@@ -100,6 +131,21 @@ def from_json(document: Mapping[str, Json]) -> AskedQuestion:
             contradiction=None if contradiction is None else str(contradiction),
             never_learned=tuple(str(word) for word in cast(list[str], document["never_learned"])),
         ),
+        origin=_origin(document.get("origin")),  # an older version stored none
+    )
+
+
+def _origin(value: Json) -> Origin | None:
+    if value is None:
+        return None
+    content = cast(JsonObject, value)
+    named, uid = cast(list[str], content["tracking"])
+    return Origin(
+        reference=ObjectReference(**cast(dict[str, str], content["reference"])),
+        number=int(cast(int, content["number"])),
+        instance_number=int(cast(int, content["instance_number"])),
+        is_report=bool(content["is_report"]),
+        tracking=(str(named), str(uid)),
     )
 
 

@@ -66,6 +66,7 @@ class State:
     about: as in `identity.series_uid`
     label: Content Label (CS); description: Content Description, after the research label
     heading: the lines of the research label
+    after: Instance Number that the state's own exceeds
     """
 
     series_number: int
@@ -75,6 +76,7 @@ class State:
     description: str
     heading: Sequence[str]
     boxes: Sequence[DrawnBox]
+    after: int = 0
 
 
 def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list[Dataset]:
@@ -96,7 +98,7 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
         sop_class=SOP_CLASS,
         modality="PR",
         series_number=state.series_number,
-        instance_number=_instance_number(source),
+        instance_number=max(_instance_number(source), state.after + 1),
         about=state.about,
     )
     dataset.SeriesDescription = state.series

@@ -178,7 +178,8 @@ def run(
             opened.model = _unless_stopped(lambda: _open_model(settings, metrics, reader), stop)
             opened.desk = Desk(shared.spool, opened.model, metrics)
         if process.reads or process.sends:
-            opened.working = open_working(shared, model=opened.model, on_step=on_step, stop=stop, parts=parts)
+            opens = partial(open_working, on_step=on_step, stop=stop, parts=parts)
+            opened.working = opens(shared, model=opened.model, desk=opened.desk)
         if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
             opened.receiving.submitter.start()
         _say("service.ready", process, running)

@@ -15,6 +15,7 @@ from functools import cache
 from node.deliver.commitment import Commitments
 from node.errors import InputError
 from node.jobs.executor import Client
+from node.jobs.object_questions import take
 from node.jobs.processes import refused_callers_path
 from node.jobs.submitter import Submitter, Touch
 from node.net.callers import RefusedCallers
@@ -99,6 +100,7 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         return planned is not None and not {instance.path.name for instance in unread} <= planned
 
     def touch(study_uid: str, *, is_new: bool) -> bool:
+        take(spool, study_uid, settings=shared.settings.questions, run_object=client.run_object)
         if not is_needed(study_uid, is_new=is_new):
             return False
         ledger.set_study(study_uid, "receiving")

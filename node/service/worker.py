@@ -19,8 +19,10 @@ from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import kinds_of
 from node.domain import MESSAGE_KIND, Delivery
+from node.jobs.asking import Desk
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
+from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
@@ -32,7 +34,7 @@ from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
 from node.service.shared import Shared
-from node.store import database, sent_answers
+from node.store import database, question_objects, sent_answers
 from node.store.ledger import Ledger
 
 
@@ -55,13 +57,14 @@ def open_working(
     shared: Shared,
     *,
     model: OpenModel | None,
+    desk: Desk | None,
     on_step: Callable[[str], None],
     stop: threading.Event,
     parts: ExitStack,
 ) -> Working:
     """Run an executor until `parts` are closed; the process must end then (`Executor.close`).
 
-    model: the model and its prompts; None in a process that does not read
+    model: the model and its prompts; None in a process that does not read; desk: as well
     Raises Stopped when `stop` is set while it waits for the database or for its name.
     """
     settings, process, spool, gate = shared.settings, shared.process, shared.spool, Gate()
@@ -77,9 +80,15 @@ def open_working(
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     watch_certificates(settings.destinations, shared.metrics)
-    steps = None if model is None else _steps(shared, sending, model)
+    steps = None if model is None else _steps(shared, sending, model, run_object=client.run_object)
     executor = Executor(
-        database.open_executor_database(settings.storage), sending, steps, process=process, gate=gate, on_step=on_step
+        database.open_executor_database(settings.storage),
+        sending,
+        steps,
+        objects=None if desk is None else _objects(shared, sending, desk),
+        process=process,
+        gate=gate,
+        on_step=on_step,
     )
     parts.callback(executor.close)
     threads: list[Periodic] = []
@@ -123,7 +132,17 @@ def watch_certificates(destinations: Iterable[DestinationSettings], metrics: Met
             gauge.set_function(partial(days, destination.tls.certificate))
 
 
-def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
+def _objects(shared: Shared, sending: Sending, desk: Desk) -> ObjectSteps:
+    return ObjectSteps(
+        spool=shared.spool,
+        desk=desk,
+        metrics=shared.metrics,
+        settings=shared.settings.questions,
+        destinations=sending.destinations,
+    )
+
+
+def _steps(shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]) -> Steps:
     settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
     wanted = kinds_of(settings.destinations)
     pipeline = Pipeline(
@@ -143,6 +162,7 @@ def _steps(shared: Shared, sending: Sending, model: OpenModel) -> Steps:
         metrics=metrics,
         destinations=sending.destinations,
         stat_seconds=settings.study.stat_seconds,
+        take_objects=lambda study_uid: take(spool, study_uid, settings=settings.questions, run_object=run_object),
     )
 
 
@@ -151,7 +171,8 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
 
     Deliveries are queued first and recorded after that, so that the next start completes an interrupted one. The ledger
     is read before the executor: a delivery that ends in between is not sent a second time. An answer that is to be sent
-    and has no objects yet is queued again; it is the same workflow if the executor still knows it.
+    and has no objects yet is queued again; it is the same workflow if the executor still knows it. So is an object that
+    may ask a question and was not looked at.
     """
     executor.deliver(executor.forgotten(ledger.open_deliveries()))
     spool, known, noted = shared.spool, ledger.delivered_studies(), ledger.studies()
@@ -165,6 +186,9 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
         for answer in sent_answers.all_of(spool, study_uid):
             if answer.is_open:
                 client.run_answer(study_uid, answer.question)
+        for mark in question_objects.all_of(spool, study_uid):
+            if mark.is_open:
+                client.run_object(study_uid, mark.sop_instance_uid)
         if study_uid not in noted and spool.study(study_uid).instances and not spool.has_unread(study_uid):
             ledger.add_finished_study(study_uid)
 

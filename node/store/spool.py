@@ -12,7 +12,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
-    studies/<study>/corrections/<id>.json, questions/<id>.json       what a reader corrected, and asked
+    studies/<study>/corrections/, questions/, objects/<id>.json      what a reader corrected, asked, asked by objects
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     windows/<name>.json                                              answers of many films, without patient data
 """
@@ -43,7 +43,7 @@ _MIB = 1024 * 1024
 _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
-DocumentKind = Literal["corrections", "questions"]
+DocumentKind = Literal["corrections", "questions", "objects"]
 
 
 class Spool:

@@ -150,6 +150,8 @@ def _received_line(instance: ReceivedObject, zone: tzinfo) -> str:
         facts.append(f"decided at {_time(instance.read_by.at, zone)}{by}")
     if instance.round is not None:
         facts.append(f"round {instance.round}")
+    if instance.asked is not None:
+        facts.append(instance.asked)
     return ", ".join(facts)
 
 

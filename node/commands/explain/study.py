@@ -16,9 +16,10 @@ from node.errors import InputError, NodeError, Undecodable
 from node.jobs import processes
 from node.read import decoding, routing
 from node.read.routing import Action
-from node.store import lookup, received, sent_answers
+from node.store import lookup, question_objects, received, sent_answers
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, Known, StudyRow
+from node.store.question_objects import ObjectMark
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import AGAIN, RoundMark, coverage
 from node.store.sent_answers import SentAnswer
@@ -46,6 +47,7 @@ class ReceivedObject:
     size: bytes of the file
     round: number of the newest round that covers it; None if no round does
     outcome: read, answered, left alone, or the reason why it was not read; None if nothing is decided
+    asked: what became of the questions of a workstation's object; None for any other object
     """
 
     film: str
@@ -59,6 +61,7 @@ class ReceivedObject:
     round: int | None
     outcome: str | None
     read_by: ReadBy | None
+    asked: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,7 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
     """Yield every version of every object in order of arrival, then the conflicts."""
     readings, conflicts = spool.readings(study_uid), spool.conflicts(study_uid)
     rounds = coverage(marks)
+    asking = {mark.file: mark for mark in question_objects.all_of(spool, study_uid)}
     newest = {instance.path for instance in spool.study(study_uid).instances}
     for instance in (*spool.versions(study_uid), *conflicts):
         is_conflict = instance in conflicts
@@ -185,7 +189,18 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
             round=number,
             outcome=_outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None),
             read_by=None if reading is None else _read_by(*reading),
+            asked=_asked(asking.get(instance.path.name)),
         )
+
+
+def _asked(mark: ObjectMark | None) -> str | None:
+    if mark is None:
+        return None
+    if mark.is_open:
+        return "its questions are not answered yet, or wait for their film"
+    answered = [f"answers {', '.join(mark.questions)} are sent"] if mark.questions else []
+    not_answered = [f"not answered: {'; '.join(mark.reasons)}"] if mark.reasons else []
+    return ", ".join([*answered, *not_answered])
 
 
 def _read_by(at: datetime, content: JsonObject) -> ReadBy:

@@ -62,9 +62,12 @@ def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo,
         form=form.series,
     )
     dataset.SeriesDescription = document.series_description(f"{identity.RESEARCH_LABEL}: answer", source)
-    describe_document(dataset, report, [source], zone)
+    asked_by = [] if asked.origin is None else [asked.origin.reference]
+    is_report = asked.origin is not None and asked.origin.is_report
+    describe_document(dataset, report, [source], zone, evidence=[] if is_report else asked_by)
     dataset.CodingSchemeIdentificationSequence = declared({PRIVATE_SCHEME})
-    finish(dataset, report, _tree(asked, report, film, source), films=[film], zone=zone)
+    replaced = asked_by if is_report else []
+    finish(dataset, report, _tree(asked, report, film, source), films=[film], replaced=replaced, zone=zone)
     return dataset
 
 

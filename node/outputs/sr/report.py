@@ -173,7 +173,7 @@ def finish(
     tree: ContainerContentItem,
     *,
     films: Sequence[Film],
-    replaced: Iterable[OutputObject] = (),
+    replaced: Iterable[OutputObject | ObjectReference] = (),
     zone: ZoneInfo,
 ) -> None:
     """Add the content tree, the identity, and the earlier reports that this one replaces."""
@@ -211,8 +211,15 @@ def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[Out
     return [earlier for earlier in found if earlier.kind in kinds or earlier.film not in known]
 
 
-def describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset], zone: ZoneInfo) -> None:
-    """Fill the SR Document Series and General modules (PS3.3 C.17.1, C.17.2)."""
+def describe_document(
+    dataset: Dataset,
+    report: Report,
+    films: Sequence[Dataset],
+    zone: ZoneInfo,
+    *,
+    evidence: Iterable[ObjectReference] = (),
+) -> None:
+    """Fill the SR Document Series and General modules (PS3.3 C.17.1, C.17.2); evidence: other than the films."""
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.PerformedProcedureCodeSequence = []
     dataset.CompletionFlag = "COMPLETE"
@@ -223,12 +230,15 @@ def describe_document(dataset: Dataset, report: Report, films: Sequence[Dataset]
         _references(
             report.study_uid,
             (
-                ObjectReference(
-                    sop_class_uid=str(film.SOPClassUID),
-                    sop_instance_uid=str(film.SOPInstanceUID),
-                    series_instance_uid=str(film.SeriesInstanceUID),
-                )
-                for film in films
+                *(
+                    ObjectReference(
+                        sop_class_uid=str(film.SOPClassUID),
+                        sop_instance_uid=str(film.SOPInstanceUID),
+                        series_instance_uid=str(film.SeriesInstanceUID),
+                    )
+                    for film in films
+                ),
+                *evidence,
             ),
         )
     ]

@@ -1,0 +1,214 @@
+"""Answers the questions in stored objects of workstations: presentation states and structured reports.
+
+`take` marks an object beside its study before it is queued; an open mark is followed after any crash. The questions of
+an object have ids of its UID, so a step that runs again finds what it has answered. Each answer then goes the way of
+one that a person sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from pydicom.filereader import read_file_meta_info
+
+from node import log
+from node.config import DestinationSettings, QuestionsSettings
+from node.deliver.delivery import StepResult
+from node.dicom import attributes
+from node.domain import Box
+from node.errors import GpuLost, InputError, NodeError, RetryLater, is_of_disk, where
+from node.jobs import answers
+from node.jobs.asking import Desk
+from node.metrics import Metrics
+from node.outputs.asked import Origin
+from node.read import decoding, question_object
+from node.read.drawn import DrawnQuestion, LeftOut, clipped
+from node.read.model import FilmQuestion
+from node.read.question_object import QuestionObject
+from node.store import question_objects, received, rounds
+from node.store.instances import Instance
+from node.store.ledger import is_away
+from node.store.question_objects import ObjectMark
+from node.store.spool import Spool
+
+_CHANGED: Final = "it came again with other bytes; the first was looked at, so save a changed question as a new object"
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0
+
+
+def take(spool: Spool, study_uid: str, *, settings: QuestionsSettings, run_object: Callable[[str, str], None]) -> None:
+    """Mark and queue the objects of a study that may be questions and that no round has covered; may be repeated.
+
+    run_object: `executor.Client.run_object`; the same object is queued once
+    An object that was received while the settings asked for none, and read over in a round, is not taken later.
+    """
+    if not settings.is_on:
+        return
+    known = {mark.sop_instance_uid: mark for mark in question_objects.all_of(spool, study_uid)}
+    for instance in _candidates(spool, study_uid):
+        mark = known.get(instance.sop_instance_uid)
+        if mark is None:
+            mark = ObjectMark(file=instance.path.name, received_at=instance.received_at)
+            question_objects.keep(spool, study_uid, mark)
+        elif mark.file != instance.path.name:
+            _ignored(study_uid, instance.sop_instance_uid, _CHANGED)
+        if mark.is_open:
+            run_object(study_uid, mark.sop_instance_uid)
+
+
+def _candidates(spool: Spool, study_uid: str) -> Iterator[Instance]:
+    covered = rounds.covered(spool.rounds(study_uid))
+    for instance in spool.study(study_uid).instances:
+        if instance.path.name not in covered and _sop_class(instance) in question_object.SOP_CLASSES:
+            yield instance
+
+
+def _sop_class(instance: Instance) -> str:
+    try:
+        return attributes.text(read_file_meta_info(instance.path), "MediaStorageSOPClassUID")
+    except FileNotFoundError:
+        return ""
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+        if is_of_disk(error):
+            raise
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSteps:
+    """The step of the workflow `question`."""
+
+    spool: Spool
+    desk: Desk
+    metrics: Metrics
+    settings: QuestionsSettings
+    destinations: Mapping[str, DestinationSettings]
+
+    def look(self, study_uid: str, sop_instance_uid: str) -> StepResult:
+        """Answer what an object asks.
+
+        Returns the ids of the questions whose answers are to be sent, or in how many seconds to look again.
+        """
+        mark = question_objects.find(self.spool, study_uid, sop_instance_uid)
+        if mark is None or not mark.is_open:
+            return {"questions": [] if mark is None else list(mark.questions)}
+        try:
+            closed = self._answered(study_uid, mark)
+        except RetryLater as error:
+            age_seconds = (datetime.now(UTC) - mark.received_at).total_seconds()
+            if age_seconds < 60 * self.settings.wait_minutes:
+                return {"wait": min(max(age_seconds / 4, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)}
+            closed = self._refused(study_uid, mark, f"{error}; nobody waits any longer")
+        except Exception as error:  # a boundary: an unforeseen error in one object must not stop other work
+            if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
+                raise
+            is_foreseen = isinstance(error, NodeError)
+            self.metrics.failures.labels("question", "foreseen" if is_foreseen else "unforeseen").inc()
+            closed = self._refused(study_uid, mark, str(error) if is_foreseen else where(error))
+        question_objects.keep(self.spool, study_uid, closed)
+        return {"questions": list(closed.questions)}
+
+    def _answered(self, study_uid: str, mark: ObjectMark) -> ObjectMark:
+        """Answer an object, and return its closed mark.
+
+        Raises InputError or Undecodable with the reason for an object that is not answered, and RetryLater.
+        """
+        path = self.spool.received_path(study_uid, mark.file)
+        if not received.is_intact(path):
+            raise InputError("the stored object is damaged or removed; send it again under another UID")
+        dataset = decoding.read_header(path)
+        asked = question_object.read(dataset)
+        reason = objection(asked, attributes.text(dataset.file_meta, "SourceApplicationEntityTitle"), self.settings)
+        if reason is not None:
+            _ignored(study_uid, mark.sop_instance_uid, reason)
+            return replace(mark, is_open=False, reasons=(reason,))
+        sent, reasons = [], list(asked.left_out)
+        for number, drawn in enumerate(asked.questions, 1):
+            found = self._ask(study_uid, asked, drawn, number=number)
+            if isinstance(found, LeftOut):
+                reasons.append(found.reason)
+            else:
+                sent.append(found)
+        reasons = list(dict.fromkeys(reasons))
+        if not sent:
+            raise InputError("; ".join(reasons) or "it has no graphic and no text that refers to a film")
+        log.get().info(
+            "question.answered",
+            study=study_uid,
+            sop_instance_uid=mark.sop_instance_uid,
+            questions=len(sent),
+            reason="; ".join(reasons),
+        )
+        return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
+
+    def _ask(self, study_uid: str, asked: QuestionObject, drawn: DrawnQuestion, *, number: int) -> str | LeftOut:
+        """Answer one question and store that its answer is to be sent; returns its id, or why it is left out."""
+        film = self._film(study_uid, drawn)
+        origin = Origin(
+            reference=asked.reference,
+            number=number,
+            instance_number=asked.instance_number,
+            is_report=asked.is_report,
+            tracking=drawn.tracking,
+        )
+        try:
+            stored = answers.stored_question(self.spool, study_uid, origin.question_id)
+        except InputError:  # it was not asked yet
+            box = None if drawn.box is None else _on_film(drawn.box, film)
+            if isinstance(box, LeftOut):
+                return box
+            question = FilmQuestion(prompt=drawn.prompt, box=box)
+            try:
+                (stored,) = self.desk.ask(film, [question], by=asked.asked_by, source="dicom", origins=[origin])
+            except InputError as error:
+                return LeftOut(reason=str(error))
+        try:
+            answers.take(self.spool, stored, destinations=self.destinations.values())
+        except InputError as error:
+            return LeftOut(reason=str(error))
+        return stored.id
+
+    def _film(self, study_uid: str, drawn: DrawnQuestion) -> Instance:
+        """Return the film of a question. Raises RetryLater if it is not here yet."""
+        instances = self.spool.study(study_uid).instances
+        for instance in instances:
+            if instance.sop_instance_uid == drawn.film:
+                return instance
+        raise RetryLater("the film that it asks about did not arrive in this study")
+
+    def _refused(self, study_uid: str, mark: ObjectMark, reason: str) -> ObjectMark:
+        log.get().warning("question.refused", study=study_uid, sop_instance_uid=mark.sop_instance_uid, reason=reason)
+        return replace(mark, is_open=False, reasons=(reason,))
+
+
+def objection(asked: QuestionObject, ae_title: str, settings: QuestionsSettings) -> str | None:
+    """Return why an object is no question by the settings; None if it is one. The node's own objects never are.
+
+    ae_title: of the sender, "" if it has none
+    """
+    if asked.is_own:
+        return "the node wrote this object"
+    if not settings.is_on:
+        return "the settings name no objects that are questions"
+    if settings.ae_titles and ae_title not in settings.ae_titles:
+        return "its sender is not in questions.ae_titles"
+    if settings.creators and asked.creators.isdisjoint(map(str.lower, settings.creators)):
+        return "neither its manufacturer nor its person is in questions.creators"
+    if settings.labels and asked.labels.isdisjoint(map(str.lower, settings.labels)):
+        return "neither its label nor a description is in questions.labels"
+    return None
+
+
+def _on_film(box: Box, film: Instance) -> Box | LeftOut:
+    """Return the part of a box that lies on its film. Raises Undecodable for a film whose header cannot be read."""
+    header = decoding.read_header(film.path)
+    columns, rows = (attributes.whole(header, keyword) for keyword in ("Columns", "Rows"))
+    if not columns or not rows:
+        return LeftOut(reason="the object that it asks about is no film")
+    return clipped(box, columns=columns, rows=rows)
+
+
+def _ignored(study_uid: str, sop_instance_uid: str, reason: str) -> None:
+    log.get().info("question.ignored", study=study_uid, sop_instance_uid=sop_instance_uid, reason=reason)

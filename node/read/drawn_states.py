@@ -1,0 +1,183 @@
+"""The questions of a presentation state: each graphic with the texts beside it (PS3.3 C.10.5).
+
+A text belongs to the nearest graphic on its film, whatever their layers, because workstations put all texts of a film
+into one annotation. A text on a film without graphics is a question of its own. Graphics with one tracking UID, or of
+one compound graphic, are one: a dashed box is drawn as its segments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+from node.dicom import attributes
+from node.domain import Box
+from node.read.drawn import DrawnQuestion, LeftOut, Point, pairs, surround, united, words
+
+_MOST_LOOKED_AT: Final = 1000
+"""Graphics and texts of one state; each text is compared with each graphic."""
+_COMPOUND: Final = frozenset(("RECTANGLE", "ELLIPSE", "MULTILINE", "POLYLINE"))
+
+
+@dataclass(slots=True)
+class _Annotated:
+    """What is drawn on one film; boxes: by what they have in common, with their tracking."""
+
+    boxes: dict[str, list[Box]] = field(default_factory=dict)
+    trackings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    texts: list[tuple[str, Point | None]] = field(default_factory=list)
+
+
+def questions(state: Dataset) -> Iterator[DrawnQuestion | LeftOut]:
+    """Yield the questions of a presentation state in their order, and what cannot be one."""
+    films = _films(state)
+    found = {film: _Annotated() for film in films}
+    drawn = _annotations(state, films)
+    for film, frame, item in itertools.islice(drawn, _MOST_LOOKED_AT):
+        yield from _add(item, frame, found.setdefault(film, _Annotated()))
+    if next(drawn, None) is not None:
+        yield LeftOut(reason=f"only the first {_MOST_LOOKED_AT} graphics and texts are looked at")
+    for film, annotated in found.items():
+        yield from _of_film(film, annotated)
+
+
+def _annotations(state: Dataset, films: list[str]) -> Iterator[tuple[str, _Frame, Dataset]]:
+    """Yield each graphic and text with its film; an annotation that names no film is on all of them (PS3.3 C.10.5)."""
+    for annotation in attributes.items(state, "GraphicAnnotationSequence"):
+        for film in _referenced(annotation) or films:
+            frame = _Frame(state, film)
+            yield from ((film, frame, item) for item in _drawn_items(annotation))
+
+
+def _films(state: Dataset) -> list[str]:
+    return [film for series in attributes.items(state, "ReferencedSeriesSequence") for film in _referenced(series)]
+
+
+def _referenced(item: Dataset) -> list[str]:
+    images = attributes.items(item, "ReferencedImageSequence")
+    return [uid for image in images if (uid := attributes.text(image, "ReferencedSOPInstanceUID"))]
+
+
+def _drawn_items(annotation: Dataset) -> Iterator[Dataset]:
+    """Yield graphics, then texts. A compound graphic is left out if the same is drawn as simple graphics."""
+    graphics = attributes.items(annotation, "GraphicObjectSequence")
+    simple = {attributes.text(graphic, "CompoundGraphicInstanceID") for graphic in graphics}
+    yield from graphics
+    for compound in attributes.items(annotation, "CompoundGraphicSequence"):
+        if attributes.text(compound, "CompoundGraphicInstanceID") not in simple:
+            yield compound
+    yield from attributes.items(annotation, "TextObjectSequence")
+
+
+def _add(item: Dataset, frame: _Frame, annotated: _Annotated) -> Iterator[LeftOut]:
+    """Add a graphic or a text to what is drawn on its film, or yield why it cannot be used."""
+    if "UnformattedTextValue" in item:
+        annotated.texts.append((attributes.text(item, "UnformattedTextValue"), _anchor(item, frame)))
+        return
+    is_compound = "CompoundGraphicType" in item
+    kind = attributes.text(item, "CompoundGraphicType" if is_compound else "GraphicType")
+    if is_compound and (kind not in _COMPOUND or attributes.number(item, "RotationAngle")):
+        yield LeftOut(reason="a compound graphic is of a kind that is not read; draw a rectangle")
+        return
+    units = attributes.text(item, "CompoundGraphicUnits" if is_compound else "GraphicAnnotationUnits")
+    points = frame.pixels(pairs(item, "GraphicData"), units)
+    if isinstance(points, LeftOut):
+        yield points
+        return
+    box = surround("POLYLINE" if is_compound else kind, points)
+    if isinstance(box, LeftOut) and not _is_part(item):
+        yield box
+        return
+    tracking = (attributes.text(item, "TrackingID"), attributes.text(item, "TrackingUID"))
+    compound = attributes.text(item, "CompoundGraphicInstanceID")
+    key = tracking[1] or (f"compound {compound}" if compound else f"alone {len(annotated.boxes)}")
+    drawn = _loose(points) if isinstance(box, LeftOut) else box
+    if drawn is not None:
+        annotated.boxes.setdefault(key, []).append(drawn)
+        annotated.trackings.setdefault(key, tracking)
+
+
+def _is_part(item: Dataset) -> bool:
+    """Whether a graphic may be a segment of a larger one, so that it needs no area."""
+    return bool(attributes.text(item, "TrackingUID") or attributes.text(item, "CompoundGraphicInstanceID"))
+
+
+def _loose(points: Sequence[Point]) -> Box | None:
+    """Return the box of a segment, a hundredth of a pixel wide at least."""
+    if not points:
+        return None
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    if not all(map(math.isfinite, (*xs, *ys))):
+        return None
+    return Box(left=min(xs) - 0.005, top=min(ys) - 0.005, right=max(xs) + 0.005, bottom=max(ys) + 0.005)
+
+
+def _of_film(film: str, annotated: _Annotated) -> Iterator[DrawnQuestion | LeftOut]:
+    boxes = {key: united(parts) for key, parts in annotated.boxes.items()}
+    said: dict[str, list[str]] = {key: [] for key in boxes}
+    for text, anchor in annotated.texts:
+        if not boxes:
+            if (prompt := words(text)) is not None:
+                yield DrawnQuestion(film=film, box=None, prompt=prompt)
+            continue
+        place = anchor
+        nearest = next(iter(boxes)) if place is None else min(boxes, key=lambda key: _distance(place, boxes[key]))
+        said[nearest].append(text)
+    for key, box in boxes.items():
+        left, top, right, bottom = box.edges
+        whole = surround("POLYLINE", [(left, top), (right, bottom)])
+        if isinstance(whole, LeftOut):
+            yield whole
+        else:
+            prompt = words(*said[key])
+            yield DrawnQuestion(film=film, box=whole, prompt=prompt, tracking=annotated.trackings[key])
+
+
+def _anchor(text: Dataset, frame: _Frame) -> Point | None:
+    """Return where a text points at, or where it stands; None if that is not known."""
+    anchor = frame.pixels(pairs(text, "AnchorPoint"), attributes.text(text, "AnchorPointAnnotationUnits"))
+    if isinstance(anchor, list) and anchor:
+        return anchor[0]
+    corners = [
+        *pairs(text, "BoundingBoxTopLeftHandCorner"),
+        *pairs(text, "BoundingBoxBottomRightHandCorner"),
+    ]
+    placed = frame.pixels(corners, attributes.text(text, "BoundingBoxAnnotationUnits"))
+    if not isinstance(placed, list) or len(placed) != 2:
+        return None
+    (left, top), (right, bottom) = placed
+    return (left + right) / 2, (top + bottom) / 2
+
+
+def _distance(point: Point, box: Box) -> float:
+    x, y = point
+    return math.hypot(max(box.left - x, 0.0, x - box.right), max(box.top - y, 0.0, y - box.bottom))
+
+
+class _Frame:
+    """Turns the coordinates of annotations on one film into pixels of the stored film."""
+
+    def __init__(self, state: Dataset, film: str) -> None:
+        rotation = attributes.number(state, "ImageRotation") or 0.0
+        self._is_turned = bool(rotation) or attributes.text(state, "ImageHorizontalFlip") == "Y"
+        areas = attributes.items(state, "DisplayedAreaSelectionSequence")
+        own = [area for area in areas if not (named := _referenced(area)) or film in named]
+        self._area = own[0] if own else Dataset()
+
+    def pixels(self, points: list[Point], units: str) -> list[Point] | LeftOut:
+        """Return points in pixels, 0 at the outer edge of the first pixel (PS3.3 C.10.5.1.1, C.10.4)."""
+        if units == "PIXEL":
+            return points
+        if units != "DISPLAY":
+            return LeftOut(reason="a graphic has units that are neither PIXEL nor DISPLAY")
+        first = pairs(self._area, "DisplayedAreaTopLeftHandCorner")
+        last = pairs(self._area, "DisplayedAreaBottomRightHandCorner")
+        if self._is_turned or len(first) != 1 or len(last) != 1:
+            return LeftOut(reason="a graphic is placed on a display that is turned or not described")
+        (left, top), (right, bottom) = first[0], last[0]
+        return [(left - 1 + x * (right - left + 1), top - 1 + y * (bottom - top + 1)) for x, y in points]

@@ -1,0 +1,126 @@
+"""Reads what a person asked at a workstation: a stored presentation state or structured report as questions.
+
+Pure: it looks at the object alone. Whether such an object is a question is a setting, and whether its films are here is
+known to the spool; `node.jobs.object_questions` looks at both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydicom.dataset import Dataset
+from pydicom.uid import Comprehensive3DSRStorage, ComprehensiveSRStorage, GrayscaleSoftcopyPresentationStateStorage
+
+from node.dicom import attributes, identity
+from node.domain import ObjectReference, is_uid
+from node.errors import InputError
+from node.read import drawn_reports, drawn_states
+from node.read.drawn import DrawnQuestion, LeftOut, words
+
+STATES: Final = (GrayscaleSoftcopyPresentationStateStorage,)
+REPORTS: Final = (ComprehensiveSRStorage, Comprehensive3DSRStorage)
+SOP_CLASSES: Final = frozenset(map(str, (*STATES, *REPORTS)))
+MOST: Final = 20
+"""Questions of one object that are answered, as many as in one request over the interface for programs."""
+_PERSON: Final = "121008"
+_UNKNOWN: Final = frozenset(("", "unknown", "unknown unknown", "anonymous"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionObject:
+    """What an object says about itself, and what it asks.
+
+    is_own: whether this program wrote it, with any weights
+    creators: manufacturer and person, in lower case, without those that are not named
+    labels: label and descriptions, in lower case, without those that are not there
+    asked_by: the person, "" if the object names none
+    instance_number: 0 if it has none
+    questions: at most `MOST`
+    left_out: what of the object is not answered, each reason once
+    """
+
+    reference: ObjectReference
+    study_uid: str
+    is_own: bool
+    creators: frozenset[str]
+    labels: frozenset[str]
+    asked_by: str
+    instance_number: int
+    questions: tuple[DrawnQuestion, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it is a structured report, which can be named as a predecessor."""
+        return self.reference.sop_class_uid in REPORTS
+
+
+def read(dataset: Dataset) -> QuestionObject:
+    """Read an object. Raises InputError if it is of another class, or has no valid UIDs."""
+    reference = ObjectReference(
+        sop_class_uid=attributes.text(dataset, "SOPClassUID"),
+        sop_instance_uid=attributes.text(dataset, "SOPInstanceUID"),
+        series_instance_uid=attributes.text(dataset, "SeriesInstanceUID"),
+    )
+    study_uid = attributes.text(dataset, "StudyInstanceUID")
+    if reference.sop_class_uid not in SOP_CLASSES:
+        raise InputError("the object is neither a grayscale presentation state nor a comprehensive structured report")
+    if not all(map(is_uid, (reference.sop_instance_uid, reference.series_instance_uid, study_uid))):
+        raise InputError("a UID of the object is not valid")
+    found = list(_drawn(dataset, reference.sop_class_uid))
+    asked = [item for item in found if isinstance(item, DrawnQuestion)]
+    reasons = [item.reason for item in found if isinstance(item, LeftOut)]
+    if len(asked) > MOST:
+        reasons.append(f"{len(asked) - MOST} of {len(asked)} questions: one object may ask {MOST}")
+    person = _person(dataset)
+    number = attributes.whole(dataset, "InstanceNumber")
+    return QuestionObject(
+        reference=reference,
+        study_uid=study_uid,
+        is_own=_is_own(dataset),
+        creators=_named(attributes.text(dataset, "Manufacturer"), person),
+        labels=_named(
+            *(
+                attributes.text(dataset, keyword)
+                for keyword in ("ContentLabel", "ContentDescription", "SeriesDescription")
+            )
+        ),
+        asked_by=person,
+        instance_number=number if number is not None and 0 < number < 2**31 - MOST - 1 else 0,
+        questions=tuple(asked[:MOST]),
+        left_out=tuple(dict.fromkeys(reasons)),
+    )
+
+
+def _drawn(dataset: Dataset, sop_class: str) -> Iterator[DrawnQuestion | LeftOut]:
+    return drawn_states.questions(dataset) if sop_class in STATES else drawn_reports.questions(dataset)
+
+
+def _is_own(dataset: Dataset) -> bool:
+    """Whether this program made or changed an object; its answers have a series of their own for each question."""
+    contributions = attributes.items(dataset, "ContributingEquipmentSequence")
+    return any(
+        attributes.text(item, "Manufacturer") == identity.MANUFACTURER
+        and attributes.text(item, "ManufacturerModelName") == identity.PROGRAM
+        for item in (dataset, *contributions)
+    )
+
+
+def _person(dataset: Dataset) -> str:
+    """Return who made an object, its content creator or first person observer (TID 1003); "" if it names nobody."""
+    observers = (
+        attributes.text(item, "PersonName")
+        for item in attributes.items(dataset, "ContentSequence")
+        if any(
+            attributes.text(name, "CodeValue") == _PERSON for name in attributes.items(item, "ConceptNameCodeSequence")
+        )
+    )
+    name = attributes.text(dataset, "ContentCreatorName") or next(observers, "")
+    plain = words(name.split("=")[0].replace("^", " ")) or ""
+    return "" if plain.lower() in _UNKNOWN else plain[:64]
+
+
+def _named(*values: str) -> frozenset[str]:
+    return frozenset(value.strip().lower() for value in values if value.strip())
