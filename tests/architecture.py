@@ -116,6 +116,7 @@ BOUNDARIES = (
     "node/service/http.py",
     "node/service/reload.py",
     "node/read/decoding.py",
+    "node/read/question_object.py",
     "node/service/retention.py",
     "node/receive/intake.py",
     "node/receive/listener.py",
@@ -123,6 +124,7 @@ BOUNDARIES = (
     "node/net/pynetdicom_adapter.py",
     "node/deliver/delivery.py",
     "node/jobs/answer_steps.py",
+    "node/jobs/object_questions.py",
     "node/jobs/round_steps.py",
     "node/jobs/submitter.py",
 )

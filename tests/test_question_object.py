@@ -10,7 +10,7 @@ from pydicom.dataset import Dataset
 from node.domain import Box
 from node.errors import InputError
 from node.read import question_object
-from node.read.drawn import DrawnQuestion
+from node.read.drawn import MarkedQuestion
 from node.read.question_object import MOST, QuestionObject
 from tests import films, workstation
 from tests.workstation import TRACKING, finding, graphic, group, item, note, rectangle, region, report, state
@@ -20,7 +20,7 @@ SQUARE = [2, 3, 20, 3, 20, 30, 2, 30, 2, 3]
 PLACE = (2.0, 3.0, 20.0, 30.0)
 
 
-def edges(question: DrawnQuestion) -> tuple[float, ...] | None:
+def edges(question: MarkedQuestion) -> tuple[float, ...] | None:
     return None if question.box is None else tuple(round(edge, 3) for edge in question.box.edges)
 
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from pydicom.filereader import read_file_meta_info
-
 from node import log
 from node.config import DestinationSettings, QuestionsSettings
 from node.deliver.delivery import StepResult
-from node.dicom import attributes
 from node.domain import Box
 from node.errors import GpuLost, InputError, NodeError, RetryLater, is_of_disk, where
 from node.jobs import answers
@@ -25,7 +22,7 @@ from node.jobs.asking import Desk
 from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.read import decoding, question_object
-from node.read.drawn import DrawnQuestion, LeftOut, clipped
+from node.read.drawn import LeftOut, MarkedQuestion, clipped
 from node.read.model import FilmQuestion
 from node.read.question_object import QuestionObject
 from node.store import question_objects, received, rounds
@@ -61,19 +58,8 @@ def take(spool: Spool, study_uid: str, *, settings: QuestionsSettings, run_objec
 def _candidates(spool: Spool, study_uid: str) -> Iterator[Instance]:
     covered = rounds.covered(spool.rounds(study_uid))
     for instance in spool.study(study_uid).instances:
-        if instance.path.name not in covered and _sop_class(instance) in question_object.SOP_CLASSES:
+        if instance.path.name not in covered and question_object.may_be(instance.path):
             yield instance
-
-
-def _sop_class(instance: Instance) -> str:
-    try:
-        return attributes.text(read_file_meta_info(instance.path), "MediaStorageSOPClassUID")
-    except FileNotFoundError:
-        return ""
-    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
-        if is_of_disk(error):
-            raise
-        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +106,7 @@ class ObjectSteps:
             raise InputError("the stored object is damaged or removed; send it again under another UID")
         dataset = decoding.read_header(path)
         asked = question_object.read(dataset)
-        reason = objection(asked, attributes.text(dataset.file_meta, "SourceApplicationEntityTitle"), self.settings)
+        reason = objection(asked, question_object.sender_of(dataset), self.settings)
         if reason is not None:
             _ignored(study_uid, mark.sop_instance_uid, reason)
             return replace(mark, is_open=False, reasons=(reason,))
@@ -143,7 +129,7 @@ class ObjectSteps:
         )
         return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
 
-    def _ask(self, study_uid: str, asked: QuestionObject, drawn: DrawnQuestion, *, number: int) -> str | LeftOut:
+    def _ask(self, study_uid: str, asked: QuestionObject, drawn: MarkedQuestion, *, number: int) -> str | LeftOut:
         """Answer one question and store that its answer is to be sent; returns its id, or why it is left out."""
         film = self._film(study_uid, drawn)
         origin = Origin(
@@ -170,7 +156,7 @@ class ObjectSteps:
             return LeftOut(reason=str(error))
         return stored.id
 
-    def _film(self, study_uid: str, drawn: DrawnQuestion) -> Instance:
+    def _film(self, study_uid: str, drawn: MarkedQuestion) -> Instance:
         """Return the film of a question. Raises RetryLater if it is not here yet."""
         instances = self.spool.study(study_uid).instances
         for instance in instances:
@@ -204,7 +190,7 @@ def objection(asked: QuestionObject, ae_title: str, settings: QuestionsSettings)
 def _on_film(box: Box, film: Instance) -> Box | LeftOut:
     """Return the part of a box that lies on its film. Raises Undecodable for a film whose header cannot be read."""
     header = decoding.read_header(film.path)
-    columns, rows = (attributes.whole(header, keyword) for keyword in ("Columns", "Rows"))
+    columns, rows = question_object.size_of(header)
     if not columns or not rows:
         return LeftOut(reason="the object that it asks about is no film")
     return clipped(box, columns=columns, rows=rows)

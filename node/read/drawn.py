@@ -20,7 +20,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnQuestion:
+class MarkedQuestion:
     """One question of an object: about a film, by a box, a prompt, or both.
 
     film: SOP Instance UID

@@ -14,7 +14,7 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes
-from node.read.drawn import DrawnQuestion, LeftOut, pairs, surround, words
+from node.read.drawn import LeftOut, MarkedQuestion, pairs, surround, words
 
 _MOST_ITEMS: Final = 5000
 _DEEPEST: Final = 16
@@ -33,7 +33,7 @@ class _Found:
     above: tuple[Dataset, ...]
 
 
-def questions(report: Dataset) -> Iterator[DrawnQuestion | LeftOut]:
+def questions(report: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
     """Yield the questions of a structured report in their order, each once, and what cannot be one."""
     seen = set[object]()
     regions = 0
@@ -66,7 +66,7 @@ def _walk(report: Dataset) -> Iterator[_Found]:
             waiting.extend(_Found(item=item, above=above) for item in reversed(inner))
 
 
-def _of_region(found: _Found) -> Iterator[DrawnQuestion | LeftOut]:
+def _of_region(found: _Found) -> Iterator[MarkedQuestion | LeftOut]:
     if _kind(found.item) == "SCOORD3D":
         yield LeftOut(reason="a region has coordinates of the patient; draw it on the film")
         return
@@ -82,10 +82,10 @@ def _of_region(found: _Found) -> Iterator[DrawnQuestion | LeftOut]:
     group = next((item for item in reversed(found.above) if _kind(item) == "CONTAINER"), found.above[0])
     prompt = _own_words(found.above[-1]) or _words_of(group)
     for film in films:
-        yield DrawnQuestion(film=film, box=box, prompt=prompt, tracking=_tracking(group))
+        yield MarkedQuestion(film=film, box=box, prompt=prompt, tracking=_tracking(group))
 
 
-def _without_regions(report: Dataset, groups: list[Dataset]) -> Iterator[DrawnQuestion]:
+def _without_regions(report: Dataset, groups: list[Dataset]) -> Iterator[MarkedQuestion]:
     """Yield the words of groups, if the report is about one film."""
     films = {
         uid
@@ -96,7 +96,7 @@ def _without_regions(report: Dataset, groups: list[Dataset]) -> Iterator[DrawnQu
     if len(films) == 1:
         for group in groups:
             if (prompt := _words_of(group)) is not None:
-                yield DrawnQuestion(film=next(iter(films)), box=None, prompt=prompt, tracking=_tracking(group))
+                yield MarkedQuestion(film=next(iter(films)), box=None, prompt=prompt, tracking=_tracking(group))
 
 
 def _own_words(item: Dataset) -> str | None:

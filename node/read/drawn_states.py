@@ -17,7 +17,7 @@ from pydicom.dataset import Dataset
 
 from node.dicom import attributes
 from node.domain import Box
-from node.read.drawn import DrawnQuestion, LeftOut, Point, pairs, surround, united, words
+from node.read.drawn import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
 
 _MOST_LOOKED_AT: Final = 1000
 """Graphics and texts of one state; each text is compared with each graphic."""
@@ -33,7 +33,7 @@ class _Annotated:
     texts: list[tuple[str, Point | None]] = field(default_factory=list)
 
 
-def questions(state: Dataset) -> Iterator[DrawnQuestion | LeftOut]:
+def questions(state: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
     """Yield the questions of a presentation state in their order, and what cannot be one."""
     films = _films(state)
     found = {film: _Annotated() for film in films}
@@ -117,13 +117,13 @@ def _loose(points: Sequence[Point]) -> Box | None:
     return Box(left=min(xs) - 0.005, top=min(ys) - 0.005, right=max(xs) + 0.005, bottom=max(ys) + 0.005)
 
 
-def _of_film(film: str, annotated: _Annotated) -> Iterator[DrawnQuestion | LeftOut]:
+def _of_film(film: str, annotated: _Annotated) -> Iterator[MarkedQuestion | LeftOut]:
     boxes = {key: united(parts) for key, parts in annotated.boxes.items()}
     said: dict[str, list[str]] = {key: [] for key in boxes}
     for text, anchor in annotated.texts:
         if not boxes:
             if (prompt := words(text)) is not None:
-                yield DrawnQuestion(film=film, box=None, prompt=prompt)
+                yield MarkedQuestion(film=film, box=None, prompt=prompt)
             continue
         place = anchor
         nearest = next(iter(boxes)) if place is None else min(boxes, key=lambda key: _distance(place, boxes[key]))
@@ -135,7 +135,7 @@ def _of_film(film: str, annotated: _Annotated) -> Iterator[DrawnQuestion | LeftO
             yield whole
         else:
             prompt = words(*said[key])
-            yield DrawnQuestion(film=film, box=whole, prompt=prompt, tracking=annotated.trackings[key])
+            yield MarkedQuestion(film=film, box=whole, prompt=prompt, tracking=annotated.trackings[key])
 
 
 def _anchor(text: Dataset, frame: _Frame) -> Point | None:

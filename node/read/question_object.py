@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pydicom.dataset import Dataset
+from pydicom.filereader import read_file_meta_info
 from pydicom.uid import Comprehensive3DSRStorage, ComprehensiveSRStorage, GrayscaleSoftcopyPresentationStateStorage
 
 from node.dicom import attributes, identity
 from node.domain import ObjectReference, is_uid
-from node.errors import InputError
+from node.errors import InputError, is_of_disk
 from node.read import drawn_reports, drawn_states
-from node.read.drawn import DrawnQuestion, LeftOut, words
+from node.read.drawn import LeftOut, MarkedQuestion, words
 
 STATES: Final = (GrayscaleSoftcopyPresentationStateStorage,)
 REPORTS: Final = (ComprehensiveSRStorage, Comprehensive3DSRStorage)
@@ -48,13 +50,38 @@ class QuestionObject:
     labels: frozenset[str]
     asked_by: str
     instance_number: int
-    questions: tuple[DrawnQuestion, ...]
+    questions: tuple[MarkedQuestion, ...]
     left_out: tuple[str, ...]
 
     @property
     def is_report(self) -> bool:
         """Whether it is a structured report, which can be named as a predecessor."""
         return self.reference.sop_class_uid in REPORTS
+
+
+def may_be(path: Path) -> bool:
+    """Say whether a stored object is of a class that can ask; false for one that is removed or damaged.
+
+    Raises OSError when the disk fails.
+    """
+    try:
+        return attributes.text(read_file_meta_info(path), "MediaStorageSOPClassUID") in SOP_CLASSES
+    except FileNotFoundError:
+        return False
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+        if is_of_disk(error):
+            raise
+        return False
+
+
+def sender_of(dataset: Dataset) -> str:
+    """Return the AE title that sent a stored object (PS3.10 7.1)."""
+    return attributes.text(dataset.file_meta, "SourceApplicationEntityTitle")
+
+
+def size_of(header: Dataset) -> tuple[int | None, int | None]:
+    """Return columns and rows of the film that an object asks about; None for what the header does not say."""
+    return attributes.whole(header, "Columns"), attributes.whole(header, "Rows")
 
 
 def read(dataset: Dataset) -> QuestionObject:
@@ -70,7 +97,7 @@ def read(dataset: Dataset) -> QuestionObject:
     if not all(map(is_uid, (reference.sop_instance_uid, reference.series_instance_uid, study_uid))):
         raise InputError("a UID of the object is not valid")
     found = list(_drawn(dataset, reference.sop_class_uid))
-    asked = [item for item in found if isinstance(item, DrawnQuestion)]
+    asked = [item for item in found if isinstance(item, MarkedQuestion)]
     reasons = [item.reason for item in found if isinstance(item, LeftOut)]
     if len(asked) > MOST:
         reasons.append(f"{len(asked) - MOST} of {len(asked)} questions: one object may ask {MOST}")
@@ -94,7 +121,7 @@ def read(dataset: Dataset) -> QuestionObject:
     )
 
 
-def _drawn(dataset: Dataset, sop_class: str) -> Iterator[DrawnQuestion | LeftOut]:
+def _drawn(dataset: Dataset, sop_class: str) -> Iterator[MarkedQuestion | LeftOut]:
     return drawn_states.questions(dataset) if sop_class in STATES else drawn_reports.questions(dataset)
 
 
