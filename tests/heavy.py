@@ -22,12 +22,12 @@ HEAVY: Final = tuple(
     conflict connections console container_clean_up containers cost declared_sizes destination_kinds destinations
     devices docs doctor_machine doctor_model doctor_peers engines explain_file forked full_size golden_sizes
     golden_tasks gpu handover http http_connections https importer importer_parts importer_refusals journey_commitment
-    ledger listener local located object_questions order_listener order_tls orthanc_names orthanc_routing
-    packed_decoding peers phantom_dicom phantoms profiles published_runs random_weights ratio ratio_reading reader
-    receiving_live reception refusals reload sending shadow source_probe sr_forms statement static_decoding
-    tensorrt_build tensorrt_stubs tls tls_destinations torch_cuda upgrade view_evaluation web_api web_audit web_bodies
-    web_corrections web_events web_flood web_journey web_kills web_looks web_pages web_passwords web_privacy
-    web_questions web_replies web_reviewing web_studies web_submit web_uploads web_words
+    ledger listener local located object_questions order_listener order_tls orthanc_names orthanc_questions
+    orthanc_routing packed_decoding peers phantom_dicom phantoms profiles published_runs random_weights ratio
+    ratio_reading reader receiving_live reception refusals reload sending shadow source_probe sr_forms statement
+    static_decoding tensorrt_build tensorrt_stubs tls tls_destinations torch_cuda upgrade view_evaluation web_api
+    web_audit web_bodies web_corrections web_events web_flood web_journey web_kills web_looks web_pages web_passwords
+    web_privacy web_questions web_replies web_reviewing web_studies web_submit web_uploads web_words
     """.split()
 )
 """Names without `test_` and `.py`: above the empty line the slowest first, below it in the order of the alphabet."""

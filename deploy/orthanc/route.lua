@@ -1,4 +1,5 @@
--- Sends chest films to the ChEX Node as they arrive, and with them every other image of their study.
+-- Sends chest films to the ChEX Node as they arrive, and with them every other image of their study, and on demand
+-- what readers ask there.
 --
 -- A film goes out as a job of its own. Storing never waits for the node, one refused object takes no other with it,
 -- and a job that failed stays visible in Orthanc (GET /jobs), where POST /jobs/<id>/resubmit runs it again.
@@ -10,6 +11,10 @@
 
 local NODE = 'CHEX' -- the node's name in DicomModalities
 local NODE_AET = GetOrthancConfiguration()['DicomModalities'][NODE][1]
+
+-- true: presentation states and structured reports that readers save on these studies go to the node as well, which
+-- answers them as questions if [questions] of its settings says so.
+local QUESTIONS = false
 
 -- Every series description of the node starts so.
 local RESULT_PREFIX = 'AI RESEARCH - NOT FOR DIAGNOSIS'
@@ -28,6 +33,11 @@ end
 local function isImage(tags)
    -- Dose reports, key objects and presentation states have no pixels: there is nothing to read in them.
    return tags['Rows'] ~= nil and tags['Columns'] ~= nil
+end
+
+
+local function isRouted(tags)
+   return isImage(tags) or (QUESTIONS and (tags['Modality'] == 'PR' or tags['Modality'] == 'SR'))
 end
 
 
@@ -87,7 +97,7 @@ end
 local function sendStudy(study)
    for _, instance in ipairs(get('/studies/' .. study .. '/instances')) do
       local tags = get('/instances/' .. instance['ID'] .. '/simplified-tags')
-      if isImage(tags) and not isFromNode(tags, originOf(instance['ID'])) then
+      if isRouted(tags) and not isFromNode(tags, originOf(instance['ID'])) then
          send(instance['ID'])
       end
    end
@@ -95,7 +105,7 @@ end
 
 
 function OnStoredInstance(instance, tags, metadata, origin)
-   if not isImage(tags) or isFromNode(tags, origin) then
+   if not isRouted(tags) or isFromNode(tags, origin) then
       return
    end
    local study = get('/instances/' .. instance .. '/study')['ID']

@@ -1,0 +1,79 @@
+"""Questions that a reader saves in a real Orthanc: routed to the node, answered in the same study, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node.config import QuestionsSettings
+from tests import films, peers, workstation
+from tests.orthanc import DEPLOYED, Orthanc
+from tests.service import Service, settings_for
+from tests.test_rounds import predecessor
+from tests.workstation import TRACKING, finding, group, note, rectangle, region
+
+FILM = films.thumbnail()
+STUDY = str(FILM.StudyInstanceUID)
+SECONDS = 10.0
+"""How long a reader waits for an answer at most."""
+SQUARE = [2, 3, 20, 3, 20, 30, 2, 30, 2, 3]
+
+
+@pytest.fixture
+def orthanc(tmp_path: Path) -> Iterator[Orthanc]:
+    """An Orthanc that routes questions, and a node that answers those of any reader; the film was read."""
+    route = (DEPLOYED / "route.lua").read_text(encoding="utf-8")
+    asking = tmp_path / "route.lua"
+    asking.write_text(route.replace("local QUESTIONS = false", "local QUESTIONS = true"), encoding="utf-8")
+    assert asking.read_text(encoding="utf-8") != route
+    port = peers.free_port()
+    with Orthanc(tmp_path, node_port=port, settings={"LuaScripts": [str(asking)]}) as archive:
+        settings = settings_for(
+            tmp_path / "node",
+            archive_port=archive.dicom_port,
+            archive_ae=archive.ae_title,
+            callers=(archive.ae_title,),
+            dicom_port=port,
+        )
+        questions = QuestionsSettings(ae_titles=(archive.ae_title,))
+        with Service(replace(settings, questions=questions)):
+            archive.upload(FILM)
+            archive.wait_for_count(3)
+            yield archive
+
+
+def answered(orthanc: Orthanc, question: Dataset, *, objects: int) -> list[Dataset]:
+    """Save a question, and return what came into the study because of it."""
+    before = {str(found.SOPInstanceUID) for found in orthanc.instances(STUDY)} | {str(question.SOPInstanceUID)}
+    began = time.monotonic()
+    orthanc.upload(question)
+    orthanc.wait_for_count(len(before) + objects, study_uid=STUDY)
+    assert time.monotonic() - began < SECONDS
+    return [found for found in orthanc.instances(STUDY) if str(found.SOPInstanceUID) not in before]
+
+
+def test_a_report_with_a_region_is_answered_in_its_study(orthanc: Orthanc) -> None:
+    asked = workstation.report(FILM, group(finding("edema"), region(FILM, "POLYLINE", SQUARE), tracking=TRACKING))
+
+    answer = answered(orthanc, asked, objects=2)
+
+    assert sorted(found.Modality for found in answer) == ["PR", "SR"]
+    (report,) = [found for found in answer if found.Modality == "SR"]
+    assert predecessor(report) == str(asked.SOPInstanceUID)
+    orthanc.upload(asked)
+    orthanc.wait_until_idle()
+    time.sleep(2)
+    assert orthanc.count(STUDY) == 6, "the film, its report and state, the question, and its answer once"
+
+
+def test_a_drawn_box_with_a_text_is_answered_in_its_study(orthanc: Orthanc) -> None:
+    asked = workstation.state(FILM, graphics=[rectangle(2, 3, 20, 30, tracking=TRACKING)], texts=[note("edema", 5, 5)])
+
+    answer = answered(orthanc, asked, objects=2)
+
+    assert sorted(found.Modality for found in answer) == ["PR", "SR"]
