@@ -13,7 +13,12 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_file_meta_info
-from pydicom.uid import Comprehensive3DSRStorage, ComprehensiveSRStorage, GrayscaleSoftcopyPresentationStateStorage
+from pydicom.uid import (
+    Comprehensive3DSRStorage,
+    ComprehensiveSRStorage,
+    EnhancedSRStorage,
+    GrayscaleSoftcopyPresentationStateStorage,
+)
 
 from node.dicom import attributes, identity
 from node.domain import ObjectReference, is_uid
@@ -22,7 +27,8 @@ from node.read import drawn_reports, drawn_states
 from node.read.drawn import LeftOut, MarkedQuestion, words
 
 STATES: Final = (GrayscaleSoftcopyPresentationStateStorage,)
-REPORTS: Final = (ComprehensiveSRStorage, Comprehensive3DSRStorage)
+REPORTS: Final = (EnhancedSRStorage, ComprehensiveSRStorage, Comprehensive3DSRStorage)
+"""OHIF 3.13 writes the first."""
 SOP_CLASSES: Final = frozenset(map(str, (*STATES, *REPORTS)))
 MOST: Final = 20
 """Questions of one object that are answered, as many as in one request over the interface for programs."""
@@ -93,7 +99,7 @@ def read(dataset: Dataset) -> QuestionObject:
     )
     study_uid = attributes.text(dataset, "StudyInstanceUID")
     if reference.sop_class_uid not in SOP_CLASSES:
-        raise InputError("the object is neither a grayscale presentation state nor a comprehensive structured report")
+        raise InputError("the object is neither a grayscale presentation state nor an enhanced or comprehensive structured report")
     if not all(map(is_uid, (reference.sop_instance_uid, reference.series_instance_uid, study_uid))):
         raise InputError("a UID of the object is not valid")
     found = list(_drawn(dataset, reference.sop_class_uid))

@@ -68,7 +68,7 @@ def _handler(
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
             if archive_port is not None and path.startswith("/dicom-web/"):
-                self._answer(*_asked(archive_port, self.path, {name: self.headers[name] for name in _PASSED_ON}))
+                self._pass_on(archive_port)
             elif path in pages:
                 page = pages[path]
                 self._answer(200, _type_of(path), page.encode() if isinstance(page, str) else page)
@@ -79,8 +79,18 @@ def _handler(
             else:
                 self._answer(404, "text/plain", b"not found")
 
+        def do_POST(self) -> None:
+            if archive_port is not None and self.path.startswith("/dicom-web/"):
+                self._pass_on(archive_port, self.rfile.read(int(self.headers["Content-Length"])))
+            else:
+                self._answer(404, "text/plain", b"not found")
+
         def log_message(self, format: str, *_arguments: object) -> None:
             pass
+
+        def _pass_on(self, port: int, content: bytes | None = None) -> None:
+            headers = {name: self.headers[name] for name in _PASSED_ON}
+            self._answer(*_asked(port, self.path, headers, content=content))
 
         def _answer(self, status: int, content_type: str, content: bytes) -> None:
             self.send_response(status)
@@ -94,11 +104,14 @@ def _handler(
     return Handler
 
 
-def _asked(port: int, path: str, headers: Mapping[str, str | None]) -> tuple[int, str, bytes]:
-    """Ask the archive. Returns status, content type and content."""
+def _asked(
+    port: int, path: str, headers: Mapping[str, str | None], *, content: bytes | None
+) -> tuple[int, str, bytes]:
+    """Ask the archive, or send it content. Returns status, content type and content."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
     try:
-        connection.request("GET", path, headers={name: value for name, value in headers.items() if value})
+        method = "GET" if content is None else "POST"
+        connection.request(method, path, body=content, headers={k: v for k, v in headers.items() if v})
         answer = connection.getresponse()
         return answer.status, answer.getheader("Content-Type", "application/octet-stream"), answer.read()
     finally:
