@@ -8,10 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 from pydicom.dataset import Dataset
+from pydicom.uid import EnhancedSRStorage
 
 from node.config import QuestionsSettings
 from tests import films, peers, workstation
+from tests.conformance import cases
+from tests.conformance.ohif import beside
 from tests.orthanc import DEPLOYED, Orthanc
 from tests.service import Service, settings_for
 from tests.test_rounds import predecessor
@@ -69,6 +73,30 @@ def test_a_report_with_a_region_is_answered_in_its_study(orthanc: Orthanc) -> No
     orthanc.wait_until_idle()
     time.sleep(2)
     assert orthanc.count(STUDY) == 6, "the film, its report and state, the question, and its answer once"
+
+
+def test_a_rectangle_drawn_in_ohif_is_answered(orthanc: Orthanc, browser: Browser, tmp_path: Path) -> None:
+    film = films.as_another(cases.chest(), "drawn on", study="drawn on")
+    uid = str(film.StudyInstanceUID)
+    orthanc.upload(film)
+    orthanc.wait_for_count(3, study_uid=uid)
+    with beside(browser, orthanc, tracks=True) as viewer, viewer.show(uid, count=1) as seen:
+        seen.ask("edema", (0.42, 0.55), (0.5, 0.7))
+        began = time.monotonic()
+        orthanc.wait_for_count(6, study_uid=uid)
+        assert time.monotonic() - began < SECONDS
+        assert seen.faults == []
+    found = orthanc.instances(uid)
+    (asked,) = [each for each in found if each.SOPClassUID == EnhancedSRStorage]
+    (answer,) = [each for each in found if predecessor_of(each) == asked.SOPInstanceUID]
+    assert answer.Modality == "SR"
+    with beside(browser, orthanc) as viewer, viewer.show(uid, count=1) as seen:
+        labels = [label for report in seen.reports() for label in report.labels]
+    assert any(label.startswith("What was asked for") for label in labels), "OHIF draws the answer's box"
+
+
+def predecessor_of(found: Dataset) -> str:
+    return predecessor(found) if "PredecessorDocumentsSequence" in found else ""
 
 
 def test_a_drawn_box_with_a_text_is_answered_in_its_study(orthanc: Orthanc) -> None:

@@ -124,6 +124,30 @@ class Viewer:
         """Count the films that OHIF marks as measured by the user."""
         return self.page.locator(_TICK).count()
 
+    def ask(self, words: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Draw a rectangle from one part of the viewport to another, label it, and save it as a report.
+
+        For a viewer that asks before it tracks.
+        """
+        page = self.page
+        page.locator("[data-cy=MeasurementTools-split-button-secondary]").click()
+        page.locator("[data-cy=RectangleROI]").first.click()
+        pane = page.locator(_VIEWPORT).first.bounding_box()
+        assert pane is not None
+        places = [(pane["x"] + x * pane["width"], pane["y"] + y * pane["height"]) for x, y in (start, end)]
+        page.mouse.move(*places[0])
+        page.mouse.down()
+        page.mouse.move(*places[1], steps=10)
+        page.mouse.up()
+        page.get_by_role("button", name="Yes", exact=True).click()
+        page.locator("[data-cy=trackedMeasurements-btn]").click()
+        page.locator("[data-cy=actionsMenuTrigger]").last.click()
+        page.locator("[role=menuitem]", has_text="Rename").click()
+        page.locator("[role=dialog] input").fill(words)
+        page.locator("[role=dialog] button", has_text="Save").click()
+        page.locator("button", has_text="Create SR").click()
+        page.locator("[role=dialog] button", has_text="Save").click()
+
     def screen(self) -> bytes:
         """Take a picture of the whole page as PNG."""
         return self.page.screenshot()
@@ -228,12 +252,16 @@ class Ohif:
 @contextmanager
 def ohif(browser: Browser, folder: Path) -> Iterator[Ohif]:
     """Run OHIF with an archive of its own, which has the settings of `deploy/orthanc` and routes nothing."""
+    with Orthanc(folder, node_port=1, settings={"LuaScripts": []}) as orthanc, beside(browser, orthanc) as viewer:
+        yield viewer
+
+
+@contextmanager
+def beside(browser: Browser, orthanc: Orthanc, *, tracks: bool = False) -> Iterator[Ohif]:
+    """Run OHIF with an archive; tracks: it asks whether to track what is drawn, without which it saves nothing."""
     dist = packages.fetched(packages.OHIF) / "dist"
-    settings = f"window.config = {json.dumps(_SETTINGS)};"
-    with (
-        Orthanc(folder, node_port=1, settings={"LuaScripts": []}) as orthanc,
-        Site(
-            {"/": dist}, pages={"/app-config.js": settings}, archive_port=orthanc.http_port, start="index.html"
-        ) as site,
-    ):
+    settings = f"window.config = {json.dumps({**_SETTINGS, 'disableConfirmationPrompts': not tracks})};"
+    with Site(
+        {"/": dist}, pages={"/app-config.js": settings}, archive_port=orthanc.http_port, start="index.html"
+    ) as site:
         yield Ohif(browser, site, orthanc)

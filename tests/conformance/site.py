@@ -104,9 +104,7 @@ def _handler(
     return Handler
 
 
-def _asked(
-    port: int, path: str, headers: Mapping[str, str | None], *, content: bytes | None
-) -> tuple[int, str, bytes]:
+def _asked(port: int, path: str, headers: Mapping[str, str | None], *, content: bytes | None) -> tuple[int, str, bytes]:
     """Ask the archive, or send it content. Returns status, content type and content."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
     try:
