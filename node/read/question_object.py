@@ -99,9 +99,7 @@ def read(dataset: Dataset) -> QuestionObject:
     )
     study_uid = attributes.text(dataset, "StudyInstanceUID")
     if reference.sop_class_uid not in SOP_CLASSES:
-        raise InputError(
-            "the object is neither a grayscale presentation state nor an enhanced or comprehensive structured report"
-        )
+        raise InputError("the object is neither a grayscale presentation state nor an enhanced or comprehensive report")
     if not all(map(is_uid, (reference.sop_instance_uid, reference.series_instance_uid, study_uid))):
         raise InputError("a UID of the object is not valid")
     found = list(_drawn(dataset, reference.sop_class_uid))
