@@ -13,7 +13,7 @@
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
-#   make bench    sentences beside GPT-2 of transformers, films taken beside dcmtk, turnaround, deliveries a second
+#   make bench    sentences beside GPT-2 of transformers, films taken beside dcmtk, what a film costs the node around the network
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; two minutes
 #   make fuzz     bent associations, requests and files for more than an hour

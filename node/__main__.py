@@ -145,27 +145,15 @@ def _ask(options: argparse.Namespace) -> int:
 
     if bool(options.model) == bool(options.node):
         raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
-    if options.words is not None:
-        print(json.dumps(_reply(options), ensure_ascii=False, indent=2))
+    if options.words is not None or options.earlier is not None:
+        from node.commands import ask_words
+
+        print(json.dumps(ask_words.asked(options, open_reader=_reader), ensure_ascii=False, indent=2))
         return 0
     questions = read_files.questions_of(options.prompt, options.box)
     answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
     print(json.dumps({"film": str(options.film), "questions": answers}, ensure_ascii=False, indent=2))
     return 0
-
-
-def _reply(options: argparse.Namespace) -> JsonObject:
-    from node.commands import ask_node, ask_words
-    from node.read import prompts
-
-    box = ask_words.only_box(options.prompt, options.box)
-    if options.node:
-        uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
-        return ask_node.ask_in_words(options.node, uid, words=options.words, box=box, login=login, ca=options.ca)
-    prompt_set = prompts.load(options.prompts)
-    ask_words.check(options.film)
-    reader = _reader(options, prompt_set)
-    return ask_words.reply(options.film, options.words, box=box, reader=reader, prompts=prompt_set)
 
 
 def _answers_of_node(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:

@@ -10,21 +10,19 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import tomli_w
 
-from node.domain import MESSAGE_KIND
 from node.errors import ConfigError
-from node.hl7.character_sets import CODECS, DEFAULT
-from node.http_settings import HttpSettings, HttpTlsSettings, unsafe_access
-from node.settings_file import (
+from node.settings.audit import AuditSettings, unusable_audit
+from node.settings.destinations import DestinationSettings, unsafe_destination
+from node.settings.file import (
     ADDRESS,
     AE_TITLE,
     CALLER_HOST,
     DATABASE_URL,
-    HL7_NAME,
     NOT_BLANK,
     TIME_ZONE,
     SettingsReader,
@@ -33,20 +31,18 @@ from node.settings_file import (
     setting,
     without_password,
 )
+from node.settings.http import HttpSettings, HttpTlsSettings, unsafe_access
+from node.settings.tls import TlsSettings
+from node.settings.trace import TraceSettings
 
-OUTPUT_KINDS = ("sr", "sr3d", "text", "gsps", "sc")
-DEFAULT_OUTPUTS = ("sr", "gsps")
 NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
 ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "torch-cuda")
 LOG_FORMATS = ("auto", "json", "console")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_ANY_PORT, _PEER_PORT = between(0, 65535), between(1, 65535)
+_ANY_PORT = between(0, 65535)
 _SECONDS = between(0.05, 86400.0)
-_ANSWER_SECONDS = between(0.05, 3600.0)
-_GIVE_UP_HOURS = between(0.001, 8760.0)
-_TYPE = one_of("dicom", "hl7", later=("dicomweb",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +90,8 @@ class StorageSettings:
     database_url: str = setting(DATABASE_URL, default="")
     min_free_mib: int = setting(between(0, 10**9), default=2048)
     keep_days: float = setting(between(0.001, 36500.0), default=30.0)
+
+    LATER: ClassVar[Mapping[str, str]] = {"s3": "films and results are stored below storage.directory"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +157,14 @@ class QuestionsSettings:
     """Which stored objects of workstations are questions: those that fit every list that is set; without a list none.
 
     creators: manufacturers or persons; labels: labels or descriptions; without case; wait_minutes: for the film
+    corrections: whether such an object may also accept, reject, modify or supplement the node's results
     """
 
     ae_titles: tuple[str, ...] = setting(AE_TITLE, default=())
     creators: tuple[str, ...] = setting(NOT_BLANK, default=())
     labels: tuple[str, ...] = setting(NOT_BLANK, default=())
     wait_minutes: float = setting(between(0.01, 1440.0), default=30.0)
+    corrections: bool = False
 
     @property
     def is_on(self) -> bool:
@@ -191,59 +191,11 @@ class OrdersSettings:
     tls: OrdersTlsSettings | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
-    """TLS 1.2 or newer: the trusted authority, and the node's own certificate if the other side requires one."""
-
-    ca: Path
-    certificate: Path | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DicomDestination:
-    """An archive that gets results by C-STORE."""
-
-    name: str = setting(NOT_BLANK)
-    ae_title: str = setting(AE_TITLE)
-    host: str = setting(NOT_BLANK)
-    port: int = setting(_PEER_PORT)
-    type: str = setting(_TYPE, default="dicom")
-    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS), default=DEFAULT_OUTPUTS)
-    storage_commitment: bool = False
-    answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
-    give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
-    tls: TlsSettings | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hl7Destination:
-    """An information system that gets results as ORU^R01 over MLLP, and the addresses in its messages."""
-
-    name: str = setting(NOT_BLANK)
-    host: str = setting(NOT_BLANK)
-    port: int = setting(_PEER_PORT)
-    type: str = setting(_TYPE, default="hl7")
-    outputs: tuple[str, ...] = setting(one_of(MESSAGE_KIND), default=(MESSAGE_KIND,))
-    sending_application: str = setting(HL7_NAME, default="CHEX")
-    sending_facility: str = setting(HL7_NAME, default="")
-    receiving_application: str = setting(HL7_NAME, default="")
-    receiving_facility: str = setting(HL7_NAME, default="")
-    processing_id: str = setting(one_of("P", "T", "D"), default="P")
-    character_set: str = setting(one_of(*CODECS), default=DEFAULT)
-    answer_seconds: float = setting(_ANSWER_SECONDS, default=30.0)
-    give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
-    tls: TlsSettings | None = None
-
-
 ServerTlsTable: TypeAlias = ServerTlsSettings | OrdersTlsSettings | HttpTlsSettings
 """What a port needs for TLS. A form with a `ca` requires a certificate from every caller."""
 
 TlsTable: TypeAlias = ServerTlsTable | TlsSettings
 """What a port or a destination needs for TLS; the last form is for a client."""
-
-DestinationSettings: TypeAlias = DicomDestination | Hl7Destination
-"""The forms of a destination table. Its `type` chooses the form; without a `type` it is the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +220,8 @@ class Settings:
     orders: OrdersSettings | None = None
     questions: QuestionsSettings = field(default_factory=QuestionsSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    audit: AuditSettings | None = None
+    trace: TraceSettings = field(default_factory=TraceSettings)
     destinations: tuple[DestinationSettings, ...] = ()
 
 
@@ -302,6 +256,8 @@ def tls_tables(settings: Settings) -> Iterator[tuple[str, TlsTable]]:
         yield "orders.tls", settings.orders.tls
     if settings.http.tls is not None:
         yield "http.tls", settings.http.tls
+    if settings.audit is not None and settings.audit.tls is not None:
+        yield "audit.tls", settings.audit.tls
     for number, destination in enumerate(settings.destinations, 1):
         if destination.tls is not None:
             yield f"destinations[{number}].tls", destination.tls
@@ -351,7 +307,11 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     for key, tls in tls_tables(settings):
         if (tls.certificate is None) != (tls.key is None):
             yield f"{key}.key: a certificate needs its key and a key its certificate; name both or neither"
+    for number, destination in enumerate(settings.destinations, 1):
+        yield from (f"destinations[{number}].{complaint}" for complaint in unsafe_destination(destination))
     yield from unsafe_access(settings.http)
+    if settings.audit is not None:
+        yield from unusable_audit(settings.audit)
     names = [destination.name for destination in settings.destinations]
     if len(set(names)) < len(names):
         yield "destinations.name: every destination needs a name of its own"

@@ -10,12 +10,14 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, TextIO, cast
 
 import structlog
 
+from node import trace
 from node.errors import where
 
 EVENTS: Final = {
@@ -51,6 +53,7 @@ EVENTS: Final = {
     "film.corrected": "a reader's correction is stored; `kind` says what it does",
     "correction.made": "audit: a user corrected the answer to a film",
     "correction.film_unreadable": "a corrected film, or its answer, is damaged on disk and is not exported",
+    "correction.received": "a workstation's object corrected a report; `reason` says what of it has no effect",
     "question.answered": "an object's questions are answered and sent; `reason` says what is left out",
     "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
     "question.refused": "a workstation's object cannot be answered; `reason` says why",
@@ -85,6 +88,7 @@ EVENTS: Final = {
     "executor.recovered": "unfinished workflows of a dead executor were queued again",
     "executor.cleaned": "the executor's records of old workflows were removed",
     "executor.broken": "a step met a full disk or a lost database; the process ends and must be started again",
+    "delivery.begun": "an output is being sent to a destination (level `debug`)",
     "delivery.sent": "a destination accepted an output",
     "delivery.delayed": "a destination did not accept an output; the node tries again",
     "delivery.committed": "a destination confirmed that it keeps an output (storage commitment)",
@@ -95,6 +99,10 @@ EVENTS: Final = {
     "order.kept": "an order is synced on disk, or was removed because it was cancelled; its sender got AA",
     "order.refused": "a connection or message with orders was refused; `reason` says why; the sender got an error",
     "delivery.parked": "a destination refuses an output permanently; a person must act (`node retry`)",
+    "audit.delayed": "audit messages wait on disk: the collector did not take them; the node tries again",
+    "audit.back": "the collector of audit messages takes them again",
+    "audit.stopped": "audit messages are lost; `name` is the place that does not take them, `reason` says why",
+    "audit.resumed": "audit messages are stored again; `times` of them were lost",
     "library.warned": "a library logged a warning or an error",
 }
 
@@ -103,7 +111,7 @@ FIELDS: Final = frozenset(
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
-    user outcome films changed compared_at compared_by questions
+    user outcome films changed compared_at compared_by questions corrections trace
     """.split()
 )
 
@@ -117,16 +125,37 @@ def configure(*, form: str = "auto", level: str = "info") -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
     mute()
     threading.excepthook = _on_lost_thread
+    least = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
+            partial(_drop_below, least),
             structlog.processors.add_log_level,
             *(_for_people() if for_people else _for_programs()),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # observers get every event
         # One stream for all loggers: the lock that keeps two threads' lines apart belongs to the stream.
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Steadfast(sys.stdout))),
         cache_logger_on_first_use=False,
     )
+
+
+@contextmanager
+def observed(observer: Callable[[Mapping[str, object]], None]) -> Iterator[None]:
+    """Hand every event, also one below the level that is written, to an observer, with the fields of FIELDS.
+
+    The observer is called by the thread that logs: it must not wait or raise.
+    """
+
+    def tell(_logger: object, _method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
+        observer(_keep_listed(_logger, _method, event))
+        return event
+
+    structlog.configure(processors=[tell, *structlog.get_config()["processors"]])
+    try:
+        yield
+    finally:
+        rest = [processor for processor in structlog.get_config()["processors"] if processor is not tell]
+        structlog.configure(processors=rest)
 
 
 def adopt(library: str) -> None:
@@ -148,8 +177,19 @@ def get() -> structlog.typing.FilteringBoundLogger:
     return logger
 
 
+def _drop_below(
+    least: int, _logger: object, method: str, event_dict: MutableMapping[str, object]
+) -> MutableMapping[str, object]:
+    """End the way of an event below the level that is written."""
+    if logging.getLevelNamesMapping()[method.upper()] < least:
+        raise structlog.DropEvent
+    return event_dict
+
+
 def _keep_listed(_logger: object, _method: str, event_dict: MutableMapping[str, object]) -> MutableMapping[str, object]:
-    """Drop every field that FIELDS does not list."""
+    """Drop every field that FIELDS does not list; a line about a study names its trace, if traces are on."""
+    if trace.is_on() and isinstance(study := event_dict.get("study"), str):
+        event_dict["trace"] = trace.id_of(study)
     return {key: value for key, value in event_dict.items() if key in FIELDS}
 
 

@@ -21,11 +21,12 @@ from pydicom.dataset import Dataset
 from pydicom.filereader import read_file_meta_info
 
 from node.dicom.identity import VERSION
+from node.dicom.rejection_note import RejectionNote
 from node.domain import CRITICAL, MESSAGE_KIND, ROUTINE, Film, JsonObject, OutputObject, Reason, Report, derive_uid
 from node.errors import Undecodable, is_of_file
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
-from node.outputs import document, impression, oru, report_json, writers
+from node.outputs import document, impression, oru, rejection, report_json, writers
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
 from node.outputs.source import Source, from_files
@@ -169,6 +170,9 @@ class Pipeline:
 
         Returns `read`, the reason why the film was not read, or `left:` and the reason for an object without an answer.
         """
+        received_files = [instance.path.name for instance in self.spool.study(study_uid).instances]
+        if sop_instance_uid_of(file) in rejection.rejected_by(self._notes(study_uid, received_files)):
+            return "left:rejected"
         film, left = self._film(study_uid, file)
         if film is None:
             return f"left:{left}"
@@ -178,9 +182,12 @@ class Pipeline:
         """Collect the answers of a round, and the header of each film; its picture is decoded if a writer asks for it.
 
         Reads a film again if its answer came from another model or program version, as after an upgrade. A damaged film
-        is in the report if the study has an undamaged film, whose header tells the patient.
+        is in the report if the study has an undamaged film, whose header tells the patient. A film that a rejection
+        note rejects is not read, and is not in the report.
         """
-        films = {file: film for file in plan.files if (film := self._film(plan.study_uid, file)[0]) is not None}
+        rejected = rejection.rejected_by(self._notes(plan.study_uid, plan.files))
+        kept = [file for file in plan.files if sop_instance_uid_of(file) not in rejected]
+        films = {file: film for file in kept if (film := self._film(plan.study_uid, file)[0]) is not None}
         headers = {file: self._header(plan.study_uid, file, film) for file, film in films.items()}
         known = {films[file].source: header for file, header in headers.items() if header}
         if all(film.reason is Reason.DAMAGED for film in films.values()):
@@ -268,6 +275,18 @@ class Pipeline:
             accession = oru.accession_of(headers.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
             yield oru.write(report, headers, self.zone, order=order, documents=documents)
+        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
+        for dataset in rejection.own_notes(
+            self._notes(plan.study_uid, plan.files),
+            report,
+            earlier=earlier,
+            content_of=self.spool.output,
+            zone=self.zone,
+        ):
+            yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
+
+    def _notes(self, study_uid: str, files: Iterable[str]) -> dict[str, RejectionNote]:
+        return rejection.notes_among(self.spool.received_path(study_uid, file) for file in files)
 
     def _is_ordered_stat(self, study_uid: str, file: str) -> bool:
         accession = ""

@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from node.config import DEFAULT_OUTPUTS, DicomDestination
 from node.deliver.delivery import Sending
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
@@ -20,6 +19,7 @@ from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.pipeline import Pipeline
 from node.read import prompts
+from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

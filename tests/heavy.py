@@ -11,23 +11,24 @@ from typing import Final
 
 HEAVY: Final = tuple(
     """
-    export float16 journey conformance cluster golden view_head no_patient_data chaos training_run explain_study start
-    soak critical importer_export tensorrt_engine tensorrt_rtx proving journey_delivery demonstration_model backup
-    privacy crash sr commands fuzz journey_hl7 fallback alerts metrics_live model_files rounds startup first_steps
-    sweep sweep_corrections abandon doctor conv_stem alerts_live pdu_fuzz damage commitment_paused refused_callers
-    correcting journey_orthanc back_pressure hl7_delivery training_store evaluate flood licences training_steps join
-    patient database chart packaging
+    object_questions web_reviewing web_words cluster journey crash web_kills answer_delivery chaos web_pages
+    web_journey orthanc_questions conformance web_replies soak demonstration_model journey_delivery commands
+    web_corrections critical bad_input sending explain_study training_run no_patient_data export float16 view_head
+    web_uploads sweep_corrections backup pdu_fuzz hl7_delivery shadow start destinations damage golden metrics_live
+    http_connections rounds proving web_api sweep
 
-    agreement answer_delivery answer_objects asking bad_input chart_split chart_values checking commitment config
-    conflict connections console container_clean_up containers cost declared_sizes destination_kinds destinations
-    devices docs doctor_machine doctor_model doctor_peers engines explain_file forked full_size golden_sizes
-    golden_tasks gpu handover http http_connections https importer importer_parts importer_refusals journey_commitment
-    ledger listener local located object_questions order_listener order_tls orthanc_names orthanc_questions
-    orthanc_routing packed_decoding peers phantom_dicom phantoms profiles published_runs random_weights ratio
-    ratio_reading reader receiving_live reception refusals reload sending shadow source_probe sr_forms statement
-    static_decoding tensorrt_build tensorrt_stubs tls tls_destinations torch_cuda upgrade view_evaluation web_api
-    web_audit web_bodies web_corrections web_events web_flood web_journey web_kills web_looks web_pages web_passwords
-    web_privacy web_questions web_replies web_reviewing web_studies web_submit web_uploads web_words
+    abandon agreement alerts alerts_live answer_objects asking audit audit_journey back_pressure chart chart_split
+    chart_values checking commitment commitment_paused config conflict connections console container_clean_up
+    containers conv_stem correcting cost database declared_sizes destination_kinds devices dicomscope_questions
+    dicomweb docs doctor doctor_machine doctor_model doctor_peers engines evaluate explain_file fallback first_steps
+    flood forked full_size fuzz golden_sizes golden_tasks gpu handover http https importer importer_export
+    importer_parts importer_refusals join journey_commitment journey_hl7 journey_orthanc ledger licences listener
+    local located memory model_files object_corrections order_listener order_tls orthanc_names orthanc_routing
+    packaging packed_decoding patient peers phantom_dicom phantoms privacy profiles published_runs random_weights
+    ratio ratio_reading reader receiving_live reception refusals refused_callers rejection reload source_probe sr
+    sr_forms startup statement static_decoding tensorrt_build tensorrt_engine tensorrt_rtx tensorrt_stubs tls
+    tls_destinations torch_cuda tracing training_steps training_store upgrade view_evaluation web_audit web_bodies
+    web_events web_flood web_looks web_passwords web_privacy web_questions web_review web_studies web_submit
     """.split()
 )
 """Names without `test_` and `.py`: above the empty line the slowest first, below it in the order of the alphabet."""

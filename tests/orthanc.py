@@ -11,7 +11,8 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +21,9 @@ from typing import Self, cast
 
 from pydicom import Dataset, dcmread, dcmwrite
 
+from node.config import ModelSettings, Settings
 from tests.peers import LOOPBACK, free_port, require, wait_until
+from tests.service import settings_for
 
 DEPLOYED = Path(__file__).parents[1] / "deploy" / "orthanc"
 
@@ -221,3 +224,26 @@ class Orthanc:
     def _request(self, path: str, content: bytes | None = None) -> bytes:
         with self._open(f"http://{LOOPBACK}:{self.http_port}{path}", content, 30) as answer:
             return cast(bytes, answer.read())
+
+
+@contextmanager
+def beside_node(
+    folder: Path, *, changes: Mapping[str, object] | None = None, model: ModelSettings | None = None
+) -> Iterator[tuple[Orthanc, Settings]]:
+    """Run an Orthanc and yield it with the settings of a node; each knows the other.
+
+    changes: what a test wants otherwise than in orthanc.json
+    """
+    dicom_port = free_port()
+    with Orthanc(folder, node_port=dicom_port, settings=changes) as orthanc:
+        yield (
+            orthanc,
+            settings_for(
+                folder / "node",
+                archive_port=orthanc.dicom_port,
+                archive_ae=orthanc.ae_title,
+                callers=(orthanc.ae_title,),
+                dicom_port=dicom_port,
+                model=model,
+            ),
+        )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from node.config import DestinationSettings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import DestinationTable
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
+from node.settings.destinations import DestinationSettings
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 

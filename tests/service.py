@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
+
+from pydicom.dataset import Dataset
 
 from node import config
 from node.config import (
     Caller,
-    DicomDestination,
-    Hl7Destination,
     ListenerSettings,
     ModelSettings,
     OrdersSettings,
@@ -25,11 +28,12 @@ from node.config import (
     StorageSettings,
     StudySettings,
 )
-from node.http_settings import HttpSettings
+from node.settings.destinations import DicomDestination, Hl7Destination
+from node.settings.http import HttpSettings
 from tests import scripted_node
 from tests.forked import Forked
 from tests.mllp import InformationSystem
-from tests.peers import LOOPBACK
+from tests.peers import LOOPBACK, send
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -37,6 +41,9 @@ REPOSITORY = Path(__file__).parents[1]
 INTERRUPTIBLE = ("env", "--default-signal=INT")
 
 Line = dict[str, object]
+
+_STOPPED: Final[dict[tuple[str, str], Path]] = {}
+"""Folders of nodes that have read a film and ended, by the film and the settings."""
 
 
 def settings_for(
@@ -183,3 +190,29 @@ class Service:
                 self._heard.notify_all()
         with self._heard:
             self._heard.notify_all()
+
+
+def read_and_stop(settings: Settings, film: Dataset) -> None:
+    """Bring a node to where it has read one film, delivered its report and presentation state, and stopped.
+
+    A node with the same settings but for folder and archive does this once for all tests of a process. Others get a
+    copy of its files, and the archive the objects that it wrote.
+    """
+    directory, (archive,) = settings.storage.directory, settings.destinations
+    assert isinstance(archive, DicomDestination)
+    storage = dataclasses.replace(settings.storage, directory=Path("any"))
+    alike = dataclasses.replace(settings, storage=storage, destinations=(dataclasses.replace(archive, port=1),))
+    stopped = _STOPPED.get((film.SOPInstanceUID, repr(alike)))
+    if stopped is not None:
+        shutil.copytree(stopped, directory)
+        for path in sorted(directory.glob("studies/*/outputs/*")):
+            assert send(path, port=archive.port, called_ae=archive.ae_title, calling_ae="CHEX") == 0
+        return
+    with Service(settings) as service:
+        assert send(film, port=service.dicom_port) == 0
+        service.wait_for("delivery.sent", count=2)
+        service.wait_for("study.finished")
+        assert service.stop() == 0
+    kept = Path(tempfile.mkdtemp(prefix="stopped-node-"))
+    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    _STOPPED[film.SOPInstanceUID, repr(alike)] = shutil.copytree(directory, kept / "node")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp
 
-from node.http_settings import HttpSettings, HttpTlsSettings
 from node.metrics import Metrics
 from node.net.http_limits import Limits
 from node.service.http import HttpServer, Readiness
+from node.settings.http import HttpSettings, HttpTlsSettings
 from tests.peers import LOOPBACK, wait_until
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: node\r\n\r\n"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that only the tests use: a real archive, viewers and independent DICOM checkers,
-# Prometheus, PostgreSQL.
+# Prometheus, PostgreSQL, rsyslog.
 #
 # Does nothing where they are there. Never asks a question: without root or sudo it says what is missing and goes on,
 # for the tests that need it then skip and say so. With CI=true the tests may not skip, so it fails.
@@ -28,6 +28,8 @@ want openssl openssl
 want promtool prometheus
 want strace strace
 want systemd-analyze systemd
+want /usr/sbin/rsyslogd rsyslog
+ls /usr/lib/*/rsyslog/lmnsd_gtls.so >/dev/null 2>&1 || missing="$missing rsyslog-gnutls"
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 [ -n "$missing" ] || exit 0
 
@@ -45,7 +47,7 @@ else
     give_up "needs root or sudo without a password"
 fi
 
-# Debian starts the services of orthanc, postgresql and prometheus when they are installed, the first and the last on
+# Debian starts the services of orthanc, postgresql, prometheus and rsyslog when they are installed, the first and third on
 # every network interface. A test machine wants the programs only: policy-rc.d forbids the start, update-rc.d the start at the next boot. A policy that is there already stays.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
@@ -57,7 +59,7 @@ $as_root apt-get update -qq || give_up "apt-get update failed"
 # shellcheck disable=SC2086  # both are lists of words
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
     give_up "apt-get install failed"
-for service in orthanc postgresql prometheus; do
+for service in orthanc postgresql prometheus rsyslog; do
     case " $missing " in
     *" $service "*) $as_root update-rc.d "$service" disable || true ;;
     esac

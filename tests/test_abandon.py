@@ -17,6 +17,7 @@ from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.errors import InputError
 from node.service.retention import removable
+from node.settings.destinations import DicomDestination
 from node.store import database
 from node.store.ledger import Ledger
 from node.store.spool import Spool
@@ -102,7 +103,9 @@ def test_abandon_spares_a_configured_destination_unless_forced(settings: Setting
 def test_a_study_ages_out_once_its_deliveries_are_abandoned(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=1)
     with peers.ReceivingArchive() as archive:
-        first = dataclasses.replace(settings.destinations[0], name="old", port=archive.port)
+        (destination,) = settings.destinations
+        assert isinstance(destination, DicomDestination)
+        first = dataclasses.replace(destination, name="old", port=archive.port)
         with Service(dataclasses.replace(settings, destinations=(first,))) as service:
             archive.refuse(0xC000)
             peers.send(films.thumbnail(), port=service.dicom_port)

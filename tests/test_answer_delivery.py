@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config import DicomDestination, Settings
+from node.config import Settings
 from node.domain import Box, FindingState, ScoredBox
 from node.errors import InputError
 from node.jobs.answers import send_answer
@@ -18,14 +18,15 @@ from node.jobs.executor import Client
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmAnswer, FilmQuestion
+from node.settings.destinations import DicomDestination
 from node.store import database, files, sent_answers
 from node.store.ledger import Ledger
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests import films, peers
-from tests.orthanc import Orthanc
+from tests.orthanc import beside_node
 from tests.postgres import Postgres
-from tests.service import Service, on_database, run_command, settings_for
+from tests.service import Service, on_database, read_and_stop, run_command, settings_for
 
 FILM = films.thumbnail()
 STUDY = str(FILM.StudyInstanceUID)
@@ -95,11 +96,7 @@ def archive() -> Iterator[peers.ReceivingArchive]:
 def settings(tmp_path: Path, archive: peers.ReceivingArchive) -> Settings:
     """The settings of a node that has read and delivered one film, and is stopped."""
     settings = settings_for(tmp_path / "node", archive_port=archive.port)
-    with Service(settings) as service:
-        assert peers.send(FILM, port=service.dicom_port) == 0
-        service.wait_for("delivery.sent", count=2)
-        service.wait_for("study.finished")
-        assert service.stop() == 0
+    read_and_stop(settings, FILM)
     return settings
 
 
@@ -245,15 +242,7 @@ def test_no_file_is_reached_by_a_bad_id(tmp_path: Path, question_id: str) -> Non
 
 
 def test_an_archive_commits_to_an_answer_in_its_study(tmp_path: Path) -> None:
-    dicom_port = peers.free_port()
-    with Orthanc(tmp_path, node_port=dicom_port) as orthanc:
-        settings = settings_for(
-            tmp_path / "node",
-            archive_port=orthanc.dicom_port,
-            archive_ae=orthanc.ae_title,
-            callers=(orthanc.ae_title,),
-            dicom_port=dicom_port,
-        )
+    with beside_node(tmp_path) as (orthanc, settings):
         [archive] = settings.destinations
         assert isinstance(archive, DicomDestination)
         settings = replace(settings, destinations=(replace(archive, host="localhost", storage_commitment=True),))

@@ -170,8 +170,27 @@ def test_highdicom_reads_the_boxes_of_an_answer(tmp_path: Path, name: str, kind:
     for group in found:
         [number] = group.get_measurements()
         states = group.get_qualitative_evaluations(name=sr.ASKED_FOR)
-        assert (number.value, number.name) == (83, sr.SCORE if question.answer.state is None else sr.PROBABILITY)
+        assert (number.value, number.name) == (83, sr.quantity_name(question))
         assert len(states) == (question.answer.state is not None)
+
+
+@pytest.mark.parametrize(
+    ("question", "meaning", "letter"),
+    [
+        (asked(prompt="Pleural effusion"), "Pleural effusion, AI probability", "P"),
+        (asked(prompt="edema", state=FindingState.INDETERMINATE), "edema, review, AI probability", "R"),
+        (asked(prompt="left lung", state=None), "left lung, AI score", "S"),
+        (asked(prompt=None, box=BOX), "Anything abnormal in the box, AI probability", "P"),
+        (asked(prompt="x" * 300), "x" * 48 + ", AI probability", "P"),
+        (asked(prompt="x" * 300, state=FindingState.UNCALIBRATED), "x" * 40 + ", review, AI probability", "R"),
+    ],
+)
+def test_the_number_of_an_answer_names_what_was_asked(question: AskedQuestion, meaning: str, letter: str) -> None:
+    name = sr.quantity_name(question)
+
+    assert (name.meaning, name.value[:10]) == (meaning, f"{letter}ASKEDFOR-")
+    assert max(len(name.value), len(name.meaning) // 4) <= 16
+    assert name.value != sr.quantity_name(asked(prompt="another")).value
 
 
 @pytest.mark.parametrize("name", sorted(set(QUESTIONS) - set(LOCATED)))

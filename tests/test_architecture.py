@@ -164,7 +164,7 @@ def test_no_file_grows_too_long() -> None:
 
 
 def test_few_files_lie_beside_the_folders_of_the_node() -> None:
-    assert len(list((REPOSITORY / "node").glob("*.py"))) <= 13
+    assert len(list((REPOSITORY / "node").glob("*.py"))) <= 12
 
 
 def test_no_function_grows_too_long() -> None:
@@ -202,7 +202,7 @@ def test_only_settings_configure_the_program() -> None:
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) == "os.environ"
-        and not is_allowed(path, ("models/__init__.py",))  # it switches off telemetry, and reads nothing
+        and not is_allowed(path, ("models/__init__.py", "node/trace.py"))  # they switch off what libraries read there
     ]
 
     assert wrong == []

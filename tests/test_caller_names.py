@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import structlog
 
 from node import config, log
 from node.config import Caller
 from node.errors import ConfigError
 from node.net.caller_names import CallerNames, is_ambiguous
-from node.settings_file import CALLER_HOST
+from node.settings.file import CALLER_HOST
 
 BY_NAME = Caller(ae_title="PACS", hosts=("pacs.hospital", "10.20.0.0/24"))
 
@@ -38,7 +39,10 @@ def test_a_name_is_one_machine_with_one_address_of_each_version() -> None:
     names.close()
 
 
-def test_an_ambiguous_name_admits_nobody_and_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ambiguous_name_admits_nobody_and_is_logged_once(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(structlog.reset_defaults)
     log.configure(form="json")
     names = names_of(Server(pacs_hospital={"192.0.2.1", "192.0.2.2"}))
     names.use([BY_NAME])

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from node import config
-from node.config import Hl7Destination
 from node.deliver.hl7 import address
 from node.errors import ConfigError
 from node.hl7 import mllp
 from node.hl7.character_sets import CODECS
 from node.hl7.text import Delimiters, escape, read, unescape
 from node.outputs import oru
+from node.settings.destinations import Hl7Destination
 from tests import peers, samples
 
 RIS = Hl7Destination(name="ris", host=peers.LOOPBACK, port=2575)

@@ -21,8 +21,9 @@ import yaml
 
 from node import __version__, config
 from node.__main__ import main
-from node.config import Caller, DicomDestination, Hl7Destination, Settings
+from node.config import Caller, Settings
 from node.net.tls import ca_of
+from node.settings.destinations import DicomDestination, Hl7Destination
 from tests import mllp
 from tests.chart import (
     CHART,

@@ -10,6 +10,8 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
+from node.settings.audit import Collector
+from node.settings.tls import TlsSettings
 from tests import peers
 from tests.chart import (
     CHART,
@@ -131,9 +133,24 @@ def test_a_policy_opens_the_ports_of_pods_behind_a_service() -> None:
         assert {11112, 5433} <= {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
 
 
+def test_an_audit_trail_may_reach_its_collector() -> None:
+    ca = "/etc/chex-tls/audit/ca.pem"
+
+    objects = made("split", {"settings": {"audit": {"host": "audit.example.org", "tls": {"ca": ca}}}})
+
+    audit = settings_of(objects).audit
+    assert audit is not None
+    assert audit.collector == Collector(host="audit.example.org", port=6514, tls=TlsSettings(ca=Path(ca)))
+    for policy in of_kind(objects, "NetworkPolicy"):
+        assert 6514 in {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"settings": {"audit": {"host": "audit.example.org"}}},
+        {"settings": {"audit": {"file": "/tmp/audit.log"}}},
+        {"settings": {"audit": {"max_waiting_mib": 1}}},
         {"monitoring": {"serviceMonitor": True}},
         {"image": {"digest": "latest"}},
         {"worker": {"replicas": -1}},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from node.config import DicomDestination
 from node.domain import derive_uid
+from node.settings.destinations import DicomDestination
 from tests import films, peers
 from tests.committing import Answer, Committing
 from tests.service import Service, settings_for

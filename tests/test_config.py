@@ -8,6 +8,8 @@ from node import config
 from node.errors import ConfigError
 from node.net import tls
 from node.outputs.writers import WRITERS
+from node.settings.destinations import OUTPUT_KINDS, DicomDestination
+from node.settings.tls import TlsSettings
 from tests.service import run_command
 
 GOOD = """
@@ -92,11 +94,10 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
     [
         ('directory = "spool"', 'directory = "spool"\ndatabase_url = "mysql://db/chex"', "storage.database_url"),
         ("port = 4242", "port = 4242\nstorage_commitment = 1", "destinations.storage_commitment"),
-        ("port = 4242", 'port = 4242\ntype = "dicomweb"', "destinations.type"),
         ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "pdf"]', "destinations.outputs"),
         ('hosts = ["127.0.0.1"]', 'hosts = ["127.0.0.1:104"]', "listener.callers.hosts"),
-        ("[storage]", "[audit]\n[storage]", "audit"),
+        ('directory = "spool"', 'directory = "spool"\ns3 = {bucket = "films"}', "storage.s3"),
     ],
 )
 def test_what_this_version_does_not_have_is_refused(tmp_path: Path, before: str, after: str, key: str) -> None:
@@ -110,7 +111,7 @@ def test_reports_may_be_asked_for_in_several_forms(tmp_path: Path) -> None:
     settings = load(tmp_path, GOOD.replace("port = 4242", 'port = 4242\noutputs = ["sr3d", "text", "gsps"]'))
 
     assert settings.destinations[0].outputs == ("sr3d", "text", "gsps")
-    assert set(config.OUTPUT_KINDS) == set(WRITERS)
+    assert set(OUTPUT_KINDS) == set(WRITERS)
     assert load(tmp_path, config.render(settings)) == settings
 
 
@@ -128,18 +129,6 @@ key = "node.key"
 [orders]
 hosts = ["127.0.0.1"]
 """
-
-
-def test_a_destination_is_what_its_type_says(tmp_path: Path) -> None:
-    settings = load(tmp_path, GOOD + HL7)
-
-    archive, system = settings.destinations
-    assert isinstance(archive, config.DicomDestination)
-    assert isinstance(system, config.Hl7Destination)
-    assert (system.outputs, system.sending_application, system.receiving_application) == (("oru",), "CHEX", "RIS")
-    assert system.tls == config.TlsSettings(ca=Path("ca.pem"), certificate=Path("node.pem"), key=Path("node.key"))
-    assert settings.orders == config.OrdersSettings(port=2575, hosts=("127.0.0.1",))
-    assert load(tmp_path, config.render(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -206,9 +195,9 @@ def test_an_archive_may_be_asked_to_commit_and_spoken_to_by_tls(tmp_path: Path) 
     settings = load(tmp_path, GOOD.replace("port = 4242", "port = 4242\nstorage_commitment = true") + tls)
 
     (archive,) = settings.destinations
-    assert isinstance(archive, config.DicomDestination)
+    assert isinstance(archive, DicomDestination)
     assert archive.storage_commitment
-    assert archive.tls == config.TlsSettings(ca=Path("ca.pem"))
+    assert archive.tls == TlsSettings(ca=Path("ca.pem"))
     assert load(tmp_path, config.render(settings)) == settings
 
 
@@ -228,6 +217,36 @@ def test_values_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     )
 
     assert {line.split(":")[0] for line in found} == {"study.max_seconds", "http.port"}
+
+
+@pytest.mark.parametrize(
+    ("table", "mistake"),
+    [
+        ("", "audit.file: messages have no place to go; name a file, or a collector in audit.host, or both"),
+        ('host = "10.0.0.9"', "audit.host: messages would cross the network in clear; add [audit.tls] with the"),
+        ('host = "collector"', "audit.host: messages would cross the network in clear; add [audit.tls] with the"),
+        (
+            'file = "a"\n[audit.tls]\nca = "ca.pem"',
+            "audit.tls: is for a collector; name it in audit.host, or remove",
+        ),
+        ('host = "127.0.0.1"\nport = 0', "audit.port: must be between 1 and 65535, got 0"),
+        ('host = "c"\n[audit.tls]\nca = "c"\nkey = "k"', "audit.tls.key: a certificate needs its key and a key its"),
+        ('file = "a"\nmax_waiting_mib = 0', "audit.max_waiting_mib: must be between 1 and 1e+06, got 0"),
+    ],
+)
+def test_an_audit_trail_that_leaks_or_is_lost_is_refused(tmp_path: Path, table: str, mistake: str) -> None:
+    (found,) = mistakes_in(tmp_path, f"{GOOD}[audit]\n{table}\n")
+
+    assert found.startswith(mistake)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_collector_on_this_machine_needs_no_tls(tmp_path: Path, host: str) -> None:
+    settings = load(tmp_path, f'{GOOD}[audit]\nfile = "audit.log"\nhost = "{host}"\n')
+
+    assert settings.audit is not None
+    assert settings.audit.collector is not None
+    assert load(tmp_path, config.render(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -269,6 +288,14 @@ def test_a_missing_file_and_broken_toml_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name an existing settings file"):
         config.load(tmp_path / "nothing.toml")
     assert "is not valid TOML" in mistakes_in(tmp_path, "[storage")[0]
+
+
+def test_a_planned_key_is_refused_with_what_holds_until_then(tmp_path: Path) -> None:
+    (line,) = mistakes_in(tmp_path, GOOD.replace("[storage]", '[storage.s3]\nbucket = "films"\n[storage]'))
+
+    assert line == (
+        "storage.s3: is not in this version, films and results are stored below storage.directory; remove it"
+    )
 
 
 def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:

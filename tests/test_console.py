@@ -1,5 +1,6 @@
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -7,22 +8,25 @@ from pathlib import Path
 import pytest
 
 from node import config
-from node.config import ModelSettings
 from tests.service import REPOSITORY, settings_for
 
 
 def on_a_terminal(path: Path, *options: str) -> str:
-    """What `serve` prints on a terminal, here until it finds that it has no model."""
+    """What `serve` prints on a terminal until it has started."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "node", "serve", str(path), *options]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=120
-    )
-    assert done.returncode == 2, done.stderr
-    said = os.read(ours, 100_000).decode()
-    os.close(ours)
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    return said
+    try:
+        said = b""
+        while b"service.started" not in said:
+            assert select.select([ours], [], [], 60)[0], said
+            said += os.read(ours, 10_000)  # raises OSError when the process has ended
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return said.decode()
 
 
 @pytest.mark.parametrize(
@@ -33,7 +37,7 @@ def test_serve_on_a_terminal_writes_for_people_unless_told(
     tmp_path: Path, options: tuple[str, ...], begins: str, table: str | None
 ) -> None:
     path = tmp_path / "node.toml"
-    settings = settings_for(tmp_path / "spool", archive_port=1, model=ModelSettings(directory=tmp_path / "nothing"))
+    settings = settings_for(tmp_path / "spool", archive_port=1)
     text = config.render(settings).replace('format = "auto"', f'format = "{table or "auto"}"')
     path.write_text(text, encoding="utf-8")
 

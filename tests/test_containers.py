@@ -20,7 +20,8 @@ import pytest
 import yaml
 
 from node import __version__, config
-from node.config import DicomDestination, Settings
+from node.config import Settings
+from node.settings.destinations import DicomDestination
 from tests.peers import missing, require
 
 REPOSITORY = Path(__file__).parents[1]

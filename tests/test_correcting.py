@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
 from node.config import Settings
-from node.jobs import correcting
+from node.jobs import answered_film
 from node.metrics import Metrics
 from node.outputs import report_json
 from node.read import decoding, prompts
@@ -76,14 +76,14 @@ def remove(read: Read) -> None:
 
 
 def test_a_study_that_is_removed_meanwhile_is_not_corrected(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = correcting.read_film
+    known = answered_film.read_film
 
-    def removed_after(spool: Spool, uid: str) -> correcting.AnsweredFilm:
+    def removed_after(spool: Spool, uid: str) -> answered_film.AnsweredFilm:
         film = known(spool, uid)
         remove(read)
         return film
 
-    monkeypatch.setattr(correcting, "read_film", removed_after)
+    monkeypatch.setattr(answered_film, "read_film", removed_after)
 
     assert read.correct() == (409, "the study of this film is being removed")
     assert read.stored() == 0
@@ -94,7 +94,7 @@ def test_a_study_that_goes_while_it_is_read_is_not_corrected(
     read: Read, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     step = "read_header" if gone == "received" else "film_from_json"
-    place = decoding if gone == "received" else correcting
+    place = decoding if gone == "received" else answered_film
     known = getattr(place, step)
 
     def removed_before(*arguments: object) -> object:

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom import Dataset
 
-from node.config import Hl7Destination
 from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState
 from node.orders.store import OrderStore
 from node.outputs import impression
 from node.outputs.writers import WRITERS
 from node.pipeline import CRITICAL_SECONDS, Pipeline, delivery_place
 from node.read import prompts
+from node.settings.destinations import Hl7Destination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

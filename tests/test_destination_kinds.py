@@ -15,7 +15,6 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, ComprehensiveSRStorage
 
-from node.config import DestinationSettings, DicomDestination, Hl7Destination
 from node.domain import MESSAGE_KIND, Delivery, DeliveryState, FindingState
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
@@ -27,6 +26,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
+from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

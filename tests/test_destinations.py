@@ -15,12 +15,12 @@ from pynetdicom import evt
 from pynetdicom.association import Association
 from pynetdicom.pdu import P_DATA_TF
 
-from node.config import DicomDestination
 from node.deliver import destinations
 from node.deliver.dicom import ask_commitment, judge, judge_request
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.outputs import secondary_capture
 from node.outputs.document import save_bytes
+from node.settings.destinations import DicomDestination
 from tests import films, peers, samples
 from tests.committing import Committing
 

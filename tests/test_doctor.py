@@ -17,7 +17,7 @@ from node.commands.doctor.destinations import check_destinations
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import ModelSettings, Settings
-from node.http_settings import HttpSettings
+from node.settings.http import HttpSettings
 from tests import films, peers
 from tests.mllp import InformationSystem
 from tests.service import Service, run_command, settings_with

@@ -23,8 +23,8 @@ from node.commands.doctor.database import check_database
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import Settings
-from node.http_settings import HttpSettings
 from node.jobs import processes
+from node.settings.http import HttpSettings
 from node.store import database, files, received
 from node.store.ledger import Ledger
 from tests import peers

@@ -16,22 +16,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydicom.uid import ComprehensiveSRStorage
 
+from node.commands.doctor.audit import check_audit
 from node.commands.doctor.certificates import check_certificates
 from node.commands.doctor.checks import Check, CheckState
 from node.commands.doctor.destinations import check_destinations
-from node.config import (
-    DestinationSettings,
-    DicomDestination,
-    Hl7Destination,
-    OrdersSettings,
-    OrdersTlsSettings,
-    ServerTlsSettings,
-    Settings,
-    TlsSettings,
-)
+from node.config import OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
 from node.net.tls import is_issued_by
+from node.settings.audit import AuditSettings
+from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
+from node.settings.tls import TlsSettings
 from tests import peers
 from tests.certificates import Authority, Identity
+from tests.collectors import Rsyslog
 from tests.committing import Committing
 from tests.mllp import InformationSystem
 from tests.service import settings_for
@@ -271,3 +267,43 @@ def test_a_tls_handshake_is_tried_and_a_refusal_is_a_fault(
     assert "refuses the node's certificate" in checks[1].message
     assert "its certificate is refused" in checks[2].message
     assert "refuses the node's certificate" in checks[4].message
+
+
+def test_a_collector_of_audit_messages_is_tried(tmp_path: Path, lasting: Authority) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+    foreign = Authority.found(tmp_path / "foreign")
+    with Rsyslog(tmp_path / "rsyslog", lasting) as collector:
+        own = lasting.issue("node")
+        tls = TlsSettings(ca=lasting.certificate, certificate=own.certificate, key=own.key)
+        good = AuditSettings(host=peers.LOOPBACK, port=collector.port, tls=tls)
+        shown = [
+            next(check_audit(replace(settings, audit=audit))).message
+            for audit in (
+                good,
+                replace(good, tls=replace(tls, ca=foreign.certificate)),
+                replace(good, tls=TlsSettings(ca=lasting.certificate)),
+                replace(good, tls=None, port=1),
+            )
+        ]
+        assert collector.messages == []
+
+    place = f"{peers.LOOPBACK}:{collector.port}"
+    assert shown[0] == f"{place} accepts a connection and TLS; no message was sent"
+    assert shown[1].startswith("the audit collector: its certificate is refused (")
+    assert shown[2].startswith(
+        "the audit collector closes the connection at once; see its log, it may refuse the node;"
+    )
+    assert shown[3].startswith("the audit collector cannot be reached at 127.0.0.1:1 (Connection refused); messages")
+
+
+def test_a_file_of_audit_messages_is_looked_at(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+
+    states = [
+        [check.state for check in check_audit(replace(settings, audit=AuditSettings(file=file)))]
+        for file in (tmp_path / "audit.log", tmp_path / "nowhere" / "audit.log", tmp_path)
+    ]
+
+    assert states == [[CheckState.OK], [CheckState.FAULT], [CheckState.FAULT]]
+    assert not (tmp_path / "audit.log").exists()
+    assert list(check_audit(settings)) == []

@@ -56,7 +56,7 @@ class Bench:
         self.watch.note(film(0.05), header())
         window = DriftWindow(reference={"edema": "0" * REFERENCE_FILMS}, current={"edema": last})
         (path,) = (self.folder / "windows").glob(f"*-{scanner}.json")
-        Spool(self.folder).keep_window(path.stem, window.to_json())
+        Spool(self.folder).keep_windows({path.stem: window.to_json()})
         self.start()
 
 

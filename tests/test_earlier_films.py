@@ -9,7 +9,7 @@ import pytest
 
 from node.answers.comparison import Obstacle
 from node.domain import JsonObject, ModelIdentity
-from node.jobs.correcting import AnsweredFilm
+from node.jobs.answered_film import AnsweredFilm
 from node.jobs.earlier_films import Patients, compare_films
 from node.measurement import ErrorOfChange
 from node.store.instances import Instance

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code as Concept
 
 from node.dicom import encoding
 from node.outputs import document, gsps, secondary_capture
+from node.outputs.sr import content
 from node.outputs.sr import report as sr
+from node.outputs.sr.content import CONTAINS, container, with_content
+from node.outputs.sr.items import IMPRESSION
 from tests import samples
 from tests.samples import BERLIN, bare, cr, film, received, report, several, sources, unread
 
@@ -45,6 +49,19 @@ def test_every_object_is_encoded_as_pydicom_does() -> None:
     for dataset in objects:
         content = document.save_bytes(dataset)
         assert content == by_pydicom(content)
+
+
+def test_a_code_keeps_each_of_its_meanings() -> None:
+    meanings = ("Lung", "Lung structure")  # pydicom holds concepts of one code equal whatever their meanings
+    written = Dataset()
+    root = with_content(
+        container(IMPRESSION),
+        [content.code(IMPRESSION, Concept("39607008", "SCT", meaning), CONTAINS) for meaning in meanings],
+    )
+    for tag, encoded in root.elements():
+        written[tag] = encoding.as_raw(tag, encoded)
+
+    assert [item.ConceptCodeSequence[0].CodeMeaning for item in written.ContentSequence] == list(meanings)
 
 
 @pytest.mark.parametrize(

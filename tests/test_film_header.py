@@ -24,7 +24,6 @@ MAY_PARSE = (
     "node/dicom/",
     "node/read/decoding.py",
     "node/outputs/",
-    *(f"node/read/{name}.py" for name in ("question_object", "drawn", "drawn_reports", "drawn_states")),
     "node/deliver/commitment.py",  # the answer to a commitment request
     "node/service/drift.py",  # the maker of a film's device, which no decision needs
     "node/store/conflict.py",  # two versions of one object, compared while they are received

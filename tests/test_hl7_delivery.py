@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from node.config import Hl7Destination, TlsSettings
 from node.deliver import destinations, hl7
 from node.deliver.delivery import StepResult
 from node.domain import OutputObject
@@ -26,6 +25,8 @@ from node.orders.store import OrderStore
 from node.outputs import oru
 from node.pipeline import Pipeline
 from node.read import prompts
+from node.settings.destinations import Hl7Destination
+from node.settings.tls import TlsSettings
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

@@ -17,11 +17,11 @@ from node.commands.doctor.certificates import check_certificates
 from node.commands.doctor.checks import CheckState
 from node.config import Settings, StorageSettings
 from node.errors import ConfigError
-from node.http_settings import HttpSettings, HttpTlsSettings
 from node.jobs import processes
 from node.jobs.processes import Process
 from node.net.http_limits import Limits
 from node.net.tls import check_files, server_context
+from node.settings.http import HttpSettings, HttpTlsSettings
 from tests.certificates import Authority, Identity
 from tests.peers import LOOPBACK, wait_until
 from tests.serving import LIVE, LIVE_AND_CLOSE, Served, read_answer, read_to_end, serving

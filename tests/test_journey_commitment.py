@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from node.config import DicomDestination
+from node.settings.destinations import DicomDestination
 from tests import films, peers
 from tests.orthanc import Orthanc
 from tests.service import Service, settings_for

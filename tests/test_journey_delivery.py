@@ -11,7 +11,8 @@ from pathlib import Path
 from pydicom import Dataset
 
 from node.commands import operate
-from node.config import DicomDestination, Settings
+from node.config import Settings
+from node.settings.destinations import DicomDestination
 from tests import films, peers
 from tests.committing import Answer, Committing, report
 from tests.service import Service, settings_for

@@ -9,25 +9,16 @@ import pytest
 
 from node.domain import derive_uid
 from tests import films, peers
-from tests.orthanc import Orthanc
-from tests.service import Service, settings_for
+from tests.orthanc import Orthanc, beside_node
+from tests.service import Service
 
 
 @pytest.fixture
 def reading_room(tmp_path: Path) -> Iterator[tuple[Orthanc, Service]]:
     """An Orthanc that knows the node, and a node that knows the Orthanc."""
-    dicom_port = peers.free_port()
-    with Orthanc(tmp_path, node_port=dicom_port) as orthanc:
-        settings = settings_for(
-            tmp_path / "node",
-            archive_port=orthanc.dicom_port,
-            archive_ae=orthanc.ae_title,
-            callers=(orthanc.ae_title,),
-            dicom_port=dicom_port,
-        )
-        with Service(settings) as service:
-            yield orthanc, service
-            assert service.stop() == 0
+    with beside_node(tmp_path) as (orthanc, settings), Service(settings) as service:
+        yield orthanc, service
+        assert service.stop() == 0
 
 
 def test_a_routed_film_gets_report_and_overlay_in_its_study(

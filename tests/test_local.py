@@ -16,7 +16,6 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import read_files
-from node.config import DEFAULT_OUTPUTS
 from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject
 from node.errors import InputError
@@ -25,6 +24,7 @@ from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.model import FilmQuestion, Reading
+from node.settings.destinations import DEFAULT_OUTPUTS
 from tests import films
 from tests.fakes import ScriptedReader
 

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from node.config import ListenerSettings
 from node.domain import Reason
 from node.errors import Refused
-from node.http_settings import HttpSettings
 from node.metrics import FAILURES, ORDER_REFUSALS, REFUSALS, Metrics
 from node.service.http import HttpServer, Readiness, limits_for
+from node.settings.http import HttpSettings
 from tests.exported import whole_registry
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
-from node.config import Hl7Destination, ModelSettings, OrdersSettings, OrdersTlsSettings, TlsSettings
+from node.config import ModelSettings, OrdersSettings, OrdersTlsSettings
 from node.domain import derive_uid
 from node.metrics import Metrics
 from node.read import prompts
 from node.service.drift import CURRENT_FILMS, REFERENCE_FILMS, Watch
+from node.settings.destinations import Hl7Destination
+from node.settings.tls import TlsSettings
 from node.store.spool import Spool
 from tests import answered, films, mllp, peers
 from tests.exported import exported_families
@@ -110,7 +112,7 @@ def fill_windows(directory: Path) -> None:
     window = {"reference": "0" * REFERENCE_FILMS, "current": "1" * CURRENT_FILMS}
     full = {part: {prompt.key: bins for prompt in answers.prompts} for part, bins in window.items()}
     for path in (directory / "windows").glob("*-*.json"):
-        spool.keep_window(path.stem, full)  # type: ignore[arg-type]  # JSON, seen as narrower dicts
+        spool.keep_windows({path.stem: full})  # type: ignore[dict-item]  # JSON, seen as narrower dicts
 
 
 def has_data(watched: Watched, query: Query) -> bool:

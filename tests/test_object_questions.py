@@ -13,7 +13,7 @@ from node.config import QuestionsSettings, Settings
 from node.store import question_objects
 from node.store.spool import Spool
 from tests import films, peers, workstation
-from tests.service import Service, run_command, settings_for
+from tests.service import Service, read_and_stop, run_command, settings_for
 from tests.workstation import TRACKING, finding, group, note, rectangle, region, report, state
 
 FILM = films.thumbnail()
@@ -41,11 +41,7 @@ def settings_of(tmp_path: Path, archive: peers.ReceivingArchive, questions: Ques
 def settings(tmp_path: Path, archive: peers.ReceivingArchive) -> Settings:
     """The settings of a node that has read and delivered one film, and is stopped."""
     settings = settings_of(tmp_path, archive, ASKED_BY_ALL)
-    with Service(settings) as service:
-        assert peers.send(FILM, port=service.dicom_port) == 0
-        service.wait_for("delivery.sent", count=2)
-        service.wait_for("study.finished")
-        assert service.stop() == 0
+    read_and_stop(settings, FILM)
     return settings
 
 
@@ -53,10 +49,6 @@ def answers(archive: peers.ReceivingArchive) -> dict[str, Dataset]:
     """The objects of the archive that are answers, by modality."""
     kept = [received.dataset for received in archive.kept]
     return {dataset.Modality: dataset for dataset in kept if "answer" in dataset.SeriesDescription}
-
-
-def modalities(archive: peers.ReceivingArchive) -> list[str]:
-    return sorted(received.dataset.Modality for received in archive.kept)
 
 
 def references(dataset: Dataset, keyword: str) -> set[str]:
@@ -107,8 +99,10 @@ def test_a_kill_after_any_step_answers_once(settings: Settings, archive: peers.R
         second.wait_for("study.finished")
         assert second.stop() == 0
 
-    assert modalities(archive) == ["PR", "PR", "SR", "SR"]
-    assert len({received.sop_instance_uid for received in archive.requests}) == len(archive.requests) == 4
+    # What another thread was sending at the kill comes again, the same to the byte.
+    contents = {(received.sop_instance_uid, received.content) for received in archive.kept}
+    assert len({received.sop_instance_uid for received in archive.kept}) == len(contents) == 4
+    assert len(archive.requests) <= 5
 
 
 def test_an_accepted_object_survives_the_loss_of_databases(settings: Settings, archive: peers.ReceivingArchive) -> None:

@@ -13,11 +13,11 @@ from pydicom.dataset import Dataset
 from pydicom.uid import EnhancedSRStorage
 
 from node.config import QuestionsSettings
-from tests import films, peers, workstation
+from tests import films, workstation
 from tests.conformance import cases
 from tests.conformance.ohif import beside
-from tests.orthanc import DEPLOYED, Orthanc
-from tests.service import Service, settings_for
+from tests.orthanc import DEPLOYED, Orthanc, beside_node
+from tests.service import Service
 from tests.test_rounds import predecessor
 from tests.workstation import TRACKING, finding, group, note, rectangle, region
 
@@ -35,15 +35,7 @@ def orthanc(tmp_path: Path) -> Iterator[Orthanc]:
     asking = tmp_path / "route.lua"
     asking.write_text(route.replace("local QUESTIONS = false", "local QUESTIONS = true"), encoding="utf-8")
     assert asking.read_text(encoding="utf-8") != route
-    port = peers.free_port()
-    with Orthanc(tmp_path, node_port=port, settings={"LuaScripts": [str(asking)]}) as archive:
-        settings = settings_for(
-            tmp_path / "node",
-            archive_port=archive.dicom_port,
-            archive_ae=archive.ae_title,
-            callers=(archive.ae_title,),
-            dicom_port=port,
-        )
+    with beside_node(tmp_path, changes={"LuaScripts": [str(asking)]}) as (archive, settings):
         questions = QuestionsSettings(ae_titles=(archive.ae_title,))
         with Service(replace(settings, questions=questions)):
             archive.upload(FILM)
@@ -92,7 +84,7 @@ def test_a_rectangle_drawn_in_ohif_is_answered(orthanc: Orthanc, browser: Browse
     assert answer.Modality == "SR"
     with beside(browser, orthanc) as viewer, viewer.show(uid, count=1) as seen:
         labels = [label for report in seen.reports() for label in report.labels]
-    assert any(label.startswith("What was asked for") for label in labels), "OHIF draws the answer's box"
+    assert any(label.startswith("edema, AI probability") for label in labels), "OHIF draws the answer's box"
 
 
 def predecessor_of(found: Dataset) -> str:

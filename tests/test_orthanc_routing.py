@@ -11,7 +11,8 @@ from pydicom import Dataset, dcmread
 from pydicom.data import get_testdata_file
 from pydicom.uid import ComputedRadiographyImageStorage, JPEG2000Lossless, generate_uid
 
-from node.config import DicomDestination, load
+from node.config import load
+from node.settings.destinations import DicomDestination
 from tests.orthanc import DEPLOYED, Orthanc
 from tests.peers import ReceivingArchive, send, wait_until
 

@@ -46,6 +46,7 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
     (DIMSEServiceProvider.send_msg, "self primitive context_id"),
     (DULServiceProvider.idle_timer_expired, "self"),
     (DULServiceProvider.kill_dul, "self"),
+    (DULServiceProvider.peek_next_pdu, "self"),
     (RequestHandler._create_association, "self"),
     (StorageServiceClass.SCP, "self req context"),
     (StorageServiceClass.__init__, "self assoc"),
@@ -54,8 +55,9 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
 # Attributes of pynetdicom's objects that only the adapter names, and names that only the adapter imports.
 ATTRIBUTES = frozenset(
     """
-    LOG_HANDLER_LEVEL _create_association _is_connected acse data_set dimse dul encoded_command_set event_queue
-    idle_timer_expired kill kill_dul msg_queue send_reject server_close state_machine
+    LOG_HANDLER_LEVEL _create_association _is_connected _reactor_checkpoint _run_loop_delay acse data_set dimse dul
+    encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu send_reject server_close
+    state_machine
     """.split()
 )
 IMPORTS = frozenset(
@@ -107,6 +109,8 @@ def test_an_association_has_the_queues_and_the_state(association: Association) -
     assert (dul.socket, provider.message, provider.dul, provider.assoc) == (None, None, dul, association), ASK
     assert dul.state_machine.current_state == "Sta1", ASK
     assert isinstance(association.acse, ACSE), ASK
+    assert association._reactor_checkpoint.is_set() and dul._run_loop_delay == 0.001, ASK
+    assert dul.peek_next_pdu() is None, ASK
     assert _config.LOG_HANDLER_LEVEL in ("standard", "none"), ASK
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from pydicom.dataset import Dataset
 
+from node.dicom import question_object
+from node.dicom.drawn import MarkedQuestion
+from node.dicom.question_object import MOST, QuestionObject
 from node.domain import Box
 from node.errors import InputError
-from node.read import question_object
-from node.read.drawn import MarkedQuestion
-from node.read.question_object import MOST, QuestionObject
 from tests import films, workstation
 from tests.workstation import TRACKING, finding, graphic, group, item, note, rectangle, region, report, state
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from node import config
-from node.config import Caller, DicomDestination, Settings
+from node.config import Caller, Settings
 from node.jobs.processes import Process, Role
 from node.service.reload import needs_restart
+from node.settings.destinations import DicomDestination
 from tests import films, peers
 from tests.peers import LOOPBACK
 from tests.service import Service, run_command, settings_for

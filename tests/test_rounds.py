@@ -15,7 +15,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
-from node.config import DEFAULT_OUTPUTS, DicomDestination, StudySettings
+from node.config import StudySettings
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
@@ -25,6 +25,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
+from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

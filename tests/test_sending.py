@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node.config import DicomDestination
 from node.deliver.commitment import MOST_FAILURES
 from node.deliver.delivery import DeliveryJson, Sending
 from node.domain import Delivery, DeliveryState
+from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import DeliveryRecord, Ledger
 from node.store.spool import Spool

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from node.config import Settings
-from node.http_settings import HttpSettings
+from node.settings.http import HttpSettings
 from node.store import database
 from node.store.ledger import Ledger, is_away
 from tests import films, peers

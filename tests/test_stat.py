@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import DEFAULT_OUTPUTS
 from node.hl7.order import Order, Priority
 from node.orders.store import OrderStore
 from node.pipeline import Pipeline, Waiting, queue_place
 from node.read import prompts
+from node.settings.destinations import DEFAULT_OUTPUTS
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests import films

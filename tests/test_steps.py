@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node.config import DEFAULT_OUTPUTS, DicomDestination
 from node.deliver.delivery import StepResult
 from node.errors import GpuLost
 from node.jobs.round_steps import Steps
@@ -23,6 +22,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
+from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.received import sop_instance_uid_of
@@ -109,6 +109,20 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     bench.ledger.close()
+
+
+def test_a_round_covers_no_object_that_was_not_taken(bench: Bench) -> None:
+    seen = list[str]()
+
+    def take(study_uid: str) -> None:
+        seen.extend(instance.path.name for instance in bench.spool.study(study_uid).instances)
+        films.keep(bench.spool, films.as_another(films.thumbnail(), "came meanwhile"))
+
+    planned = replace(bench.steps(), take_objects=take).plan(STUDY)
+
+    assert planned is not None
+    assert list(cast(list[str], planned["files"])) == [bench.first.path.name]
+    assert set(cast(list[str], planned["files"])) <= set(seen)
 
 
 def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_group_that_drifts_is_published_after_a_restart(tmp_path: Path) -> Non
     Watch(spool, Metrics(), model=MODEL, prompts=PROMPTS).note(film(0.05), of(PatientSex="M"))
     window = DriftWindow(reference={"edema": "0" * REFERENCE_FILMS}, current={"edema": "5" * CURRENT_FILMS})
     (path,) = (tmp_path / "windows").glob("*-sex_male.json")
-    spool.keep_window(path.stem, window.to_json())
+    spool.keep_windows({path.stem: window.to_json()})
 
     metrics = Metrics()
     Watch(spool, metrics, model=MODEL, prompts=PROMPTS)

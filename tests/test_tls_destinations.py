@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from node.config import DicomDestination, TlsSettings
 from node.deliver import destinations
 from node.errors import DestinationDown
+from node.settings.destinations import DicomDestination
+from node.settings.tls import TlsSettings
 from tests import films, peers
 from tests.certificates import Authority, Identity
 
@@ -145,7 +146,7 @@ def test_files_that_cannot_be_used_are_named(film: Path, authority: Authority, o
     broken = Identity(certificate=own.certificate, key=tmp_path / "nowhere.key")
 
     assert refusal(film, to(1, authority, broken)) == (
-        "pacs: the files of destinations.tls cannot be used (No such file or directory)"
+        "pacs: the files of its tls table cannot be used (No such file or directory)"
     )
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from node.http_settings import HttpSettings
+from node.settings.http import HttpSettings
 from node.web.passwords import set_password
 from node.web.users import user_of
 from tests.web_access import ADDRESS, BROWSER, PASSWORD, PEER, PROXY, client_of, opened, sign_in, users_in

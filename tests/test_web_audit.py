@@ -14,8 +14,8 @@ import pytest
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import BaseRoute, Mount, Route
 
-from node.http_settings import HttpSettings
 from node.metrics import Metrics
+from node.settings.http import HttpSettings
 from node.store.spool import Spool
 from node.web import application
 from node.web.look_files import Looks
@@ -34,6 +34,8 @@ NO_STUDY = ""
 TOUCHES_NONE: Final = {
     "GET /": "the worklist",
     "GET /api/v1/studies": "the worklist",
+    "GET /review": "the worklist of uncertain findings",
+    "GET /api/v1/review": "the worklist of uncertain findings",
     "GET /api/v1/events": "says that the worklist changed",
     "GET /api/v1/prompts": "the prompt set",
     "GET /upload": "an empty form",
@@ -88,6 +90,12 @@ def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
         ),
         "POST /api/v1/looks/{look_id}/questions": Asked(
             path=f"/api/v1/looks/{look}/questions", event="question.asked", body=about, **in_none
+        ),
+        "POST /api/v1/looks/{look_id}/replies": Asked(
+            path=f"/api/v1/looks/{look}/replies",
+            event="question.asked",
+            body={"text": "list the findings"},
+            **in_none,
         ),
         "GET /upload/{look_id}": Asked(path=f"/upload/{look}", event="film.viewed", **in_none),
     }

@@ -20,9 +20,9 @@ from node.config import Settings
 from node.outputs import correction
 from node.outputs.correction import Correction, CorrectionKind
 from node.store.spool import Spool
-from tests import films, peers
+from tests import films
 from tests.peers import LOOPBACK, ReceivingArchive
-from tests.service import Service, settings_for
+from tests.service import Service, read_and_stop, settings_for
 from tests.test_rounds import predecessor
 
 FILM = films.thumbnail()
@@ -44,11 +44,7 @@ def archive() -> Iterator[ReceivingArchive]:
 def settings(tmp_path: Path, archive: ReceivingArchive) -> Settings:
     """Settings of a node that has read a film, and has ended."""
     settings = settings_for(tmp_path / "node", archive_port=archive.port)
-    with Service(settings) as service:
-        assert peers.send(FILM, port=service.dicom_port) == 0
-        service.wait_for("delivery.sent", count=2)
-        service.wait_for("study.finished")
-        assert service.stop() == 0
+    read_and_stop(settings, FILM)
     return settings
 
 

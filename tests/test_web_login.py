@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from node.http_settings import HttpSettings
+from node.settings.http import HttpSettings
 from node.store import files
 from node.web.passwords import set_password
 from node.web.sessions import IDLE_SECONDS, LONGEST_SECONDS, Sessions, load_key

@@ -83,6 +83,26 @@ def test_a_film_is_read_shown_and_asked_about(node: Node) -> None:
     assert answers[1]["box"] == [20, 20, 60, 60]
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "asked"),
+    [
+        ("is there atelectasis?", "telectasis", 0),
+        ("Edema", None, 1),
+        ("tip of the line?", "the network is asked", 1),
+        ("what changed?", "compared with no other film", 0),
+    ],
+)
+def test_a_film_is_asked_in_words(node: Node, text: str, said: str | None, asked: int) -> None:
+    look = node.look(films.file_bytes(films.thumbnail()))
+
+    status, answered = node.ask(f"/api/v1/looks/{look['id']}/replies", json.dumps({"text": text}).encode())
+
+    reply = cast(Content, json.loads(answered))
+    assert (status, reply["film"]) == (200, films.thumbnail().SOPInstanceUID)
+    assert reply["text"] is None if said is None else said in str(reply["text"])
+    assert len(cast(list[Content], reply["questions"])) == asked
+
+
 @pytest.mark.parametrize("kind", [PNG, JPEG])
 def test_a_picture_is_read_in_its_own_pixels(node: Node, kind: str) -> None:
     look = node.look(picture(kind), kind=kind)
@@ -119,6 +139,7 @@ def test_a_film_that_is_not_read_says_why(node: Node) -> None:
     assert cast(Content, look["film"])["reason"] == "lateral"
     question = json.dumps({"questions": [{"prompt": "Edema"}]}).encode()
     assert node.ask(f"/api/v1/looks/{look['id']}/questions", question)[0] == 409
+    assert node.ask(f"/api/v1/looks/{look['id']}/replies", b'{"text": "effusion?"}')[0] == 409
 
 
 @pytest.mark.parametrize(

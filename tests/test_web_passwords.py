@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from node.config import Settings, StorageSettings
 from node.errors import ConfigError, InputError
-from node.http_settings import HttpSettings
+from node.settings.http import HttpSettings
 from node.web.passwords import PasswordFile, check_file, remove_user, set_password
 
 REPOSITORY = Path(__file__).parents[1]

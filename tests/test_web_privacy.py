@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 from pydicom.dataset import Dataset
 
-from node.http_settings import HttpSettings
+from node.settings.http import HttpSettings
 from tests import films, peers
 from tests.peers import LOOPBACK, ReceivingArchive
 from tests.service import Service, run_command, settings_for

@@ -18,8 +18,8 @@ from node.answers.questions import understand
 from node.answers.replies import answer
 from node.commands import demo
 from node.config import ModelSettings
-from node.http_settings import HttpSettings
-from node.jobs.correcting import read_film
+from node.jobs.answered_film import read_film
+from node.settings.http import HttpSettings
 from node.store.spool import Spool
 from tests import films, peers
 from tests.peers import LOOPBACK, ReceivingArchive
@@ -30,6 +30,7 @@ from tests.web_access import PASSWORD, users_in
 Content = dict[str, object]
 
 BASIC = {"Authorization": f"Basic {b64encode(f'ada:{PASSWORD}'.encode()).decode()}"}
+KEPT = ("text", "findings", "boxes", "questions", "changes")
 UNASKED = "The report does not answer this, so the network is asked."
 
 
@@ -281,6 +282,23 @@ def test_command_model_and_node_answer_words_alike(node: Node, tmp_path: Path, p
     assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
     by_node, by_model, by_api = (answered(each) for each in (of_node.stdout, here.stdout, node.reply(words)))
     assert by_node == by_model == by_api
+
+
+def test_command_model_and_node_compare_two_films_alike(unknown: Node, tmp_path: Path, phantom_model: Path) -> None:
+    film, earlier = tmp_path / "film.dcm", tmp_path / "earlier.dcm"
+    unknown.film.save_as(film)
+    taken("first", at="01").save_as(earlier)
+    address = f"http://{LOOPBACK}:{unknown.service.http_port}"
+    compared = ("--words", "what changed?", "--earlier", earlier)
+
+    of_node = run_command("ask", film, "--node", address, *compared)
+    here = run_command("ask", film, "--model", phantom_model, "--uncalibrated", "accept", *compared)
+
+    assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
+    by_node, by_model = json.loads(of_node.stdout), json.loads(here.stdout)
+    assert by_node["changes"]
+    assert {key: by_model[key] for key in KEPT} == {key: by_node[key] for key in KEPT}
+    assert by_model["compared_with"] == str(earlier)
 
 
 def answered(reply: str | Content) -> Content:

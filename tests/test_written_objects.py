@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from pydicom.dataset import Dataset
 
-from node.config import DEFAULT_OUTPUTS, OUTPUT_KINDS
 from node.domain import Film
 from node.outputs import writers
 from node.outputs.source import Picture, Source, from_files
 from node.read import decoding
+from node.settings.destinations import DEFAULT_OUTPUTS, OUTPUT_KINDS
 from tests import films, samples
 from tests.samples import BERLIN, cr, film, report, several, sources, unread
 

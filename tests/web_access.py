@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from node.http_settings import HttpSettings
 from node.net.callers import Refusals
+from node.settings.http import HttpSettings
 from node.web.access import Access
 from node.web.login import routes
 from node.web.users import audit, user_of

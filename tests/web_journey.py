@@ -27,8 +27,8 @@ from node.config import ModelSettings
 from tests import films, peers
 from tests.browsed import SIZES, Browsed, browsed, drag
 from tests.conformance.browser import chromium
-from tests.orthanc import Orthanc
-from tests.service import Service, settings_for
+from tests.orthanc import Orthanc, beside_node
+from tests.service import Service
 
 SLOW: Final = 30_000  # milliseconds
 _QUALITY: Final = 80
@@ -69,19 +69,12 @@ class Journey:
 @contextmanager
 def reading_room(folder: Path, browser: Browser) -> Iterator[Room]:
     """Start Orthanc and node, each of which knows the other."""
-    dicom_port = peers.free_port()
     model = ModelSettings(directory=Path(__file__).parents[1] / "models" / "weights" / "phantom")
-    with Orthanc(folder, node_port=dicom_port) as orthanc:
-        settings = settings_for(
-            folder / "node",
-            archive_port=orthanc.dicom_port,
-            archive_ae=orthanc.ae_title,
-            callers=(orthanc.ae_title,),
-            dicom_port=dicom_port,
-            model=model,
-        )
-        with Service(settings, scripted=False) as service:
-            yield Room(orthanc=orthanc, service=service, browser=browser)
+    with (
+        beside_node(folder, model=model) as (orthanc, settings),
+        Service(settings, scripted=False) as service,
+    ):
+        yield Room(orthanc=orthanc, service=service, browser=browser)
 
 
 def travel(room: Room, *, size: str) -> Journey:

@@ -17,6 +17,7 @@ _DRIFT = (
         kind=Kind.BARS,
         steps=(0.1, 0.2),
         height=12,
+        empty="not enough films yet",
     ),
     Panel(
         title="Drift over time",

@@ -57,6 +57,7 @@ _ASSOCIATIONS = (
         unit=DAYS,
         width=8,
         steps=(30, 7),
+        empty="no TLS",
     ),
 )
 
@@ -151,6 +152,23 @@ _ORDERS = (
     ),
 )
 
+_AUDIT = (
+    Panel(
+        title="Audit messages that wait",
+        description="Messages on disk that the collector has not taken: runbook, CxrAuditWaiting.",
+        queries={"{{service}}": 'max by (namespace, service) (cxr_audit_waiting{instance=~"$instance"})'},
+        unit=COUNT,
+    ),
+    Panel(
+        title="Audit messages lost",
+        description="Per hour, by the place that did not take them: the file, or the folder of what waits for the "
+        "collector. Runbook: CxrAuditLost.",
+        queries={"{{sink}}": 'sum by (sink) (increase(cxr_audit_lost_total{instance=~"$instance"}[1h]))'},
+        unit=COUNT,
+        kind=Kind.STACK,
+    ),
+)
+
 _DISK = (
     Panel(
         title="Disk",
@@ -168,5 +186,12 @@ DASHBOARD = Dashboard(
     name="chex-network",
     title="ChEX Node: DICOM network",
     description="Who sends, what is taken, what is refused.",
-    rows={"Associations": _ASSOCIATIONS, "Objects": _OBJECTS, "Results": _OUT, "Orders": _ORDERS, "Disk": _DISK},
+    rows={
+        "Associations": _ASSOCIATIONS,
+        "Objects": _OBJECTS,
+        "Results": _OUT,
+        "Orders": _ORDERS,
+        "Audit trail": _AUDIT,
+        "Disk": _DISK,
+    },
 )

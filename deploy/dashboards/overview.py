@@ -9,13 +9,15 @@ _STUDIES, _PARKED = 'queue="studies"', 'state="parked"'
 _STATE = (
     Panel(
         title="Ready",
-        description="Whether every part of every process is good: listener, orders, model, disk, workers. Anything but "
-        "yes: runbook, CxrNotReady.",
-        queries={"ready": 'min(cxr_ready{instance=~"$instance"})'},
+        description="Whether every part of every process is good: listener, orders, model, disk, workers. No: "
+        "runbook, CxrNotReady; down: CxrNodeDown.",
+        queries={
+            "ready": 'min((up{job="chex-node",instance=~"$instance"} == 0) - 1 or cxr_ready{instance=~"$instance"})'
+        },
         unit=COUNT,
         kind=Kind.NUMBER,
         steps=(1, 0.5),
-        words={"1": "yes", "0": "no"},
+        words={"1": "yes", "0": "no", "-1": "down"},
         width=4,
         height=4,
     ),
@@ -71,6 +73,52 @@ _STATE = (
         steps=(0.15, 0.05),
         width=4,
         height=4,
+    ),
+)
+
+_FILMS = 'sum(increase(cxr_films_total{instance=~"$instance"}[%s]))'
+
+_AMOUNT = (
+    Panel(
+        title="Films in an hour",
+        description="Films read, or answered with the reason why not, in the last 60 minutes.",
+        queries={"films": _FILMS % "1h"},
+        unit=COUNT,
+        kind=Kind.NUMBER,
+        width=6,
+        height=4,
+    ),
+    Panel(
+        title="Films in a day",
+        description="The same in the last 24 hours.",
+        queries={"films": _FILMS % "1d"},
+        unit=COUNT,
+        kind=Kind.NUMBER,
+        width=6,
+        height=4,
+    ),
+    Panel(
+        title="Since the last film",
+        description="Time since a film was last read or answered, to within five minutes. Long in the day: runbook, "
+        "CxrNoFilms.",
+        queries={"time": f"time() - max_over_time(timestamp({_FILMS % '5m'} > 0)[1d:1m])"},
+        unit=SECONDS,
+        kind=Kind.NUMBER,
+        width=6,
+        height=4,
+        empty="none in a day",
+    ),
+    Panel(
+        title="Answered within a minute",
+        description="Share of rounds in the last hour whose last output was delivered within 60 seconds of the last "
+        "film. The aim is 0.95; below 0.7: runbook, CxrAnswersLate.",
+        queries={"share": "min(service:cxr_turnaround_within_minute:ratio_1h)"},
+        unit=RATIO,
+        kind=Kind.NUMBER,
+        steps=(0.95, 0.7),
+        width=6,
+        height=4,
+        empty="no films yet",
     ),
 )
 
@@ -132,5 +180,5 @@ DASHBOARD = Dashboard(
     name="chex-overview",
     title="ChEX Node: overview",
     description="Does it work, does it keep up, does anybody have to act.",
-    rows={"Now": _STATE, "Flow": _FLOW, "Identity": _IDENTITY},
+    rows={"Now": _STATE, "Amount": _AMOUNT, "Flow": _FLOW, "Identity": _IDENTITY},
 )

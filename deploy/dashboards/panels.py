@@ -43,6 +43,7 @@ class Panel:
     queries: legend and PromQL expression of each; legends name labels as `{{label}}`
     steps: values at which the color goes from green to yellow to red; with one step, to red; falling where low is bad
     words: texts shown for values
+    empty: shown while the queries have no result
     """
 
     title: str
@@ -52,6 +53,7 @@ class Panel:
     kind: Kind = Kind.LINES
     steps: Sequence[float] = ()
     words: Mapping[str, str] | None = None
+    empty: str = ""
     width: int = 12
     height: int = 8
 
@@ -125,6 +127,8 @@ def _panel(panel: Panel) -> stat.Panel | timeseries.Panel | bargauge.Panel:
     builder = _kind(panel.kind)
     builder.title(panel.title).description(panel.description).unit(panel.unit).datasource(_DATASOURCE)
     builder.span(panel.width).height(panel.height).thresholds(_thresholds(panel.steps))
+    if panel.empty:
+        builder.no_value(panel.empty)
     if panel.words:
         options = {value: model.ValueMappingResult(text=text) for value, text in panel.words.items()}
         builder.mappings([model.ValueMap(options=options)])

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from node.config import DEFAULT_OUTPUTS, ENGINES, OUTPUT_KINDS, ModelSettings, ReportSettings
+from node.config import ENGINES, ModelSettings, ReportSettings
 from node.domain import Box
 from node.errors import InputError
+from node.settings.destinations import DEFAULT_OUTPUTS, OUTPUT_KINDS
 
 
 def add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
@@ -143,6 +144,12 @@ def add_ask(ask: argparse.ArgumentParser, *, run: object) -> None:
     ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
     ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
     ask.add_argument("--words", metavar="TEXT", help='a question in words, such as "any effusion on the left?"')
+    ask.add_argument(
+        "--earlier",
+        type=Path,
+        metavar="FILE",
+        help="an earlier film of the patient, for --words such as 'what changed?'",
+    )
     ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
     add_model(ask, run=run, required=False)
     ask.set_defaults(model=None)

@@ -87,10 +87,17 @@ def ask(
 
 
 def ask_in_words(
-    node: str, uid: str, *, words: str, box: Box | None = None, login: Login | None = None, ca: Path | None = None
+    node: str,
+    uid: str,
+    *,
+    words: str,
+    box: Box | None = None,
+    earlier: str | None = None,
+    login: Login | None = None,
+    ca: Path | None = None,
 ) -> JsonObject:
-    """Ask a node in words, and return its reply; parameters and errors as of `ask`."""
-    content: JsonObject = {"text": words, "box": None if box is None else list(box.edges)}
+    """Ask a node in words, and return its reply; earlier: UID of the film to compare with; the rest as of `ask`."""
+    content: JsonObject = {"text": words, "box": None if box is None else list(box.edges), "earlier": earlier}
     return _post(node, f"films/{uid}/replies", content, login=login, ca=ca)
 
 

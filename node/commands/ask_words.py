@@ -2,59 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from node.answers.questions import is_plain_prompt, understand
-from node.answers.replies import answer, for_network
-from node.domain import Box, Film, JsonObject, derive_uid
+from node.answers.comparison import FilmComparison, ReadFilm, compare
+from node.answers.questions import Query, Topic, is_plain_prompt, understand
+from node.answers.replies import Reply, answer, answer_by, for_network
+from node.commands import ask_node
+from node.domain import Box, Film, Json, JsonObject, derive_uid
 from node.errors import InputError
+from node.jobs.earlier_films import NOT_IN_ORDER, files_are_in_order, obstacle_of
 from node.outputs.answer_json import answer_to_json
 from node.prompt_set import PromptSet
-from node.read import open_film
+from node.read import open_film, prompts
+from node.read.change_error import read_change_error
 from node.read.film import answer_film, answer_picture
 from node.read.model import FilmQuestion, Reader
 
 
-def only_box(prompts: Sequence[str], boxes: Sequence[Box]) -> Box | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desk:
+    """A model that was opened to answer one question; model: its folder."""
+
+    model: Path
+    reader: Reader
+    prompts: PromptSet
+
+
+def asked(options: Namespace, *, open_reader: Callable[[Namespace, PromptSet], Reader]) -> JsonObject:
+    """Answer `--words`, here or by a node, as its interface for programs does.
+
+    Raises InputError when nothing or too much is asked, for a file that is no film that is read, and a box outside it.
+    """
+    if options.words is None:
+        raise InputError('--earlier is the film to compare with; ask by --words "what changed?"')
+    box = _only_box(options.prompt, options.box)
+    if options.node:
+        uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
+        earlier = None if options.earlier is None else ask_node.film_uid(options.earlier)
+        return ask_node.ask_in_words(
+            options.node, uid, words=options.words, box=box, earlier=earlier, login=login, ca=options.ca
+        )
+    if not options.words.strip():
+        raise InputError("nothing was asked; give --words TEXT")
+    prompt_set = prompts.load(options.prompts)
+    query = understand(options.words, prompt_set)
+    open_film.check(options.film)
+    if options.earlier is not None:
+        _check_earlier(options.earlier, options.film, query)
+    desk = _Desk(model=options.model, reader=open_reader(options, prompt_set), prompts=prompt_set)
+    return _reply(options.film, options.words, query, box=box, earlier=options.earlier, desk=desk)
+
+
+def _only_box(prompts: Sequence[str], boxes: Sequence[Box]) -> Box | None:
     """Return the box that words are about, if any. Raises InputError for several boxes, and for prompts."""
     if prompts or len(boxes) > 1:
         raise InputError("--words is a question of its own; give it alone, or with one --box L,T,R,B")
     return next(iter(boxes), None)
 
 
-def check(film: Path) -> None:
-    """Check that a question about a file may be asked, before a model is opened. Raises InputError."""
-    open_film.check(film)
+def _check_earlier(earlier: Path, film: Path, query: Query) -> None:
+    """Check, before a model is opened, that two files may be compared; pictures name no patient and no time."""
+    open_film.check(earlier)
+    if query.topic is not Topic.COMPARE:
+        raise InputError('--earlier is for words on changes, such as --words "what changed?"')
+    are_pictures = open_film.is_picture(earlier) or open_film.is_picture(film)
+    if not are_pictures and not files_are_in_order(earlier, film):
+        raise InputError(f"--earlier {earlier}: {NOT_IN_ORDER}")
 
 
-def reply(path: Path, words: str, *, box: Box | None, reader: Reader, prompts: PromptSet) -> JsonObject:
-    """Answer words about one file: the keys of the reply of a node that one file can have.
-
-    Raises InputError when nothing is asked, the file is not a film that is read, or the box leaves the film.
-    """
-    if not words.strip():
-        raise InputError("nothing was asked; give --words TEXT")
-    query = understand(words, prompts)
+def _reply(path: Path, words: str, query: Query, *, box: Box | None, earlier: Path | None, desk: _Desk) -> JsonObject:
+    """Answer words about one file: the keys of the reply of a node that one file, or two of them, can have."""
     content: JsonObject = {"film": str(path), "text": None, "findings": [], "boxes": [], "questions": []}
     question: FilmQuestion | None = FilmQuestion(prompt=" ".join(words.split()), box=box)
-    if not is_plain_prompt(words, query, prompts):
-        film = _film(path, reader, prompts)
+    if not is_plain_prompt(words, query, desk.prompts):
+        film = _film(path, desk)
+        if earlier is not None and film.is_read:
+            return content | _compared(film, earlier, query, desk)
         said = answer(query, film, box=box)
-        content |= {"text": said.text, "findings": list(said.findings), "boxes": list(said.boxes)}
-        question = for_network(query, said, prompts, box=box) if film.is_read else None
+        content |= _said(said)
+        question = for_network(query, said, desk.prompts, box=box) if film.is_read else None
     if question is not None:
-        answers = open_film.ask(path, [question], reader=reader, prompts=prompts)
+        answers = open_film.ask(path, [question], reader=desk.reader, prompts=desk.prompts)
         content["questions"] = [answer_to_json(each) for each in answers]
     return content
 
 
-def _film(path: Path, reader: Reader, prompts: PromptSet) -> Film:
+def _compared(film: Film, earlier: Path, query: Query, desk: _Desk) -> JsonObject:
+    """Answer a question on changes by two films."""
+    model, error = desk.reader.identity, read_change_error(desk.model)
+    if (obstacle := obstacle_of(error, model)) is not None:
+        return _said(answer_by(obstacle, query))
+    films = [
+        ReadFilm(film=each, model=model, prompts_sha256=desk.prompts.sha256) for each in (_film(earlier, desk), film)
+    ]
+    compared = compare(films[0], films[1], error=error)
+    said = answer_by(compared, query)
+    return {
+        **_said(said),
+        "text": f"Compared with the film that was named. {said.text}",
+        "compared_with": str(earlier),
+        "changes": _changes(compared, said.findings),
+    }
+
+
+def _said(said: Reply) -> JsonObject:
+    return {"text": said.text, "findings": list(said.findings), "boxes": list(said.boxes)}
+
+
+def _changes(compared: FilmComparison, findings: Sequence[str]) -> list[Json]:
+    return [
+        {
+            "finding": found.prompt,
+            "change": found.change,
+            "text": found.text,
+            "boxes": list(found.later),
+            "earlier_boxes": list(found.earlier),
+        }
+        for found in compared.findings
+        if found.prompt in findings
+    ]
+
+
+def _film(path: Path, desk: _Desk) -> Film:
     """Read a file as a film. Raises InputError if it is none."""
-    open_film.check(path, reader.ages)
+    open_film.check(path, desk.reader.ages)
     if open_film.is_picture(path):
-        return answer_picture(open_film.load(path, reader), reader, prompts, source=derive_uid("look", path.name))
-    film = answer_film(path, reader, prompts).film
+        source = derive_uid("look", path.name)
+        return answer_picture(open_film.load(path, desk.reader), desk.reader, desk.prompts, source=source)
+    film = answer_film(path, desk.reader, desk.prompts).film
     if film is None:
         raise InputError(f"{path}: is not a film that is read; name another file")
     return film

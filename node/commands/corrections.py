@@ -21,12 +21,13 @@ from node.config import Settings
 from node.dicom.film_header import parse_header
 from node.domain import Film, Finding, FindingState, JsonObject
 from node.errors import InputError, NodeError, Undecodable
-from node.jobs.correcting import AnsweredFilm, all_corrections
+from node.jobs.answered_film import AnsweredFilm, all_corrections
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import read_text
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
 from node.read.framing import Framing
+from node.store import files
 from node.store.spool import Spool
 
 
@@ -36,8 +37,7 @@ def export(settings: Settings, path: Path) -> int:
     Raises InputError if there is no node or the file exists, NodeError if it cannot be written.
     """
     directory = settings.storage.directory
-    if not directory.is_dir():
-        raise InputError(f"{directory}: does not exist; start the node once with `node serve`")
+    files.require_started(directory)
     if path.exists():
         raise InputError(f"{path}: exists; name a new file")
     key, prompt_set = secrets.token_bytes(32), prompts.load(settings.model.prompts)

@@ -20,18 +20,9 @@ from pathlib import Path
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.config import (
-    Caller,
-    DicomDestination,
-    ListenerSettings,
-    ModelSettings,
-    Settings,
-    StorageSettings,
-    StudySettings,
-)
+from node.config import Caller, ListenerSettings, ModelSettings, Settings, StorageSettings, StudySettings
 from node.deliver import dicom
 from node.errors import NodeError
-from node.http_settings import HttpSettings
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
@@ -41,6 +32,8 @@ from node.read import prompts
 from node.read.model import Reader, open_reader
 from node.receive.listener import Listener
 from node.service import app
+from node.settings.destinations import DicomDestination
+from node.settings.http import HttpSettings
 from node.store.rounds import RoundMark, covered
 from node.store.spool import Spool
 

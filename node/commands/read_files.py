@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from node.config import DEFAULT_OUTPUTS
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, Reason, Report, is_uid
 from node.errors import InputError, NodeError, Undecodable
@@ -24,6 +23,7 @@ from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Answered, answer_film
 from node.read.model import FilmQuestion, Reader
+from node.settings.destinations import DEFAULT_OUTPUTS
 
 DONE_BEFORE: Final = "done before"
 

@@ -7,7 +7,7 @@ the ledger and synced before the node answers Success. After any other answer th
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -15,13 +15,13 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node import log
-from node.config import DicomDestination
 from node.deliver.destination_table import DestinationTable
 from node.dicom import attributes
 from node.domain import Delivery, DeliveryState, is_uid
 from node.errors import where
 from node.metrics import Metrics
 from node.net import admission
+from node.settings.destinations import DicomDestination
 from node.store.ledger import DeliveryRecord, Ledger
 
 MOST_FAILURES: Final = 3
@@ -146,14 +146,17 @@ class Commitments:
         settings = self._destinations.get(name)
         if not isinstance(settings, DicomDestination) or settings.ae_title.strip() != calling_aet.strip():
             return self._refused("sender", status=INVALID_ARGUMENT)
-        committed = self._ledger.set_answered(
+        self.note(
             report.transaction_uid,
             kept=[delivery for uid, delivery in asked.items() if uid in report.kept],
             failed={asked[uid]: failure(name, code) for uid, code in report.failed.items() if uid in asked},
         )
-        for delivery in committed:
-            self._committed(delivery)
         return SUCCESS
+
+    def note(self, transaction_uid: str, *, kept: Sequence[Delivery], failed: Mapping[Delivery, str]) -> None:
+        """Record what a destination keeps, and why it does not keep the rest."""
+        for delivery in self._ledger.set_answered(transaction_uid, kept=kept, failed=failed):
+            self._committed(delivery)
 
     def _committed(self, delivery: Delivery) -> None:
         self._metrics.deliveries.labels(delivery.destination, "committed").inc()

@@ -10,17 +10,18 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final, TypeGuard
+from typing import Final, TypeAlias, TypeGuard
 
 from node import log
-from node.config import DestinationSettings, DicomDestination
-from node.deliver import destinations, dicom
+from node.deliver import destinations, dicom, dicomweb
+from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments, Next, decide
 from node.deliver.outages import Pauses
 from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, RetryLater, where
 from node.metrics import Metrics
-from node.outputs.writers import SOP_CLASSES
+from node.outputs.writers import sop_class_of
+from node.settings.destinations import DestinationSettings, DicomDestination, DicomwebDestination, Hl7Destination
 from node.store import sent_answers
 from node.store.ledger import DeliveryRecord, Ledger, is_away
 from node.store.spool import Spool
@@ -29,9 +30,12 @@ _FIRST_WAIT_SECONDS: Final = 1.0
 _FIRST_ASK_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 _PROBE_STEP_SECONDS: Final = 60.0
+_FOUND_SECONDS: Final = 600.0
+"""So long a DICOMweb archive may take until a query finds an object that it took."""
 _HOUR_SECONDS: Final = 3600.0
 _REMOVED: Final = "the destination is no longer in the settings; add it again and retry, or abandon it"
 
+_Committing: TypeAlias = DicomDestination | DicomwebDestination
 DeliveryJson = dict[str, str]
 StepResult = dict[str, object]
 
@@ -51,6 +55,7 @@ class Sending:
     commitments: Commitments
     rewrite: Callable[[str], None]
     calling_aet: str
+    associations: Associations = field(default_factory=Associations)
     pauses: Pauses = field(default_factory=Pauses)
     report_seconds: float = 2.0
 
@@ -77,9 +82,10 @@ class Sending:
         if content is None:
             return self._rewritten(delivery, record, attempt, settings=settings, started=started)
         self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt)
+        log.get().debug("delivery.begun", attempts=attempt, **_facts(delivery, settings))
         try:
             with self.metrics.timed("deliver"):
-                destinations.deliver(content, settings, calling_aet=self.calling_aet)
+                destinations.deliver(content, settings, calling_aet=self.calling_aet, associations=self.associations)
         except RetryLater as error:
             if time.time() > _end(settings, started):
                 return self._parked(delivery, attempt, "expired", reason=_gave_up(error, settings))
@@ -168,8 +174,8 @@ class Sending:
     def _next(self, delivery: Delivery) -> Next:
         return decide(self.ledger.delivery_record(delivery))
 
-    def _ask(self, open_: Sequence[Delivery], settings: DicomDestination, attempt: int, started: float) -> bool:
-        """Request commitment in one transaction and wait briefly for the report; park what can never be committed.
+    def _ask(self, open_: Sequence[Delivery], settings: _Committing, attempt: int, started: float) -> bool:
+        """Request commitment in one transaction and wait briefly for the answer; park what can never be committed.
 
         Returns whether the destination is down.
         """
@@ -180,17 +186,10 @@ class Sending:
         error: RetryLater | None = None
         try:
             with self.metrics.timed("commit"):
-                dicom.ask_commitment(
-                    [(SOP_CLASSES[delivery.kind], delivery.sop_instance_uid) for delivery in open_],
-                    settings,
-                    calling_aet=self.calling_aet,
-                    transaction_uid=transaction_uid,
-                    report_seconds=self.report_seconds,
-                    on_report=lambda event, information: self.commitments.take(
-                        event, information, calling_aet=settings.ae_title
-                    ),
-                    is_over=lambda: all(self._next(delivery) is not Next.ASK for delivery in open_),
-                )
+                if isinstance(settings, DicomwebDestination):
+                    self._look(open_, settings, transaction_uid, started)
+                else:
+                    self._request(open_, settings, transaction_uid)
         except RetryLater as caught:
             error = caught
             self.metrics.failures.labels("commit", "down" if isinstance(error, DestinationDown) else "busy").inc()
@@ -205,13 +204,38 @@ class Sending:
                 raise
             self._park_open(open_, attempt, "unforeseen", reason=where(caught))
         if time.time() > _end(settings, started):
-            silence = (
-                f"{settings.name} never reported whether it keeps the object; "
-                "make sure that its reports reach the node's DICOM port"
-            )
-            reason = error or silence
+            reason = error or _silence(settings)
             self._park_open(open_, attempt, "expired", reason=_gave_up(reason, settings))
         return isinstance(error, DestinationDown)
+
+    def _request(self, open_: Sequence[Delivery], settings: DicomDestination, transaction_uid: str) -> None:
+        """Send a request for commitment, and wait briefly for the report. Raises RetryLater or GiveUp."""
+        dicom.ask_commitment(
+            [(sop_class_of(delivery.kind), delivery.sop_instance_uid) for delivery in open_],
+            settings,
+            calling_aet=self.calling_aet,
+            transaction_uid=transaction_uid,
+            report_seconds=self.report_seconds,
+            on_report=lambda event, information: self.commitments.take(
+                event, information, calling_aet=settings.ae_title
+            ),
+            is_over=lambda: all(self._next(delivery) is not Next.ASK for delivery in open_),
+        )
+
+    def _look(
+        self, open_: Sequence[Delivery], settings: DicomwebDestination, transaction_uid: str, started: float
+    ) -> None:
+        """Look for the objects at an archive; one that it has not after some minutes is lost there.
+
+        Raises RetryLater or GiveUp.
+        """
+        for delivery in open_:
+            is_kept = dicomweb.is_kept(delivery.study_uid, delivery.sop_instance_uid, settings)
+            if is_kept:
+                self.commitments.note(transaction_uid, kept=[delivery], failed={})
+            elif time.time() > started + _FOUND_SECONDS:
+                lost = f"{settings.name} does not find the object that it took; see its log, then retry"
+                self.commitments.note(transaction_uid, kept=[], failed={delivery: lost})
 
     def _park_open(self, deliveries: Sequence[Delivery], attempt: int, failure: str, *, reason: str) -> None:
         for delivery in deliveries:
@@ -251,17 +275,37 @@ class Sending:
         severity = {"sent": log.get().info, "delayed": log.get().warning, "parked": log.get().error}[outcome]
         severity(
             f"delivery.{outcome}",
-            destination=delivery.destination,
-            study=delivery.study_uid,
-            sop_instance_uid=delivery.sop_instance_uid,
-            kind=delivery.kind,
             attempts=attempt,
+            **_facts(delivery, self.destinations.get(delivery.destination)),
             **facts,
         )
 
 
-def _commits(settings: DestinationSettings) -> TypeGuard[DicomDestination]:
-    return isinstance(settings, DicomDestination) and settings.storage_commitment
+def _facts(delivery: Delivery, settings: DestinationSettings | None) -> dict[str, str]:
+    """Return what identifies a delivery in the log; an archive also by its AE title and address."""
+    known = {} if settings is None else {"host": settings.host}
+    if isinstance(settings, DicomDestination):
+        known["called_aet"] = settings.ae_title
+    return {
+        "destination": delivery.destination,
+        "study": delivery.study_uid,
+        "sop_instance_uid": delivery.sop_instance_uid,
+        "kind": delivery.kind,
+        **known,
+    }
+
+
+def _commits(settings: DestinationSettings) -> TypeGuard[_Committing]:
+    return not isinstance(settings, Hl7Destination) and settings.storage_commitment
+
+
+def _silence(settings: _Committing) -> str:
+    if isinstance(settings, DicomwebDestination):
+        return f"{settings.name} never found the object that it took"
+    return (
+        f"{settings.name} never reported whether it keeps the object; "
+        "make sure that its reports reach the node's DICOM port"
+    )
 
 
 def _end(settings: DestinationSettings, started: float) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 
-from node.config import DEFAULT_OUTPUTS, DestinationSettings
 from node.outputs.writers import kinds_wanted
+from node.settings.destinations import DEFAULT_OUTPUTS, DestinationSettings
 
 
 class DestinationTable(Mapping[str, DestinationSettings]):

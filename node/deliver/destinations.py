@@ -6,20 +6,26 @@ nothing now, RetryLater when this output may be accepted later, and GiveUp when 
 
 from __future__ import annotations
 
-from node.config import DestinationSettings, DicomDestination, Hl7Destination
-from node.deliver import dicom, hl7
+from node.deliver import dicom, dicomweb, hl7
+from node.deliver.associations import Associations
+from node.settings.destinations import DestinationSettings, DicomDestination, DicomwebDestination, Hl7Destination
 
 
-def deliver(content: bytes, destination: DestinationSettings, *, calling_aet: str) -> None:
+def deliver(
+    content: bytes, destination: DestinationSettings, *, calling_aet: str, associations: Associations | None = None
+) -> None:
     """Send the content of one output file to its destination.
 
+    associations: those that are open from earlier objects
     Raises RetryLater or GiveUp.
     """
     match destination:
         case DicomDestination():
-            dicom.send(content, destination, calling_aet=calling_aet)
+            dicom.send(content, destination, calling_aet=calling_aet, associations=associations)
         case Hl7Destination():
             hl7.send(content, destination)
+        case DicomwebDestination():
+            dicomweb.send(content, destination)
 
 
 def probe(destination: DestinationSettings, *, calling_aet: str) -> None:
@@ -32,3 +38,5 @@ def probe(destination: DestinationSettings, *, calling_aet: str) -> None:
             dicom.echo(destination, calling_aet=calling_aet)
         case Hl7Destination():
             hl7.probe(destination)
+        case DicomwebDestination():
+            dicomweb.probe(destination)

@@ -1,4 +1,4 @@
-"""C-STORE, C-ECHO and storage commitment as SCU: one association per call, and the meaning of each status.
+"""C-STORE, C-ECHO and storage commitment as SCU, and the meaning of each status.
 
 A warning status (Bxxx) means stored (PS3.4 B.2.3), and so does a duplicate: the peer has this object. Out of resources
 and all connection errors are temporary. A refused SOP class or an object that the peer finds wrong is permanent.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from io import BytesIO
 from typing import Final
 
@@ -25,10 +25,12 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
     Verification,
 )
 
-from node.config import DicomDestination
+from node.deliver.associations import Associations, ended
 from node.deliver.connection import explain, tls_context
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.net.pynetdicom_adapter import send_at_once
+from node.outputs.writers import classes_wanted
+from node.settings.destinations import DicomDestination
 
 OnReport = Callable[[int, Dataset], int]
 """Gets event type and information of an N-EVENT-REPORT; returns the status to answer with."""
@@ -42,7 +44,6 @@ STORAGE_COMMITMENT: Final = UID(StorageCommitmentPushModel)
 _CONNECT_SECONDS: Final = 10
 _ACCEPT_SECONDS: Final = 60
 PROBE_SECONDS: Final = 5
-RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
 _LOOK_SECONDS: Final = 0.1
 
 NATIVE: Final = (ExplicitVRLittleEndian, ImplicitVRLittleEndian)
@@ -60,21 +61,43 @@ _ASKED: Final = frozenset((0x0000, 0x0131))
 _NO_COMMITMENT: Final = frozenset((0x0118, 0x0122, 0x0124))
 
 
-def send(content: bytes, destination: DicomDestination, *, calling_aet: str) -> None:
+def send(
+    content: bytes, destination: DicomDestination, *, calling_aet: str, associations: Associations | None = None
+) -> None:
     """Send the object of one DICOM file and wait for the answer.
 
+    associations: those that are open from earlier objects; without them the association ends at once
     Raises RetryLater or GiveUp.
     """
-    dataset = dcmread(BytesIO(content))
-    contexts, refusal = storage_contexts(dataset), _not_accepted(destination)
-    with _ended(_associate(contexts, destination, calling_aet=calling_aet, refusal=refusal)) as association:
+    dataset, began = dcmread(BytesIO(content)), time.monotonic()
+    open_ = associations or Associations(idle_seconds=0.0)
+    syntax = dataset.file_meta.TransferSyntaxUID
+    association = open_.take(destination, sop_class=dataset.SOPClassUID, syntax=syntax)
+    if association is not None:
         try:
-            status = association.send_c_store(dataset)
-        except RuntimeError as error:  # the association ended before the request left
-            raise DestinationDown(f"{destination.name} ended the association") from error
-        except ValueError as error:  # no accepted context fits
-            raise GiveUp(refusal) from error
-        judge(status, destination.name)
+            with open_.used(association, destination):
+                return _store(dataset, association, destination)
+        except DestinationDown:  # its peer may have ended it at this moment; the object may be sent twice
+            if time.monotonic() - began >= destination.answer_seconds:
+                raise
+    contexts = storage_contexts(dataset)
+    if associations is not None:
+        known = {context.abstract_syntax for context in contexts}
+        others = [uid for uid in classes_wanted(destination.outputs) if uid not in known]
+        contexts += [build_context(uid, native) for uid in others for native in NATIVE]
+    association = _associate(contexts, destination, calling_aet=calling_aet, refusal=_not_accepted(destination))
+    with open_.used(association, destination):
+        _store(dataset, association, destination)
+
+
+def _store(dataset: Dataset, association: Association, destination: DicomDestination) -> None:
+    try:
+        status = association.send_c_store(dataset)
+    except RuntimeError as error:  # the association ended before the request left
+        raise DestinationDown(f"{destination.name} ended the association") from error
+    except ValueError as error:  # no accepted context fits
+        raise GiveUp(_not_accepted(destination)) from error
+    judge(status, destination.name)
 
 
 def storage_contexts(dataset: Dataset) -> list[PresentationContext]:
@@ -107,7 +130,7 @@ def echo(destination: DicomDestination, *, calling_aet: str) -> None:
     contexts = [build_context(Verification, list(NATIVE))]
     with (
         suppress(GiveUp),  # it answered, but does not accept Verification
-        _ended(
+        ended(
             _associate(contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=PROBE_SECONDS)
         ) as association,
     ):
@@ -126,7 +149,7 @@ def negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: S
         )
     except GiveUp:  # it accepted none of them
         return frozenset()
-    with _ended(association):
+    with ended(association):
         accepted = frozenset(context.abstract_syntax for context in association.accepted_contexts)
         if Verification in accepted:
             _send_echo(association, destination)
@@ -157,7 +180,7 @@ def ask_commitment(
         refusal=_no_commitment(destination),
         handlers=[(evt.EVT_N_EVENT_REPORT, reporting.on_report), (evt.EVT_DIMSE_SENT, reporting.on_sent)],
     )
-    with _ended(association):
+    with ended(association):
         try:
             status, _ = association.send_n_action(
                 _request(objects, transaction_uid),
@@ -282,28 +305,6 @@ def _rejection(association: Association) -> str:
     """Return the reason of a rejection in the words of PS3.8 9.3.4."""
     answer = association.acceptor.primitive
     return "no reason given" if answer is None else answer.reason_str.lower().replace("ae ", "AE ")
-
-
-@contextmanager
-def _ended(association: Association) -> Iterator[Association]:
-    """Release an association at the end, or abort it if its peer gave no answer (DestinationDown).
-
-    If the peer closes the connection during the release, pynetdicom 3.0.4 may wait for the whole ACSE timeout: another
-    of its threads may take the event from the queue first.
-    """
-    is_lost = False
-    try:
-        yield association
-    except DestinationDown:
-        is_lost = True
-        raise
-    finally:
-        if association.is_established:
-            association.acse_timeout = RELEASE_SECONDS
-            if is_lost:
-                association.abort()
-            else:
-                association.release()
 
 
 def _not_accepted(destination: DicomDestination) -> str:

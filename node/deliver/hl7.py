@@ -12,12 +12,12 @@ import socket
 import time
 from typing import Final
 
-from node.config import Hl7Destination
 from node.deliver.connection import connect
 from node.errors import GiveUp, RetryLater
 from node.hl7 import character_sets, mllp
 from node.hl7.acknowledgment import Acknowledgment, AcknowledgmentCode, read_acknowledgment
 from node.hl7.text import SEGMENT_END, escape
+from node.settings.destinations import Hl7Destination
 
 _CONNECT_SECONDS: Final = 10.0
 _PROBE_SECONDS: Final = 5.0

@@ -9,8 +9,8 @@ those of pydicom, which a test holds true.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, cast
 
 from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.dataset import Dataset
@@ -21,7 +21,18 @@ from pydicom.sequence import Sequence
 from pydicom.tag import BaseTag
 
 _ENCODINGS: Final = ["utf_8"]
-_PADDING: Final = {"CS": b" ", "LO": b" ", "LT": b" ", "SH": b" ", "ST": b" ", "UC": b" ", "UI": b"\0", "UT": b" "}
+_PADDING: Final = {
+    "CS": b" ",
+    "DS": b" ",
+    "LO": b" ",
+    "LT": b" ",
+    "PN": b" ",
+    "SH": b" ",
+    "ST": b" ",
+    "UC": b" ",
+    "UI": b"\0",
+    "UT": b" ",
+}
 _NUMBERS: Final = {"FD": "d", "FL": "f", "SL": "i", "SS": "h", "UL": "I", "US": "H"}
 _LONG: Final = frozenset(("OB", "OD", "OF", "OL", "OV", "OW", "SQ", "SV", "UC", "UN", "UR", "UT", "UV"))
 """Value representations whose length has 32 bits (PS3.5 7.1.2)."""
@@ -40,9 +51,26 @@ def elements(dataset: Dataset) -> Iterator[tuple[BaseTag, bytes]]:
 
 
 def as_raw(tag: BaseTag, encoded: bytes) -> RawDataElement:
-    """Return an encoded sequence as an element that is parsed when it is looked at, and written as it stands."""
-    value = encoded[_LONG_HEADER.size :]
-    return RawDataElement(tag, "SQ", len(value), value, 0, False, True)
+    """Return an encoded element as one that is parsed when it is looked at, and written as it stands."""
+    vr = encoded[4:6].decode()
+    value = encoded[(_LONG_HEADER if vr in _LONG else _SHORT_HEADER).size :]
+    return RawDataElement(tag, vr, len(value), value, 0, False, True)
+
+
+def text(tag: BaseTag, vr: str, value: str) -> bytes:
+    """Encode an element of one text."""
+    encoded = value.encode()
+    return _with_header(tag, vr, encoded + _PADDING[vr] if len(encoded) % 2 else encoded)
+
+
+def numbers(tag: BaseTag, vr: str, values: Collection[float]) -> bytes:
+    """Encode an element of binary numbers."""
+    return _with_header(tag, vr, struct.pack(f"<{len(values)}{_NUMBERS[vr]}", *values))
+
+
+def sequence(tag: BaseTag, items: Iterable[bytes]) -> bytes:
+    """Encode a sequence of encoded items, all with explicit lengths."""
+    return _with_header(tag, "SQ", b"".join(map(_delimited, items)))
 
 
 def _encode(element: DataElement | RawDataElement) -> bytes:
@@ -51,13 +79,12 @@ def _encode(element: DataElement | RawDataElement) -> bytes:
         if isinstance(value, bytes) and element.length != _UNDEFINED and element.VR:
             return _with_header(element.tag, element.VR, value)
     elif isinstance(value, Sequence) and not element.is_undefined_length:
-        return _with_header(element.tag, "SQ", b"".join(map(_item, value)))
+        return sequence(element.tag, map(_item, value))
     elif isinstance(value, str) and element.VR in _PADDING:
-        text = value.encode()
-        return _with_header(element.tag, element.VR, text + _PADDING[element.VR] if len(text) % 2 else text)
+        return text(element.tag, element.VR, value)
     elif value is not None and element.VR in _NUMBERS:
-        numbers = value if isinstance(value, list | MultiValue) else (value,)
-        return _with_header(element.tag, element.VR, struct.pack(f"<{len(numbers)}{_NUMBERS[element.VR]}", *numbers))
+        several = value if isinstance(value, list | MultiValue) else (value,)
+        return numbers(element.tag, element.VR, cast(Collection[float], several))
     buffer = DicomBytesIO()
     buffer.is_implicit_VR, buffer.is_little_endian = False, True
     write_data_element(buffer, element, _ENCODINGS)
@@ -65,7 +92,10 @@ def _encode(element: DataElement | RawDataElement) -> bytes:
 
 
 def _item(dataset: Dataset) -> bytes:
-    content = b"".join(_encode(dataset.get_item(tag)) for tag in sorted(dataset.keys()))
+    return b"".join(_encode(dataset.get_item(tag)) for tag in sorted(dataset.keys()))
+
+
+def _delimited(content: bytes) -> bytes:
     return _ITEM.pack(0xFFFE, 0xE000, len(content)) + content
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from node import log
-from node.config import DestinationSettings
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import GpuLost, InputError, NodeError, is_of_disk, where
@@ -21,6 +20,7 @@ from node.jobs.round_steps import delivery_of
 from node.metrics import Metrics
 from node.outputs.writers import for_destination
 from node.pipeline import Pipeline
+from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
 from node.store.ledger import Ledger, is_away
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from node.config import DestinationSettings
 from node.domain import OutputObject
 from node.errors import InputError
 from node.outputs import answers, asked, document, writers
 from node.outputs.asked import AskedQuestion
 from node.pipeline import Pipeline, Round
+from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool

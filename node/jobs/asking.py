@@ -5,7 +5,6 @@ A question goes before the films that wait to be read. A film that was asked abo
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 import uuid
@@ -54,12 +53,12 @@ class Desk:
         *,
         by: str,
         source: str,
-        origins: Sequence[Origin] = (),
+        origins: Sequence[Origin] | None = None,
     ) -> tuple[AskedQuestion, ...]:
         """Answer questions, each on its own, and store them.
 
         by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
-        origins: of each question that an object of a workstation asked
+        origins: of each question, if an object of a workstation asked them
         Raises InputError for a film that is not read, damaged or removed and for a box that does not fit, RetryLater if
         too many wait, and GpuLost.
         """
@@ -74,6 +73,7 @@ class Desk:
         finally:
             self._places.release()
         identity, now = self._model.reader.identity, datetime.now(UTC)
+        named: Sequence[Origin | None] = origins or [None] * len(answers)
         made = tuple(
             AskedQuestion(
                 id=uuid.uuid4().hex if origin is None else origin.question_id,
@@ -89,7 +89,7 @@ class Desk:
                 answer=answer,
                 origin=origin,
             )
-            for answer, origin in zip(answers, origins or itertools.repeat(None), strict=False)
+            for answer, origin in zip(answers, named, strict=True)
         )
         try:
             for question in made:

@@ -25,7 +25,7 @@ from node.answers.comparison import (
 )
 from node.domain import ModelIdentity
 from node.errors import Undecodable
-from node.jobs.correcting import AnsweredFilm, as_corrected
+from node.jobs.answered_film import AnsweredFilm, as_corrected
 from node.measurement import ErrorOfChange
 from node.outputs.patient import read_text
 from node.prompt_set import PromptSet
@@ -34,6 +34,9 @@ from node.store.instances import Instance, newest_reading
 from node.store.spool import Spool
 
 _TIMES: Final = (("AcquisitionDate", "AcquisitionTime"), ("ContentDate", "ContentTime"), ("StudyDate", "StudyTime"))
+NOT_IN_ORDER: Final = (
+    "by patient ID, issuer and time in their headers, these films are not an earlier and a later one of one patient"
+)
 _ORIGIN: Final = ("weights_sha256", "manifest_sha256", "trusted", "prompts_sha256")
 
 
@@ -62,14 +65,7 @@ class Patients:
 
     def are_in_order(self, earlier: Instance, later: Instance) -> bool:
         """Say whether two films are of one patient, and the one was taken before the other."""
-        first, second = (self._taken(film) for film in (earlier, later))
-        return (
-            first.patient is not None
-            and first.patient == second.patient
-            and first.at is not None
-            and second.at is not None
-            and first.at < second.at
-        )
+        return _are_in_order(self._taken(earlier), self._taken(later))
 
     def earlier(self, film: Instance, spool: Spool) -> list[EarlierFilm]:
         """Return the films of the same patient that were taken before a film and were read, the last one first."""
@@ -91,6 +87,11 @@ class Patients:
 
     def _taken(self, film: Instance) -> _Taken:
         return self._known.get(film.path) or _look_at(film.path)
+
+
+def files_are_in_order(earlier: Path, later: Path) -> bool:
+    """Say of two files what `Patients.are_in_order` says of two received films."""
+    return _are_in_order(_look_at(earlier), _look_at(later))
 
 
 def compare_films(
@@ -120,6 +121,11 @@ def obstacle_of(error: ErrorOfChange | None, model: ModelIdentity) -> FilmCompar
 def of_day(films: Sequence[EarlierFilm], day: date | None) -> EarlierFilm | None:
     """Return the last film of a day, or of all days."""
     return next((film for film in films if day is None or film.at.date() == day), None)
+
+
+def _are_in_order(first: _Taken, second: _Taken) -> bool:
+    is_one_patient = first.patient is not None and first.patient == second.patient
+    return is_one_patient and first.at is not None and second.at is not None and first.at < second.at
 
 
 def _look_at(path: Path) -> _Taken:

@@ -11,9 +11,10 @@ from typing import Final
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient
 
 from node import log
-from node.config import DestinationSettings, StudySettings
+from node.config import StudySettings
 from node.deliver.delivery import Sending
 from node.domain import Delivery
+from node.jobs.bell import Bell
 from node.jobs.gate import Gate
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
@@ -31,6 +32,7 @@ from node.jobs.workflows import (
     register,
 )
 from node.pipeline import delivery_place
+from node.settings.destinations import DestinationSettings
 from node.store import database
 from node.store.database import Database
 
@@ -38,6 +40,8 @@ from node.store.database import Database
 _APPLICATION_VERSION: Final = "1"
 _APPLICATION: Final = "chex-node"
 _POLLING_SECONDS: Final = 0.2
+_ALONE_SECONDS: Final = 0.5
+"""Between two looks at a queue, with several processes and with one: its own work rings the bell."""
 _STUDIES_AT_ONCE: Final = 2
 SENDS_AT_ONCE: Final = 2
 _LAST_STEPS_SECONDS: Final = 20.0
@@ -62,9 +66,11 @@ class Executor:
         objects: ObjectSteps | None = None,
         process: Process,
         gate: Gate,
+        bell: Bell,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._sending, self._gate = sending, gate
+        self._sending, self._gate, self._bell = sending, gate, bell
+        self._polling_seconds = _POLLING_SECONDS if database.is_server(sql) else _ALONE_SECONDS
         config: DBOSConfig = {
             "name": _APPLICATION,
             "system_database_url": sql.url.render_as_string(hide_password=True),
@@ -74,23 +80,23 @@ class Executor:
             "serializer": DBOSPortableJSONSerializer(),
             "log_level": "WARNING",
             "use_listen_notify": not database.is_server(sql),  # no workflow waits for a message
-            "notification_listener_polling_interval_sec": _POLLING_SECONDS,
+            "notification_listener_polling_interval_sec": self._polling_seconds,
         }
-        DBOS(config=config)
+        bell.watch(DBOS(config=config))
         log.adopt("dbos")
-        self._deliver = register(sending, steps, objects, gate=gate, on_step=on_step)
+        self._deliver = register(sending, steps, objects, gate=gate, bell=bell, on_step=on_step)
         deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
         if process.only is not None:
             DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
         DBOS.launch()
-        _register_queue(QUIET)
-        _register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
+        self._register_queue(QUIET)
+        self._register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
         self.register_destinations(sending.destinations.values())
 
     def register_destinations(self, destinations: Iterable[DestinationSettings]) -> None:
         """Register the queues of destinations. A queue that is known stays as it is."""
         for name in (name for destination in destinations for name in queues_of(destination)):
-            _register_queue(name, at_once=SENDS_AT_ONCE)
+            self._register_queue(name, at_once=SENDS_AT_ONCE)
 
     def forgotten(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Return the given open deliveries that no unfinished workflow covers.
@@ -108,7 +114,7 @@ class Executor:
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Queue deliveries that no workflow covers."""
         for delivery in deliveries:
-            enqueue_delivery(self._deliver, [asdict(delivery)], started=time.time())
+            enqueue_delivery(self._deliver, [asdict(delivery)], bell=self._bell, started=time.time())
 
     def recover(self, executor: str) -> int:
         """Queue the unfinished workflows of a dead executor again, and return their number.
@@ -134,6 +140,15 @@ class Executor:
             count += len(found)
         return count
 
+    def _register_queue(self, name: str, *, at_once: int | None = None) -> None:
+        """Register a queue; `at_once` limits how many of its workflows one process runs at a time."""
+        DBOS.register_queue(
+            name,
+            worker_concurrency=at_once,
+            polling_interval_sec=self._polling_seconds,
+            on_conflict="always_update",
+        )
+
     def close(self) -> None:
         """Finish the running steps and start no more. The process must end next, as in a power cut.
 
@@ -143,16 +158,18 @@ class Executor:
         self._sending.pauses.close()
         is_broken = self._gate.is_broken  # another process may have taken over its work already
         self._gate.close(limit_seconds=0.0 if is_broken else _LAST_STEPS_SECONDS)
+        self._sending.associations.close()
 
 
 class Client:
     """Queues work for the service, which may run in another process or not run yet. Connects on first use.
 
     Every method raises SQLAlchemyError when the database does not answer, or before an executor has created its tables.
+    bell: that of the executor, if it runs in this process
     """
 
-    def __init__(self, sql: Database) -> None:
-        self._sql = sql
+    def __init__(self, sql: Database, *, bell: Bell | None = None) -> None:
+        self._sql, self._bell = sql, bell or Bell()
         self._client = DBOSClient(
             system_database_engine=sql,
             serializer=DBOSPortableJSONSerializer(),
@@ -195,6 +212,7 @@ class Client:
             debounce_timeout_sec=settings.max_seconds,
         )
         debouncer.debounce(study_uid, settings.quiet_seconds, study_uid)
+        self._bell.ring(QUIET, after_seconds=settings.quiet_seconds)
 
     def run_study(self, study_uid: str) -> None:
         """Process a study again."""
@@ -206,6 +224,7 @@ class Client:
             },
             study_uid,
         )
+        self._bell.ring(QUIET)
 
     def run_answer(self, study_uid: str, question_id: str) -> None:
         """Send an answer whose request is stored; does nothing if that was queued before."""
@@ -219,6 +238,7 @@ class Client:
             study_uid,
             question_id,
         )
+        self._bell.ring(QUIET)
 
     def run_object(self, study_uid: str, sop_instance_uid: str) -> None:
         """Answer what a marked object of a workstation asks; does nothing if that was queued before."""
@@ -232,6 +252,7 @@ class Client:
             study_uid,
             sop_instance_uid,
         )
+        self._bell.ring(QUIET)
 
     def run_delivery(self, delivery: Delivery) -> None:
         """Send an output again."""
@@ -248,6 +269,7 @@ class Client:
             1,
             now,
         )
+        self._bell.ring(queue_of(delivery.destination), after_seconds=_MARKED_SECONDS)
 
     def close(self) -> None:
         """Close the database."""
@@ -261,10 +283,3 @@ def _old_deliveries(sql: Database) -> list[str]:
     What waits in such a queue is parked.
     """
     return [name for name in database.queues(sql) if name not in (QUIET, STUDIES)]
-
-
-def _register_queue(name: str, *, at_once: int | None = None) -> None:
-    """Register a queue with the executor; `at_once` limits how many of its workflows one process runs at a time."""
-    DBOS.register_queue(
-        name, worker_concurrency=at_once, polling_interval_sec=_POLLING_SECONDS, on_conflict="always_update"
-    )

@@ -1,4 +1,4 @@
-"""Answers the questions in stored objects of workstations: presentation states and structured reports.
+"""Answers the questions in stored objects of workstations, and follows what they decide about the node's results.
 
 `take` marks an object beside its study before it is queued; an open mark is followed after any crash. The questions of
 an object have ids of its UID, so a step that runs again finds what it has answered. Each answer then goes the way of
@@ -13,18 +13,22 @@ from datetime import UTC, datetime
 from typing import Final
 
 from node import log
-from node.config import DestinationSettings, QuestionsSettings
+from node.config import QuestionsSettings
 from node.deliver.delivery import StepResult
+from node.dicom import assessments, question_object
+from node.dicom.assessments import ResultAssessment
+from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
+from node.dicom.question_object import QuestionObject
 from node.domain import Box
 from node.errors import GpuLost, InputError, NodeError, RetryLater, is_of_disk, where
 from node.jobs import answers
 from node.jobs.asking import Desk
+from node.jobs.object_corrections import Assessor
 from node.metrics import Metrics
 from node.outputs.asked import Origin
-from node.read import decoding, question_object
-from node.read.drawn import LeftOut, MarkedQuestion, clipped
+from node.read import decoding
 from node.read.model import FilmQuestion
-from node.read.question_object import QuestionObject
+from node.settings.destinations import DestinationSettings
 from node.store import question_objects, received, rounds
 from node.store.instances import Instance
 from node.store.ledger import is_away
@@ -68,12 +72,13 @@ class ObjectSteps:
 
     spool: Spool
     desk: Desk
+    assessor: Assessor
     metrics: Metrics
     settings: QuestionsSettings
     destinations: Mapping[str, DestinationSettings]
 
     def look(self, study_uid: str, sop_instance_uid: str) -> StepResult:
-        """Answer what an object asks.
+        """Answer what an object asks, or follow what it corrects.
 
         Returns the ids of the questions whose answers are to be sent, or in how many seconds to look again.
         """
@@ -97,7 +102,7 @@ class ObjectSteps:
         return {"questions": list(closed.questions)}
 
     def _answered(self, study_uid: str, mark: ObjectMark) -> ObjectMark:
-        """Answer an object, and return its closed mark.
+        """Answer or follow an object, and return its closed mark.
 
         Raises InputError or Undecodable with the reason for an object that is not answered, and RetryLater.
         """
@@ -110,6 +115,9 @@ class ObjectSteps:
         if reason is not None:
             _ignored(study_uid, mark.sop_instance_uid, reason)
             return replace(mark, is_open=False, reasons=(reason,))
+        assessed = assessments.read(dataset)
+        if assessed is not None:
+            return self._followed(study_uid, mark, assessed, by=asked.asked_by)
         sent, reasons = [], list(asked.left_out)
         for number, drawn in enumerate(asked.questions, 1):
             found = self._ask(study_uid, asked, drawn, number=number)
@@ -128,6 +136,22 @@ class ObjectSteps:
             reason="; ".join(reasons),
         )
         return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
+
+    def _followed(self, study_uid: str, mark: ObjectMark, found: ResultAssessment, *, by: str) -> ObjectMark:
+        """Make the corrections of an object, and return its closed mark. Raises InputError and RetryLater as above."""
+        if not self.settings.corrections:
+            raise InputError("it corrects a report, and questions.corrections is off")
+        made, reasons = self.assessor.follow(study_uid, mark, found, by=by)
+        if not made:
+            raise InputError("; ".join(reasons))
+        log.get().info(
+            "correction.received",
+            study=study_uid,
+            sop_instance_uid=mark.sop_instance_uid,
+            corrections=len(made),
+            reason="; ".join(reasons),
+        )
+        return replace(mark, is_open=False, corrections=tuple(made), reasons=tuple(reasons))
 
     def _ask(self, study_uid: str, asked: QuestionObject, drawn: MarkedQuestion, *, number: int) -> str | LeftOut:
         """Answer one question and store that its answer is to be sent; returns its id, or why it is left out."""

@@ -10,7 +10,7 @@ from node.config import Settings
 from node.domain import Delivery, is_uid
 from node.errors import InputError
 from node.jobs.executor import Client
-from node.store import database
+from node.store import database, files
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 
@@ -89,7 +89,6 @@ def _retry_deliveries(deliveries: Sequence[Delivery], ledger: Ledger, client: Cl
 @contextmanager
 def open_ledger(settings: Settings) -> Iterator[Ledger]:
     """Open the ledger. Raises InputError before the node's first start, NodeError when the ledger is damaged."""
-    if not settings.storage.directory.is_dir():
-        raise InputError(f"{settings.storage.directory}: does not exist; start the node once with `node serve`")
+    files.require_started(settings.storage.directory)
     with database.naming_damage(settings.storage), closing(Ledger(database.open_ledger(settings.storage))) as ledger:
         yield ledger

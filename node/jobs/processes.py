@@ -23,8 +23,8 @@ from typing import Final
 from node.config import StorageSettings
 from node.domain import JsonObject
 from node.errors import InputError
-from node.http_settings import HttpSettings
 from node.net import callers, tls
+from node.settings.http import HttpSettings
 from node.store import files
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

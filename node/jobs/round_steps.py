@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, TypeVar, cast
 
-from node import log
-from node.config import DestinationSettings
+from node import log, trace
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, NodeError, is_of_disk, where
@@ -23,6 +22,7 @@ from node.metrics import Guarded, Metrics
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, queue_place
+from node.settings.destinations import DestinationSettings
 from node.store import received, sent_answers
 from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
@@ -77,16 +77,24 @@ class Steps:
 
         def work() -> StepResult | None:
             self._rewrite(study_uid)
-            self.take_objects(study_uid)
             with self.metrics.timed("plan"):
                 planned = self.pipeline.plan(study_uid)
+            self.take_objects(study_uid)  # not before: an object that came in between would be covered and never taken
             self.ledger.set_study(study_uid, "reading" if planned else "finished")
             if planned is None:
                 return None
             log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
+            self._trace_wait(planned)
             return {**asdict(planned), "created_at": planned.created_at.isoformat()}
 
         return self._guarded("plan", study_uid, work, otherwise=None)
+
+    def _trace_wait(self, planned: Round) -> None:
+        """Trace how long a study waited for its reading, from the arrival of the last file of its round."""
+        if trace.is_on():
+            instances = self.pipeline.spool.study(planned.study_uid).instances
+            arrived = [item.received_at.timestamp() for item in instances if item.path.name in planned.files]
+            trace.step("wait", began=max(arrived, default=time.time()), ended=time.time())
 
     def read(self, study_uid: str, file: str) -> str | None:
         """Read one file; returns the outcome, or None if the study was parked."""

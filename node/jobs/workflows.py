@@ -17,18 +17,21 @@ network are used in steps only, and arguments are JSON without patient data.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, cast
 
-from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
+from dbos import DBOS, SetWorkflowID
 
-from node.config import DestinationSettings, DicomDestination
+from node import trace
 from node.deliver.delivery import DeliveryJson, Sending, StepResult
-from node.domain import ROUTINE
+from node.domain import ROUTINE, is_uid
 from node.jobs.answer_steps import AnswerSteps
+from node.jobs.bell import Bell
 from node.jobs.gate import Gate
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.round_steps import Steps
 from node.pipeline import delivery_place
+from node.settings.destinations import DestinationSettings, Hl7Destination
 
 QUIET: Final = "quiet"
 ANSWER: Final = "answer"
@@ -66,7 +69,7 @@ def queue_of(destination: str) -> str:
 def queues_of(destination: DestinationSettings) -> list[str]:
     """Return the names of all queues of a destination."""
     name = destination.name
-    return [queue_of(name), commit_queue_of(name)] if isinstance(destination, DicomDestination) else [queue_of(name)]
+    return [queue_of(name)] if isinstance(destination, Hl7Destination) else [queue_of(name), commit_queue_of(name)]
 
 
 def commit_queue_of(destination: str) -> str:
@@ -78,6 +81,7 @@ def enqueue_delivery(
     deliver: DeliverWorkflow,
     deliveries: list[DeliveryJson],
     *,
+    bell: Bell,
     attempt: int = 1,
     started: float,
     wait_seconds: float | None = None,
@@ -90,35 +94,51 @@ def enqueue_delivery(
     first = deliveries[0]
     place = delivery_place(started, first.get("priority", ROUTINE))  # version 1 recorded no priority
     delay_seconds = _GIVE_WAY_SECONDS if has_given_way else wait_seconds
-    with SetEnqueueOptions(priority=place, delay_seconds=delay_seconds):
-        DBOS.enqueue_workflow(queue_of(first["destination"]), deliver, deliveries, attempt, started, has_given_way)
+    arguments = (deliveries, attempt, started, has_given_way)
+    bell.enqueue(queue_of(first["destination"]), deliver, *arguments, place=place, delay_seconds=delay_seconds)
 
 
 def register(
-    sending: Sending, steps: Steps | None, objects: ObjectSteps | None, *, gate: Gate, on_step: Callable[[str], None]
+    sending: Sending,
+    steps: Steps | None,
+    objects: ObjectSteps | None,
+    *,
+    gate: Gate,
+    bell: Bell,
+    on_step: Callable[[str], None],
 ) -> DeliverWorkflow:
     """Register the workflows with the executor, the reading ones only if there are `steps`; returns `deliver`."""
 
     def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
         # The gate is inside the executor's step, so that an error is never recorded as the step's result.
-        result = DBOS.run_step({"name": name}, lambda: gate.run(lambda: work(*arguments)))
+        with trace.of_study(_study_of(arguments[0])):
+            result = DBOS.run_step({"name": name}, lambda: gate.run(lambda: work(*arguments)))
         on_step(name)
         return result
 
-    deliver = _register_delivery(sending, gate, step)
+    deliver = _register_delivery(sending, gate, step, bell=bell)
     if steps is not None:
-        _register_reading(steps, gate, step, deliver=deliver, on_step=on_step)
+        _register_reading(steps, gate, step, bell=bell, deliver=deliver, on_step=on_step)
         answers = AnswerSteps(
             pipeline=steps.pipeline, ledger=steps.ledger, metrics=steps.metrics, destinations=steps.destinations
         )
-        answer = _register_answers(answers, gate, step, deliver=deliver, on_step=on_step)
+        answer = _register_answers(answers, gate, step, bell=bell, deliver=deliver, on_step=on_step)
         if objects is not None:
-            _register_questions(objects, gate, step, answer=answer, on_step=on_step)
+            _register_questions(objects, gate, step, bell=bell, answer=answer, on_step=on_step)
     return deliver
 
 
+def _study_of(argument: object) -> str | None:
+    """Return the study that a step is about: its first argument is a UID, or describes a round or deliveries."""
+    if isinstance(argument, list):
+        argument = argument[0] if argument else None
+    if isinstance(argument, dict):
+        argument = argument.get("study_uid")
+    return argument if isinstance(argument, str) and is_uid(argument) else None
+
+
 def _register_reading(
-    steps: Steps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
+    steps: Steps, gate: Gate, step: _Step, *, bell: Bell, deliver: DeliverWorkflow, on_step: Callable[[str], None]
 ) -> None:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
@@ -137,8 +157,7 @@ def _register_reading(
         if plan is None:
             return
         if plan.get("busy"):  # does not wait in a slot, which another study can use
-            with SetEnqueueOptions(delay_seconds=_BUSY_SECONDS):
-                DBOS.enqueue_workflow(QUIET, quiet, study_uid)
+            bell.enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
             return
         outcomes = []
         for file in cast(list[str], plan["files"]):
@@ -151,12 +170,11 @@ def _register_reading(
             return
         for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
             with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}:{plan['created_at']}"):
-                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
+                enqueue_delivery(deliver, deliveries, bell=bell, started=cast(float, written["started"]))
             on_step("queue")
         workflow = DBOS.workflow_id
         if step("finish", finish, plan, outcomes, written, workflow):
-            with SetEnqueueOptions(delay_seconds=_BUSY_SECONDS):
-                DBOS.enqueue_workflow(QUIET, quiet, study_uid)
+            bell.enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
 
     @DBOS.workflow(name="quiet", max_recovery_attempts=_RECOVERIES)
     @gate.guarded
@@ -166,13 +184,12 @@ def _register_reading(
             place = step("place", steps.place, study_uid)
             if place is None:
                 return
-        with SetEnqueueOptions(priority=place):
-            DBOS.enqueue_workflow(STUDIES, study, study_uid)
+        bell.enqueue(STUDIES, study, study_uid, place=place)
         on_step("ready")
 
 
 def _register_answers(
-    steps: AnswerSteps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
+    steps: AnswerSteps, gate: Gate, step: _Step, *, bell: Bell, deliver: DeliverWorkflow, on_step: Callable[[str], None]
 ) -> AnswerWorkflow:
     """Register `answer`, which queues deliveries."""
 
@@ -182,14 +199,14 @@ def _register_answers(
         written = step("answer", steps.write, study_uid, question_id)
         for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
             with SetWorkflowID(f"deliver:{destination}:answer:{question_id}"):
-                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
+                enqueue_delivery(deliver, deliveries, bell=bell, started=cast(float, written["started"]))
             on_step("queue")
 
     return answer
 
 
 def _register_questions(
-    steps: ObjectSteps, gate: Gate, step: _Step, *, answer: AnswerWorkflow, on_step: Callable[[str], None]
+    steps: ObjectSteps, gate: Gate, step: _Step, *, bell: Bell, answer: AnswerWorkflow, on_step: Callable[[str], None]
 ) -> None:
     """Register `question`, which queues answers, or itself while its film is not here."""
 
@@ -198,26 +215,61 @@ def _register_questions(
     def question(study_uid: str, sop_instance_uid: str) -> None:
         found = step("look", steps.look, study_uid, sop_instance_uid)
         if "wait" in found:
-            with SetEnqueueOptions(delay_seconds=cast(float, found["wait"])):
-                DBOS.enqueue_workflow(QUIET, question, study_uid, sop_instance_uid)
+            bell.enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=cast(float, found["wait"]))
             return
         for question_id in cast(list[str], found["questions"]):
             with SetWorkflowID(answer_workflow(question_id)):
-                DBOS.enqueue_workflow(QUIET, answer, study_uid, question_id)
+                bell.enqueue(QUIET, answer, study_uid, question_id)
             on_step("queue")
 
 
-def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWorkflow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempts:
+    """What the workflows of deliveries do again when a destination was down."""
+
+    sending: Sending
+    step: _Step
+
+    def send(self, delivery: DeliveryJson, attempt: int, started: float, *, may_give_way: bool) -> StepResult:
+        """Send one object. While its destination is down, wait in the slot, so that few objects are sent in vain.
+
+        If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
+        """
+        send = self.sending.send
+        while (result := self.step("send", send, delivery, attempt, started, may_give_way)).get("down"):
+            DBOS.sleep(cast(float, result["wait"]))  # recorded by version 1, which slept here and then sent again
+            attempt += 1
+        if result["outcome"] == "down":
+            self._wait_for(delivery["destination"], started)
+            result = self.step("send", send, delivery, attempt + 1, started, may_give_way)
+        return result
+
+    def ask(self, deliveries: list[DeliveryJson], attempt: int, started: float) -> StepResult:
+        """Ask for storage commitment. While the destination is down, wait in the slot: few requests fail in vain."""
+        asked = self.step("commit", self.sending.commit, deliveries, attempt, started)
+        if not asked.get("down"):
+            return asked
+        self._wait_for(deliveries[0]["destination"], started)
+        return self.step("commit", self.sending.commit, deliveries, attempt + 1, started)
+
+    def _wait_for(self, destination: str, started: float) -> None:
+        while not self.step("probe", self.sending.probe, destination, started):
+            pass
+
+
+def _register_delivery(sending: Sending, gate: Gate, step: _Step, *, bell: Bell) -> DeliverWorkflow:
     """Register `deliver` and `commit`, each of which may queue the other."""
+    attempts = _Attempts(sending=sending, step=step)
 
     @DBOS.workflow(name="deliver", max_recovery_attempts=_RECOVERIES)
     @gate.guarded
     def deliver(deliveries: list[DeliveryJson], attempt: int, started: float, has_given_way: bool = False) -> None:
         later, sent, wait, sent_at = [], [], 0.0, 0.0
         for number, delivery in enumerate(deliveries):
-            result = send(delivery, attempt, started, may_give_way=not has_given_way)
+            result = attempts.send(delivery, attempt, started, may_give_way=not has_given_way)
             if result["outcome"] == "gave_way":
-                enqueue_delivery(deliver, deliveries[number:], attempt=attempt, started=started, has_given_way=True)
+                rest = deliveries[number:]
+                enqueue_delivery(deliver, rest, bell=bell, attempt=attempt, started=started, has_given_way=True)
                 break
             if result["outcome"] in ("delayed", "down"):
                 later.append(delivery)
@@ -226,45 +278,21 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
                 sent.append(delivery)
                 sent_at = cast(float, result["commit"])
         if later:  # leaves its slot: an object that is rejected for now delays no other
-            enqueue_delivery(deliver, later, attempt=attempt + 1, started=started, wait_seconds=wait)
+            enqueue_delivery(deliver, later, attempt=attempt + 1, bell=bell, started=started, wait_seconds=wait)
         if sent:
-            DBOS.enqueue_workflow(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
-
-    def send(delivery: DeliveryJson, attempt: int, started: float, *, may_give_way: bool) -> StepResult:
-        """Send one object. While its destination is down, wait in the slot, so that few objects are sent in vain.
-
-        If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
-        """
-        while (result := step("send", sending.send, delivery, attempt, started, may_give_way)).get("down"):
-            DBOS.sleep(cast(float, result["wait"]))  # recorded by version 1, which slept here and then sent again
-            attempt += 1
-        if result["outcome"] == "down":
-            wait_for(delivery["destination"], started)
-            result = step("send", sending.send, delivery, attempt + 1, started, may_give_way)
-        return result
-
-    def ask(deliveries: list[DeliveryJson], attempt: int, started: float) -> StepResult:
-        """Ask for storage commitment. While the destination is down, wait in the slot: few requests fail in vain."""
-        asked = step("commit", sending.commit, deliveries, attempt, started)
-        if not asked.get("down"):
-            return asked
-        wait_for(deliveries[0]["destination"], started)
-        return step("commit", sending.commit, deliveries, attempt + 1, started)
-
-    def wait_for(destination: str, started: float) -> None:
-        while not step("probe", sending.probe, destination, started):
-            pass
+            bell.enqueue(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
 
     @DBOS.workflow(name="commit", max_recovery_attempts=_RECOVERIES)
     @gate.guarded
     def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
-        asked = ask(deliveries, attempt, started)
+        asked = attempts.ask(deliveries, attempt, started)
         again, left = (cast(list[DeliveryJson], asked[name]) for name in ("again", "open"))
+        now, wait = (cast(float, asked[name]) for name in ("now", "wait"))
         if again:
-            enqueue_delivery(deliver, again, started=cast(float, asked["now"]), wait_seconds=cast(float, asked["wait"]))
-        if left:
-            with SetEnqueueOptions(delay_seconds=cast(float, asked["wait"])):  # does not wait in a slot
-                DBOS.enqueue_workflow(commit_queue_of(left[0]["destination"]), commit, left, attempt + 1, started)
+            enqueue_delivery(deliver, again, bell=bell, started=now, wait_seconds=wait)
+        if left:  # does not wait in a slot
+            queue = commit_queue_of(left[0]["destination"])
+            bell.enqueue(queue, commit, left, attempt + 1, started, delay_seconds=wait)
 
     return deliver
 

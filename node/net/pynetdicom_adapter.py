@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import time
 from contextlib import suppress
 from io import BytesIO
 from typing import Final, Protocol, cast
@@ -36,6 +37,7 @@ _CONNECTION_CLOSED: Final = "Evt17"
 _INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
 
 _WAIT_MILLISECONDS: Final = 20
+_RESTING_SECONDS, _BUSY_SECONDS, _TURN_SECONDS = 0.02, 0.001, 0.003
 
 
 class MessageReceiver(Protocol):
@@ -274,3 +276,28 @@ def send_at_once(association: Association) -> None:
     if plain is not None:
         with suppress(OSError):  # a peer may accept and close at once; the next send then fails
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def rest(association: Association) -> None:
+    """Let an open association wait for the next request; its two threads would look for something 1,000 times a second.
+
+    Before the one is paused it gets a turn, or it might take the answer to the next request.
+    """
+    time.sleep(_TURN_SECONDS)
+    association._reactor_checkpoint.clear()
+    association.dul._run_loop_delay = _RESTING_SECONDS
+
+
+def resume(association: Association) -> bool:
+    """End the rest of an association; false if its peer has ended it, or asks to, which is answered now."""
+    provider = association.dul
+    provider._run_loop_delay = _BUSY_SECONDS
+    is_open = (
+        association.is_established
+        and provider.is_alive()
+        and provider.state_machine.current_state == _DATA_TRANSFER
+        and provider.peek_next_pdu() is None
+    )
+    if not is_open:
+        association._reactor_checkpoint.set()
+    return is_open

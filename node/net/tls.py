@@ -18,9 +18,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from node import log
-from node.config import ServerTlsTable, Settings, TlsSettings, TlsTable, tls_tables
+from node.config import ServerTlsTable, Settings, TlsTable, tls_tables
 from node.errors import ConfigError
-from node.http_settings import HttpTlsSettings
+from node.settings.http import HttpTlsSettings
+from node.settings.tls import TlsSettings
 
 _CIPHERS: Final = "ECDHE+AESGCM"
 _DAY_SECONDS: Final = 86400.0
@@ -97,6 +98,13 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
     _modernize(context)
     if tls.certificate is not None:
         _show(context, tls.certificate, tls.key)
+    return context
+
+
+def system_context() -> ssl.SSLContext:
+    """Trust the authorities of the system, and check the host name."""
+    context = ssl.create_default_context()
+    _modernize(context)
     return context
 
 

@@ -86,7 +86,7 @@ def labeled(lines: Iterable[str]) -> list[str]:
 
 def is_critical(finding: Finding) -> bool:
     """Say whether a finding is present and to be told within minutes."""
-    return finding.state is FindingState.PRESENT and _urgency(finding) == MINUTES
+    return finding.state is FindingState.PRESENT and urgency(finding) == MINUTES
 
 
 def critical_films(report: Report) -> frozenset[str]:
@@ -96,10 +96,11 @@ def critical_films(report: Report) -> frozenset[str]:
 
 def by_urgency(findings: Iterable[Finding]) -> list[Finding]:
     """Sort findings: the most urgent first, and of equally urgent ones the most probable first."""
-    return sorted(findings, key=lambda finding: (_urgency(finding), -finding.probability))
+    return sorted(findings, key=lambda finding: (urgency(finding), -finding.probability))
 
 
-def _urgency(finding: Finding) -> int:
+def urgency(finding: Finding) -> int:
+    """Return how soon a finding is to be told: within minutes, hours or days; the lowest number is the soonest."""
     return URGENCIES.get((finding.code.scheme, finding.code.value), DAYS)
 
 
@@ -107,7 +108,7 @@ def _place(film: Film) -> tuple[int, int]:
     """Return what films are sorted by: the state of the first finding of the impression, and its urgency."""
     for place, state in enumerate(_STATES):
         if findings := film.in_state(state):
-            return place, _urgency(by_urgency(findings)[0])
+            return place, urgency(by_urgency(findings)[0])
     return (len(_STATES), 0) if film.is_read else (len(_STATES) + 1, 0)
 
 

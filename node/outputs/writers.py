@@ -14,7 +14,7 @@ from pydicom.uid import UID
 
 from node.dicom import attributes
 from node.domain import Film, ModelIdentity, OutputObject, Report, derive_uid
-from node.outputs import document, gsps, secondary_capture
+from node.outputs import document, gsps, rejection, secondary_capture
 from node.outputs.source import Source
 from node.outputs.sr import report as sr
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
@@ -99,6 +99,11 @@ def kind_of(dataset: Dataset) -> str:
     return next(kind for kind, uid in SOP_CLASSES.items() if uid == dataset.SOPClassUID)
 
 
+def sop_class_of(kind: str) -> UID:
+    """Return the SOP class of the objects of a kind, rejection notes included."""
+    return rejection.SOP_CLASS if kind == rejection.KIND else SOP_CLASSES[kind]
+
+
 def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
     """Return what to write for a destination; outputs: its setting.
 
@@ -119,9 +124,12 @@ def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
 def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -> list[OutputObject]:
     """Return those outputs of a round that a destination gets; outputs: its setting.
 
-    Reports that are texts are of the kind `sr` for a destination with `sr3d` too.
+    Reports that are texts are of the kind `sr` for a destination with `sr3d` too. Rejection notes go to each
+    destination that gets DICOM objects.
     """
     kinds = kinds_wanted(outputs)
+    if any(kind in WRITERS for kind in kinds):
+        kinds = (*kinds, rejection.KIND)
     texts = (COMPREHENSIVE.kind, TEXT) if COMPREHENSIVE_3D.kind in kinds else None
     return [output for output in written if output.kind in kinds or (output.kind, output.template) == texts]
 

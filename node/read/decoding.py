@@ -307,8 +307,8 @@ def _gray_levels(
     with attributes.quiet():
         indices, lowest, bits = _stored_values(dataset, film_header)
     gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
-    levels = grayscale.count_levels(gray_header, indices, lowest=lowest, bits=bits)
-    if np.count_nonzero(levels.exposed) < 2:
+    levels = grayscale.levels_of(gray_header, indices, lowest=lowest, bits=bits)
+    if levels.is_blank:
         raise Undecodable(Reason.BLANK, "all pixels have one value")
     return indices, gray_header, levels
 

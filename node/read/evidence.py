@@ -17,7 +17,7 @@ def locate(boxes: Sequence[Box], regions: Mapping[str, Box]) -> Evidence:
     IoU, not the common area alone: a small region that fits says more than a large one that contains everything.
     regions: box by prompt key; of equal ones the first counts
     """
-    overlap = {key: max(_iou(box, region) for box in boxes) for key, region in regions.items()} if boxes else {}
+    overlap = {key: max(iou(box, region) for box in boxes) for key, region in regions.items()} if boxes else {}
     zone = max(overlap, key=lambda key: overlap[key], default=None)
     if zone is None or overlap[zone] == 0:
         return Evidence(zone=None, extent=0.0)
@@ -38,7 +38,8 @@ def covered(region: Box, boxes: Sequence[Box]) -> float:
     return min(area / _area(region), 1.0)
 
 
-def _iou(first: Box, second: Box) -> float:
+def iou(first: Box, second: Box) -> float:
+    """Return the overlap of two boxes, 0..1: their common area as a share of the area that either covers."""
     common = _common(first, second)
     if common is None:
         return 0.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +33,27 @@ class Levels:
     """The stored values of one film.
 
     values: [level], every value that the declared bits can hold, in steps of 1
-    counts: [level], how many pixels have the value
     padding: [level], whether the value marks pixels outside the exposed field (PS3.3 C.7.5.1.1.2)
+    indices: [row, column], the place of each pixel's value in `values`
+    count: counts the pixels once somebody asks; a film with a window needs no counts
     """
 
     values: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
     padding: npt.NDArray[np.bool_]
+    indices: npt.NDArray[np.uint16]
+    count: Callable[[], npt.NDArray[np.int64]]
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many pixels have the value: [level]."""
+        return self.count()
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the exposed field has one value, or there is none."""
+        if not self.padding.any():
+            return bool(self.indices.min() == self.indices.max())
+        return bool(np.count_nonzero(self.exposed) < 2)
 
     @property
     def exposed(self) -> npt.NDArray[np.bool_]:
@@ -58,17 +73,18 @@ class Window:
             raise ValueError(f"a window needs a finite center and a positive width, got {self.center}, {self.width}")
 
 
-def count_levels(header: GrayscaleHeader, indices: npt.NDArray[np.uint16], *, lowest: int, bits: int) -> Levels:
-    """Count stored values; `indices` are stored values minus `lowest`, the smallest value that `bits` can hold."""
-    values, flat = np.arange(lowest, lowest + 2**bits), indices.ravel()
-    counts = np.zeros(values.size, dtype=np.int64)
-    for first in range(0, flat.size, _COUNTED_AT_ONCE):  # `bincount` copies its input to 64 bits
-        counts += np.bincount(flat[first : first + _COUNTED_AT_ONCE], minlength=values.size)
-    return Levels(
-        values=values,
-        counts=counts,
-        padding=_padding(header, values),
-    )
+def levels_of(header: GrayscaleHeader, indices: npt.NDArray[np.uint16], *, lowest: int, bits: int) -> Levels:
+    """Return the stored values; `indices` are those minus `lowest`, the smallest value that `bits` can hold."""
+    values = np.arange(lowest, lowest + 2**bits)
+
+    @cache
+    def count() -> npt.NDArray[np.int64]:
+        flat, counts = indices.ravel(), np.zeros(values.size, dtype=np.int64)
+        for first in range(0, flat.size, _COUNTED_AT_ONCE):  # `bincount` copies its input to 64 bits
+            counts += np.bincount(flat[first : first + _COUNTED_AT_ONCE], minlength=values.size)
+        return counts
+
+    return Levels(values=values, padding=_padding(header, values), indices=indices, count=count)
 
 
 def displayed(header: GrayscaleHeader, levels: Levels) -> FloatTable:

@@ -1,11 +1,14 @@
-"""An open model with the prompts for it: what reading and asking need, in a worker and on its pages."""
+"""Opens a model as the settings say: what reading and asking need, in a worker, on its pages, and in a comparison."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from node.config import Settings
 from node.prompt_set import PromptSet
-from node.read.model import Reader
+from node.read.model import Reader, open_reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +17,25 @@ class OpenModel:
 
     reader: Reader
     prompts: PromptSet
+
+
+def open_configured(
+    settings: Settings,
+    prompts: PromptSet,
+    *,
+    directory: Path,
+    threads: int,
+    on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
+) -> Reader:
+    """Open a model directory on the runtime and with the rules of the settings; otherwise as `open_reader`."""
+    return open_reader(
+        directory,
+        prompts=prompts,
+        engine=settings.model.engine,
+        threads=threads,
+        engines=settings.storage.directory / "engines",
+        precision=settings.model.precision,
+        trusted=settings.model.trusted,
+        checked=settings.report.sentences == "checked",
+        on_written=on_written,
+    )

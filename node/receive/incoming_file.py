@@ -65,6 +65,7 @@ class IncomingFile:
                 transfer_syntax_uid=self.meta.transfer_syntax_uid,
                 size=self._size,
                 is_stat=is_stat,
+                sender={},
             )
 
     def discard(self) -> None:

@@ -5,14 +5,14 @@ An object is acknowledged only after `Intake.keep` has returned: it is synced on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from pydicom.uid import UID
 from pynetdicom.dsutils import create_file_meta, encode_file_meta
 
-from node import log
+from node import log, trace
 from node.config import ListenerSettings
 from node.dicom.header import identify
 from node.errors import Failed, Refused, where
@@ -54,16 +54,25 @@ class Intake:
         return self._spool.receive(_PREAMBLE + encode_file_meta(meta))
 
     def keep(
-        self, incoming: Incoming, *, sop_instance_uid: str, transfer_syntax_uid: str, size: int, is_stat: bool
+        self,
+        incoming: Incoming,
+        *,
+        sop_instance_uid: str,
+        transfer_syntax_uid: str,
+        size: int,
+        is_stat: bool,
+        sender: Mapping[str, str],
     ) -> Kept:
         """Store a complete object, synced, and hand its study on.
 
         sop_instance_uid: as announced before the object; size: of its dataset in bytes
         is_stat: whether its study is to be read first
+        sender: its `calling_aet` and `host` for the log; empty for a request over HTTP, which its user is logged for
         Raises Refused when the object cannot be stored.
         """
         with incoming.open_dataset() as file:
             study_uid, found = identify(file, UID(transfer_syntax_uid))
+        trace.belongs(study_uid)
         if found != sop_instance_uid:
             raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
         kept = self._spool.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
@@ -71,14 +80,14 @@ class Intake:
             if is_stat:
                 self._spool.mark_stat(study_uid)
             self._on_kept(study_uid)  # before anything that may fail, and for a repeated object too
-        self._report(kept, size)
+        self._report(kept, size, sender)
         return kept
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """Measure how one object is stored, and count and log a failure. Raises Refused for every failure."""
         try:
-            with self._metrics.timed("receive"):
+            with trace.of_study(None), self._metrics.timed("receive"):
                 yield
         except Refused as error:
             self._note(error, reason=error.reason)
@@ -93,11 +102,11 @@ class Intake:
         self._metrics.failures.labels("receive", error.reason).inc()
         log.get().warning("instance.refused", reason=reason)
 
-    def _report(self, kept: Kept, size: int) -> None:
+    def _report(self, kept: Kept, size: int, sender: Mapping[str, str]) -> None:
         self._metrics.instances.labels(kept.outcome).inc()
         self._metrics.received_bytes.inc(size)
         say = log.get().warning if kept.outcome == "conflict" else log.get().info
         study_uid, sop_instance_uid = kept.instance.study_uid, kept.instance.sop_instance_uid
-        say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size)
+        say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size, **sender)
         if kept.is_repaired:
             log.get().info("instance.repaired", study=study_uid, sop_instance_uid=sop_instance_uid)

@@ -232,6 +232,7 @@ class Listener:
         dataset = request.DataSet
         if not isinstance(dataset, DatasetOnDisk):
             raise Refused("the request carries no object; correct it at the sender")
+        requestor = event.assoc.requestor
         try:
             self.intake.keep(
                 dataset.take(),
@@ -239,6 +240,7 @@ class Listener:
                 transfer_syntax_uid=str(event.context.transfer_syntax),
                 size=dataset.size,
                 is_stat=request.Priority == _HIGH or self._open[event.assoc].priority == "stat",
+                sender={"calling_aet": requestor.ae_title.strip(), "host": str(requestor.address)},
             )
         finally:
             dataset.discard()

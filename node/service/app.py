@@ -12,13 +12,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from node import log
+from node.audit.trail import recording
 from node.config import Settings
 from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
@@ -31,15 +32,18 @@ from node.net.callers import Refusals
 from node.orders.store import OrderStore
 from node.prompt_set import PromptKind
 from node.read import prompts
-from node.read.model import Reader, check_files, open_reader
-from node.read.open_model import OpenModel
+from node.read.model import Reader, check_files
+from node.read.open_model import OpenModel, open_configured
+from node.service import memory
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.promotion import admit
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
 from node.service.shared import Shared
+from node.service.tracing import traced
 from node.service.worker import Working, open_working
 from node.store import database, files
+from node.store.folder_probe import require_honest
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web.access import Access
@@ -69,12 +73,7 @@ class Running:
     @property
     def ports(self) -> dict[str, int]:
         """The real ports by their name in log lines."""
-        named = {
-            "dicom_port": self.dicom_port,
-            "tls_port": self.tls_port,
-            "orders_port": self.orders_port,
-            "http_port": self.http_port,
-        }
+        named = {name: getattr(self, name) for name in ("dicom_port", "tls_port", "orders_port", "http_port")}
         return {name: port for name, port in named.items() if port is not None}
 
 
@@ -145,13 +144,16 @@ def run(
     Raises ConfigError or InputError when a part cannot be opened, Stopped when `stop` is set while the start waits.
     """
     process, stop = process or Process(), stop or threading.Event()
-    log.get().info("service.started", version=VERSION, executor=process.executor)
     metrics = Metrics()
     metrics.expect(destinations=[destination.name for destination in settings.destinations], prompts=())
     if process.reads and reader is None:
         check_files(settings.model.directory, engine=settings.model.engine)
     with ExitStack() as parts, ExitStack() as ports:
         parts.enter_context(_only_one(settings, process))
+        parts.enter_context(recording(settings, metrics, executor=process.executor))
+        parts.enter_context(traced(settings, process))
+        parts.callback(log.get().info, "service.stopped")
+        log.get().info("service.started", version=VERSION, executor=process.executor)
         _set_damaged_aside(database.LEDGER, settings)
         shared = _shared(settings, process, metrics)
         parts.callback(shared.spool.end_readings_in_hand)
@@ -163,9 +165,7 @@ def run(
             http_port=_open_pages(opened, parts),
             dicom_port=None if opened.receiving is None else opened.receiving.listener.port,
             tls_port=None if opened.receiving is None else opened.receiving.listener.tls_port,
-            orders_port=None
-            if opened.receiving is None or opened.receiving.orders is None
-            else opened.receiving.orders.port,
+            orders_port=None if opened.receiving is None else opened.receiving.orders_port,
             is_broken=lambda: opened.is_broken,
             reload=opened.reload,
         )
@@ -178,13 +178,13 @@ def run(
             opened.model = _unless_stopped(lambda: _open_model(settings, metrics, reader), stop)
             opened.desk = Desk(shared.spool, opened.model, metrics)
         if process.reads or process.sends:
-            opens = partial(open_working, on_step=on_step, stop=stop, parts=parts)
-            opened.working = opens(shared, model=opened.model, desk=opened.desk)
+            opened.working = open_working(
+                shared, model=opened.model, desk=opened.desk, on_step=on_step, stop=stop, parts=parts
+            )
         if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
             opened.receiving.submitter.start()
         _say("service.ready", process, running)
         yield running
-    log.get().info("service.stopped")
 
 
 def serve(
@@ -204,6 +204,7 @@ def serve(
     An interrupted step is repeated at the next start.
     Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work.
     """
+    memory.keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
     stop = threading.Event()
 
@@ -226,16 +227,16 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     signal.signal(signal.SIGHUP, on_hangup)
-    try:
-        with run(settings, process=process, reader=reader, on_step=on_step, stop=stop, path=path) as running:
-            while not stop.wait(timeout=1.0):
-                if running.is_broken():
-                    return 1
-                if changed.is_set() and path is not None:
-                    changed.clear()
-                    running.reload(path)
-    except Stopped:
-        log.get().info("service.stopped")
+    with (
+        suppress(Stopped),
+        run(settings, process=process, reader=reader, on_step=on_step, stop=stop, path=path) as running,
+    ):
+        while not stop.wait(timeout=1.0):
+            if running.is_broken():
+                return 1
+            if changed.is_set() and path is not None:
+                changed.clear()
+                running.reload(path)
     return code
 
 
@@ -282,15 +283,11 @@ def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reade
     opened = (
         reader()
         if reader is not None
-        else open_reader(
-            settings.model.directory,
-            prompts=prompt_set,
-            engine=settings.model.engine,
+        else open_configured(
+            settings,
+            prompt_set,
+            directory=settings.model.directory,
             threads=settings.model.threads,
-            engines=settings.storage.directory / "engines",
-            precision=settings.model.precision,
-            trusted=settings.model.trusted,
-            checked=settings.report.sentences == "checked",
             on_written=metrics.on_written,
         )
     )
@@ -333,6 +330,7 @@ def _shared(settings: Settings, process: Process, metrics: Metrics) -> Shared:
 
 
 def _open_spool(settings: Settings) -> Spool:
+    require_honest(settings.storage.directory, is_shared=bool(settings.storage.database_url))
     spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
     swept = spool.sweep(is_shared=bool(settings.storage.database_url))
     if swept:

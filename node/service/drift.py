@@ -230,7 +230,8 @@ class Watch:
     def note(self, film: Film, header: Dataset) -> None:
         """Record the findings of a film that was read. Raises OSError when the disk fails."""
         with self._spool.changing_windows():
-            scanners = self._scanners(header)
+            changed: dict[str, JsonObject] = {}
+            scanners = self._scanners(header, changed)
             scanner = scanners.label_of(*_maker(header))
             for finding in film.findings:
                 self._metrics.findings.labels(finding.prompt, finding.state, scanner).inc()
@@ -240,21 +241,22 @@ class Watch:
             probabilities = {finding.prompt: finding.probability for finding in film.findings}
             for name in {_ALL, scanner} & {_ALL, *scanners.models}:
                 window = self._window(name).with_film(probabilities)
-                self._spool.keep_window(self._name(name), window.to_json())
+                changed[self._name(name)] = window.to_json()
                 self._publish(name, window)
             for group in groups_of(film, header):
                 for finding in film.findings:
                     self._metrics.group_findings.labels(finding.prompt, finding.state, group).inc()
                 window = self._window(group).with_film(probabilities)
-                self._spool.keep_window(self._name(group), window.to_json())
+                changed[self._name(group)] = window.to_json()
                 self._publish_group(group, window)
+            self._spool.keep_windows(changed)
 
-    def _scanners(self, header: Dataset) -> Scanners:
-        """Return the known scanners, after adding that of this film if it is new."""
+    def _scanners(self, header: Dataset, changed: dict[str, JsonObject]) -> Scanners:
+        """Return the known scanners, after adding that of this film if it is new, and what of them changed."""
         before = scanners_from_json(self._spool.window("scanners"))
         known = before.with_scanner(*_maker(header))
         if known is not before:
-            self._spool.keep_window("scanners", known.to_json())
+            changed["scanners"] = known.to_json()
         return known
 
     def _window(self, films: str) -> DriftWindow:

@@ -27,12 +27,12 @@ from starlette.types import ASGIApp
 
 from node.config import ListenerSettings
 from node.errors import where
-from node.http_settings import HttpSettings
 from node.metrics import Metrics
 from node.net.callers import RefusalKey, Refusals
 from node.net.http_connections import LISTEN_BACKLOG, LimitedServer
 from node.net.http_limits import CloseReason, ConnectionTable, Limits
 from node.net.tls import ServerTls
+from node.settings.http import HttpSettings
 
 Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 

@@ -39,6 +39,11 @@ class Receiving:
     damaged: threading.Event
 
     @property
+    def orders_port(self) -> int | None:
+        """The real port for orders; None if none are taken."""
+        return None if self.orders is None else self.orders.port
+
+    @property
     def is_broken(self) -> bool:
         """Whether the process must end."""
         return self.damaged.is_set()
@@ -49,7 +54,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
     settings, spool, metrics = shared.settings, shared.spool, shared.metrics
     ledger, client = (
         Ledger(database.open_ledger(settings.storage)),
-        Client(database.open_executor_database(settings.storage)),
+        Client(database.open_executor_database(settings.storage), bell=shared.bell),
     )
     parts.callback(ledger.close)
     parts.callback(client.close)

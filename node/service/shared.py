@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from node.config import Settings
 from node.deliver.destination_table import DestinationTable
+from node.jobs.bell import Bell
 from node.jobs.processes import Process
 from node.metrics import Metrics
 from node.orders.store import OrderStore
@@ -26,3 +27,4 @@ class Shared:
     spool: Spool
     orders: OrderStore
     metrics: Metrics
+    bell: Bell = field(default_factory=Bell)

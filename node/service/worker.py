@@ -14,14 +14,15 @@ from functools import partial
 from pathlib import Path
 
 from node import log
-from node.config import DestinationSettings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import kinds_of
 from node.domain import MESSAGE_KIND, Delivery
+from node.jobs import correcting
 from node.jobs.asking import Desk
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
+from node.jobs.object_corrections import Assessor
 from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.takeover import ExecutorLock, Takeover
@@ -30,10 +31,12 @@ from node.net import tls
 from node.outputs.writers import WRITERS, for_destination
 from node.periodic import Periodic
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
 from node.service.shared import Shared
+from node.settings.destinations import DestinationSettings
 from node.store import database, question_objects, sent_answers
 from node.store.ledger import Ledger
 
@@ -76,7 +79,7 @@ def open_working(
         parts.callback(executor_lock.close)
         executor_lock.watch(gate.break_down)
     ledger = Ledger(sql)
-    client = Client(database.open_executor_database(settings.storage))
+    client = Client(database.open_executor_database(settings.storage), bell=shared.bell)
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     watch_certificates(settings.destinations, shared.metrics)
@@ -85,9 +88,10 @@ def open_working(
         database.open_executor_database(settings.storage),
         sending,
         steps,
-        objects=None if desk is None else _objects(shared, sending, desk),
+        objects=None if desk is None or model is None else _objects(shared, sending, desk, model.prompts),
         process=process,
         gate=gate,
+        bell=shared.bell,
         on_step=on_step,
     )
     parts.callback(executor.close)
@@ -132,11 +136,14 @@ def watch_certificates(destinations: Iterable[DestinationSettings], metrics: Met
             gauge.set_function(partial(days, destination.tls.certificate))
 
 
-def _objects(shared: Shared, sending: Sending, desk: Desk) -> ObjectSteps:
+def _objects(shared: Shared, sending: Sending, desk: Desk, prompts: PromptSet) -> ObjectSteps:
+    spool, metrics = shared.spool, shared.metrics
+    correct = partial(correcting.correct, settings=shared.settings, spool=spool, metrics=metrics, prompts=prompts)
     return ObjectSteps(
-        spool=shared.spool,
+        spool=spool,
         desk=desk,
-        metrics=shared.metrics,
+        assessor=Assessor(spool=spool, prompts=prompts, make=correct),
+        metrics=metrics,
         settings=shared.settings.questions,
         destinations=sending.destinations,
     )

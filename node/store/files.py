@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 from uuid import uuid4
 
 from node.domain import JsonObject
-from node.errors import is_of_file
+from node.errors import InputError, is_of_file
 
 TEMPORARY: Final = ".incoming-"
 """How the name of an incomplete file begins."""
@@ -70,6 +70,17 @@ def write(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
         aside.publish(path)
 
 
+def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files into an existing folder, and sync it once. After a failure some are written and some are not."""
+    with ExitStack() as sealed:
+        asides = {
+            name: sealed.enter_context(_sealed(folder, content, mode=PRIVATE)) for name, content in contents.items()
+        }
+        for name, aside in asides.items():
+            os.rename(aside.path, folder / name)
+    sync_folder(folder)
+
+
 def write_new(path: Path, content: bytes) -> bool:
     """Write a file into an existing folder unless its name is taken; returns whether it was written."""
     with _sealed(path.parent, content, mode=PRIVATE) as aside:
@@ -105,6 +116,12 @@ def make_folder(folder: Path) -> None:
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
         sync_folder(path.parent)
+
+
+def require_started(directory: Path) -> None:
+    """Raise InputError unless a node has run with this storage folder."""
+    if not directory.is_dir():
+        raise InputError(f"{directory}: does not exist; start the node once with `node serve`")
 
 
 def sync_folder(folder: Path) -> None:

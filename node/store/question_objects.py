@@ -1,4 +1,4 @@
-"""Objects of workstations that may ask questions: what becomes of each, in a small synced file of its study.
+"""Objects of workstations that may ask or correct: what becomes of each, in a small synced file of its study.
 
 It is written before anything is queued, so a question that was received is not lost with the databases. An object is
 answered once: it is known by its SOP Instance UID.
@@ -23,13 +23,15 @@ class ObjectMark:
     received_at: aware UTC
     is_open: whether it is still to be looked at
     questions: ids of its questions whose answers are sent
-    reasons: why it, or a part of it, is not answered
+    corrections: ids of the corrections that it made
+    reasons: why it, or a part of it, has no effect
     """
 
     file: str
     received_at: datetime
     is_open: bool = True
     questions: tuple[str, ...] = ()
+    corrections: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
     @property
@@ -61,5 +63,6 @@ def _mark(content: JsonObject) -> ObjectMark:
         received_at=datetime.fromisoformat(str(content["received_at"])),
         is_open=bool(content["is_open"]),
         questions=tuple(cast(list[str], content["questions"])),
+        corrections=tuple(cast(list[str], content.get("corrections", []))),
         reasons=tuple(cast(list[str], content["reasons"])),
     )

@@ -24,7 +24,7 @@ import math
 import shutil
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -282,9 +282,10 @@ class Spool:
         with files.lock(self.directory / "windows.lock"):
             yield
 
-    def keep_window(self, name: str, content: JsonObject) -> None:
-        """Store a window."""
-        self._write(self._windows / f"{name}.json", files.to_json(content))
+    def keep_windows(self, contents: Mapping[str, JsonObject]) -> None:
+        """Store windows by name."""
+        self._make_folder(self._windows)
+        files.write_all(self._windows, {f"{name}.json": files.to_json(item) for name, item in contents.items()})
 
     def window(self, name: str) -> JsonObject | None:
         """Return a stored window, or None."""

@@ -19,8 +19,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node import log
-from node.http_settings import HttpSettings
 from node.net.callers import RefusalKey, Refusals
+from node.settings.http import HttpSettings
 from node.web import origins
 from node.web.sessions import Session, Sessions, is_same_token, load_key
 from node.web.sign_in import Busy, SignIn

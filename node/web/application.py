@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, login, looks, pages, problems, questions, replies, submit, uploads
+from node.web import api, corrections, login, looks, pages, problems, questions, replies, review, submit, uploads
 from node.web.access import Access
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
@@ -32,6 +32,8 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
         docs_url=None,  # their scripts come from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        # A variable of the environment would let FastAPI send traces, too; only `node.trace` does.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     problems.install(application)
     give(application, parts)
@@ -41,7 +43,9 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(questions.router)
     application.include_router(replies.router)
     application.include_router(submit.router)
+    application.include_router(review.api)
     application.include_router(pages.router)
+    application.include_router(review.router)
     application.include_router(uploads.router)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.router)

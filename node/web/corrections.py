@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from node.errors import InputError, RetryLater
-from node.jobs import correcting
-from node.jobs.correcting import AnsweredFilm, UnusableFilm
+from node.jobs import answered_film, correcting
+from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.outputs.correction import Correction, CorrectionKind
 from node.web.api import FilmUid
 from node.web.forms import Edges, box_of
@@ -59,7 +59,9 @@ def list_corrections(parts: Parts, request: Request, uid: FilmUid) -> Correction
     """List what readers corrected on a film."""
     film = _film(parts, uid)
     audit(request, "corrections.viewed", study=film.instance.study_uid, sop_instance_uid=uid)
-    return Corrections(corrections=[_known(found) for found in correcting.corrections_of(parts.spool, film.instance)])
+    return Corrections(
+        corrections=[_known(found) for found in answered_film.corrections_of(parts.spool, film.instance)]
+    )
 
 
 @router.post("/films/{uid}/corrections", status_code=202, responses=responses(404, 409, 422, 503))
@@ -88,7 +90,7 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
 
 def _film(parts: WebParts, uid: str) -> AnsweredFilm:
     try:
-        return correcting.read_film(parts.spool, uid)
+        return answered_film.read_film(parts.spool, uid)
     except UnusableFilm as error:
         raise Problem(409, str(error)) from error
     except InputError as error:

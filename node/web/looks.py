@@ -12,18 +12,22 @@ from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from node.answers.questions import Topic, is_plain_prompt, understand
+from node.answers.replies import Reply, answer, for_network
 from node.domain import Film, derive_uid
 from node.errors import InputError, Undecodable
 from node.outputs import report_json
 from node.outputs.answer_json import answer_to_json
 from node.read import decoding, open_film
 from node.read.film import answer_film, answer_picture
+from node.read.model import FilmQuestion
 from node.read.open_model import OpenModel
 from node.web import bodies, look_files, pictures
-from node.web.forms import NewQuestions
+from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
+from node.web.replies import WordedReply, worded
 from node.web.users import audit
 
 MOST_BYTES: Final = 256 * bodies.MIB
@@ -38,6 +42,7 @@ _BODY: Final[dict[str, object]] = {
 _PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
+_COMPARED_WITH_NONE: Final = "A film that is in no study is compared with no other film."
 _turn, _places = threading.BoundedSemaphore(2), threading.BoundedSemaphore(10)
 
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
@@ -60,6 +65,13 @@ class LookAnswers(BaseModel):
 
     film: str
     questions: list[dict[str, object]]
+
+
+class NewLookWords(BaseModel):
+    """A question in words, or a prompt; box: one on the film that it is about."""
+
+    text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
+    box: Edges = None
 
 
 router = APIRouter(prefix="/api/v1/looks", tags=["looks"])
@@ -119,9 +131,33 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
 @router.post("/{look_id}/questions", responses=responses(404, 409, 422, 503))
 def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
-    look, model, questions = _find(parts, look_id), _model(parts), new.checked()
-    if not look.film.is_read:
-        raise Problem(409, f"this film was not read ({look.film.reason})")
+    look, model, questions = _find_read(parts, look_id), _model(parts), new.checked()
+    answers = _asked(look, model, questions)
+    audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
+    return LookAnswers(film=look.film.source, questions=answers)
+
+
+@router.post("/{look_id}/replies", responses=responses(404, 409, 422, 503))
+def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookWords) -> WordedReply:
+    """Answer a question in words by rule from the report; ask the network what the report does not say."""
+    look, model, box = _find_read(parts, look_id), _model(parts), box_of(new.box)
+    query = understand(new.text, model.prompts)
+    question: FilmQuestion | None
+    if is_plain_prompt(new.text, query, model.prompts):
+        made, question = WordedReply(film=look.film.source), FilmQuestion(prompt=" ".join(new.text.split()), box=box)
+    elif query.topic is Topic.COMPARE:
+        made, question = worded(look.film.source, Reply(text=_COMPARED_WITH_NONE)), None
+    else:
+        said = answer(query, look.film, box=box)
+        made, question = worded(look.film.source, said), for_network(query, said, model.prompts, box=box)
+    if question is not None:
+        made.questions = _asked(look, model, [question])
+    audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
+    return made
+
+
+def _asked(look: LookFile, model: OpenModel, questions: list[FilmQuestion]) -> list[dict[str, object]]:
+    """Ask the network. Raises Problem."""
     try:
         with _Turn():
             answers = open_film.ask(look.path, questions, reader=model.reader, prompts=model.prompts)
@@ -129,8 +165,7 @@ def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions)
         raise Problem(409, _without_path(error, look.path)) from error
     except FileNotFoundError as error:
         raise _forgotten() from error
-    audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
-    return LookAnswers(film=look.film.source, questions=[dict(answer_to_json(answer)) for answer in answers])
+    return [dict(answer_to_json(each)) for each in answers]
 
 
 def _model(parts: WebParts) -> OpenModel:
@@ -144,6 +179,13 @@ def _find(parts: WebParts, look_id: str) -> LookFile:
     look = parts.looks.find(look_id)
     if look is None:
         raise _forgotten()
+    return look
+
+
+def _find_read(parts: WebParts, look_id: str) -> LookFile:
+    look = _find(parts, look_id)
+    if not look.film.is_read:
+        raise Problem(409, f"this film was not read ({look.film.reason})")
     return look
 
 

@@ -24,7 +24,7 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
 from node.errors import NodeError
-from node.jobs import correcting
+from node.jobs import answered_film
 from node.outputs import patient
 from node.outputs.gsps_grayscale import pixel_shape
 from node.web import shown, studies, words
@@ -114,7 +114,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     header = None if own is None else header_of(own.instance.path)
     corrections = None
     if own is not None and own.film is not None and own.film.is_read:
-        made = correcting.corrections_of(parts.spool, own.instance)
+        made = answered_film.corrections_of(parts.spool, own.instance)
         corrections = show_corrections(own.film, made, parts.spool.rounds(uid))
     about = {
         "study": found.line,
@@ -126,6 +126,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "shown": {each.instance.sop_instance_uid: shown.show(each.film) for each in seen if each.film is not None},
         "results": _results(found),
         "words": words,
+        "forms": words.FORMS,
         "patient": {} if header is None or not name_of(request) else _patient(header),
         **about_header(header),
     }

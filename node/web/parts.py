@@ -10,12 +10,13 @@ from typing import Annotated, Final, TypeAlias, cast
 from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
-from node.config import DestinationSettings, Settings
+from node.config import Settings
 from node.jobs.asking import Desk
 from node.jobs.earlier_films import Patients
 from node.metrics import Metrics
 from node.read.open_model import OpenModel
 from node.receive.intake import Intake
+from node.settings.destinations import DestinationSettings
 from node.store.spool import Spool
 from node.web.look_files import Looks
 from node.web.pictures import Pictures

@@ -13,8 +13,8 @@ from node.answers.comparison import FilmComparison
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
 from node.errors import InputError
-from node.jobs.correcting import AnsweredFilm, as_corrected, read_film
-from node.jobs.earlier_films import EarlierFilm, compare_films, obstacle_of, of_day
+from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
+from node.jobs.earlier_films import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
 from node.read.change_error import read_change_error
 from node.read.model import FilmQuestion
 from node.web.api import FilmUid
@@ -32,9 +32,6 @@ _NOT_TOLD: Final = (
 )
 _NO_EARLIER: Final = "This node has read no film that is known to be an earlier one of this patient."
 _NOT_OF_DAY: Final = "This node has read no earlier film of this patient of that day."
-_NOT_IN_ORDER: Final = (
-    "by patient ID, issuer and time in their headers, these films are not an earlier and a later one of one patient"
-)
 
 
 class NewWords(BaseModel):
@@ -100,7 +97,7 @@ def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> Worded
         else:
             said = answer(query, shown, box=box)
             question = for_network(query, said, prompts, box=box) if shown.is_read else None
-            made = _worded(uid, said)
+            made = worded(uid, said)
     if question is not None:
         made.questions = ask_network(parts, request, film, [question])
     audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
@@ -127,7 +124,7 @@ def _compared(
         raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
     error = read_change_error(parts.settings.model.directory)
     if (obstacle := obstacle_of(error, model.reader.identity)) is not None:
-        return _worded(uid, answer_by(obstacle, query))
+        return worded(uid, answer_by(obstacle, query))
     is_known = bool(name_of(request))
     known = parts.patients.earlier(film.instance, parts.spool) if is_known else []
     chosen = of_day(known, query.day) if earlier is None else _of_uid(known, earlier)
@@ -137,13 +134,13 @@ def _compared(
         other = _read(parts, chosen.instance.sop_instance_uid)
     else:
         text = _NOT_TOLD if not is_known else _NOT_OF_DAY if known else _NO_EARLIER
-        return _worded(uid, Reply(text=text), known)
+        return worded(uid, Reply(text=text), known)
     about = "that was named" if chosen is None else f"of {_time(chosen)}"
     compared = compare_films(
         other, film, spool=parts.spool, prompts=model.prompts, error=error, model=model.reader.identity
     )
     audit(request, "question.asked", study=other.instance.study_uid, sop_instance_uid=other.instance.sop_instance_uid)
-    made = _worded(uid, answer_by(compared, query), known)
+    made = worded(uid, answer_by(compared, query), known)
     made.text = f"Compared with the film {about}. {made.text}"
     made.compared_with = other.instance.sop_instance_uid
     made.changes = _changes(compared, made.findings)
@@ -158,11 +155,12 @@ def _named(parts: WebParts, film: AnsweredFilm, uid: str) -> AnsweredFilm:
     """Return the earlier film that a request names. Raises Problem if it is none."""
     other = film_of(parts, uid)
     if not parts.patients.are_in_order(other, film.instance):
-        raise Problem(409, _NOT_IN_ORDER)
+        raise Problem(409, NOT_IN_ORDER)
     return _read(parts, uid)
 
 
-def _worded(uid: str, said: Reply, earlier: Sequence[EarlierFilm] = ()) -> WordedReply:
+def worded(uid: str, said: Reply, earlier: Sequence[EarlierFilm] = ()) -> WordedReply:
+    """Return a reply as it is sent; uid: of the film; earlier: the films to compare with."""
     return WordedReply(
         film=uid,
         text=said.text,

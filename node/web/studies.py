@@ -21,7 +21,7 @@ from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
-from node.store import lookup
+from node.store import lookup, question_objects
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
 from node.store.rounds import coverage
@@ -65,7 +65,7 @@ class Worklist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFilm:
-    """One received object of a study.
+    """One received object of a study that is no question of a workstation.
 
     uid: SOP Instance UID
     status: read, not_processed, left_alone (an object that gets no answer) or waiting
@@ -167,7 +167,9 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
     found = lookup.worklist(settings.storage, state=state, uid=uid, limit=limit, offset=offset)
     return Worklist(
         studies=tuple(
-            _line(study_uid, row, _seen(study_uid, settings, spool), found.deliveries.get(study_uid, {}), spool)
+            _line(
+                study_uid, row, received_films(study_uid, settings, spool), found.deliveries.get(study_uid, {}), spool
+            )
             for study_uid, row in found.studies.items()
         ),
         total=found.total,
@@ -182,7 +184,7 @@ def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | Non
 
 def study_with_films(settings: Settings, spool: Spool, study_uid: str) -> tuple[StudyDetail, list[ReceivedFilm]] | None:
     """Return one study, and its films in order of arrival. None and errors as of `study`."""
-    known, seen = lookup.look_up(settings.storage, study_uid), _seen(study_uid, settings, spool)
+    known, seen = lookup.look_up(settings.storage, study_uid), received_films(study_uid, settings, spool)
     row = known.study
     if row is None:
         if not seen:
@@ -252,15 +254,18 @@ def prompt_set(name: str) -> PromptSet:
     return prompts.load(name)
 
 
-def _seen(study_uid: str, settings: Settings, spool: Spool) -> list[ReceivedFilm]:
-    """Return the newest version of each received object, with what became of it, in order of arrival.
+def received_films(study_uid: str, settings: Settings, spool: Spool) -> list[ReceivedFilm]:
+    """Return the newest version of each received object but questions, with what became of it, in order of arrival.
 
     Corrections count from the moment in which they are stored, before a round has written new outputs.
     """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
     corrections = [from_json(content) for content in spool.documents(study_uid, "corrections")]
+    asking = {mark.file for mark in question_objects.all_of(spool, study_uid)}
     seen = []
     for instance in spool.study(study_uid).instances:
+        if instance.path.name in asking:
+            continue
         number, parked = rounds.get(instance.path.name, (None, None))
         _, reading = newest_reading(readings, instance) or (None, {})
         film = None

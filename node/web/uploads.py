@@ -54,6 +54,7 @@ def show_look(parts: Parts, request: Request, look_id: str) -> Response:
         "films": (film,),
         "path": f"/api/v1/looks/{look.id}",
         "corrections": None,
+        "forms": words.LOOK_FORMS,
         "shown": {film.uid: shown.show(look.film)},
         "words": words,
         "until": datetime.now(UTC) + timedelta(seconds=look.until - time.monotonic()),

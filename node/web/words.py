@@ -68,12 +68,13 @@ SOURCES: Final[Mapping[str, str]] = {
 }
 """Where a question came from, by `AskedQuestion.source`."""
 
-FORMS: Final = (
+LOOK_FORMS: Final = (
     "List the findings",
     "Summarize",
     "Is there an effusion on the left?",
     "What is in this region?",
     "Heart size?",
-    "What changed?",
 )
-"""Questions in words that the page of a study suggests; "this region" is a drawn box."""
+"""Questions in words that the page of a film in no study suggests; "this region" is a drawn box."""
+FORMS: Final = (*LOOK_FORMS, "What changed?")
+"""Those that the page of a study suggests."""

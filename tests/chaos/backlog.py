@@ -22,9 +22,10 @@ from typing import Final, Self
 from pydicom.dataset import Dataset
 
 from models.progress import ProgressReport
-from node.config import DicomDestination, Settings
+from node.config import Settings
 from node.domain import Delivery
 from node.jobs.executor import Client
+from node.settings.destinations import DicomDestination
 from node.store import database
 from node.store.ledger import Ledger
 from node.store.spool import Spool

@@ -13,8 +13,9 @@ from typing import Final, cast
 
 from models.progress import ProgressReport
 from node.commands import operate
-from node.config import DicomDestination, Settings
+from node.config import Settings
 from node.jobs.parked import retry
+from node.settings.destinations import DicomDestination
 from tests import peers
 from tests.chaos import archives
 from tests.chaos.archives import Flapping

@@ -1,4 +1,4 @@
-"""DICOMscope (Debian) on a screen without a monitor: what it draws of presentation states."""
+"""DICOMscope (Debian): what it draws of presentation states, and presentation states that it writes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.domain import derive_uid
@@ -22,6 +23,7 @@ from tests.peers import missing, require
 _JAR: Final = Path("/usr/share/java/DICOMscope.jar")
 _NATIVE: Final = "/usr/lib/x86_64-linux-gnu/jni"
 _LAUNCHER: Final = Path(__file__).with_name("ShowStates.java")
+_DRAWER: Final = Path(__file__).with_name("DrawState.java")
 # No port, no archive, no print server: a picture needs none of them.
 _SETTINGS: Final = """[[GENERAL]]
 [APPLICATION]
@@ -43,11 +45,7 @@ HighResolutionGraphics = false
 
 def show(folder: Path, pairs: Sequence[tuple[Dataset, Dataset]]) -> list[bytes]:
     """Show films with their presentation states, one after the other. Returns a PNG of the viewer's canvas for each."""
-    if not _JAR.exists():
-        missing("DICOMscope is not installed: make system-packages")
-    require("javac")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "DICOMscope.cfg").write_text(_SETTINGS.format(folder=folder), encoding="ascii")
+    _prepare(folder)
     words = []
     for number, (film, state) in enumerate(pairs):
         names = [str(folder / f"{number}.{ending}") for ending in ("film.dcm", "state.dcm", "png")]
@@ -66,6 +64,23 @@ def show(folder: Path, pairs: Sequence[tuple[Dataset, Dataset]]) -> list[bytes]:
         )
     assert run.returncode == 0, run.stderr.decode(errors="replace")[-2000:]
     return [Path(name).read_bytes() for name in words[2::3]]
+
+
+def draw(
+    folder: Path, film: Dataset, *graphics: tuple[str, str, Sequence[float]], creator: str, label: str, text: str = ""
+) -> Dataset:
+    """Draw on a film and return the presentation state that DICOMscope saves; graphics: units, type and points."""
+    settings = _prepare(folder)
+    source, state = folder / "film.dcm", folder / "state.dcm"
+    source.write_bytes(films.file_bytes(film))
+    subprocess.run([require("javac"), "-cp", str(_JAR), "-d", str(folder), str(_DRAWER)], check=True, timeout=60)
+    words = [str(settings), str(source), str(state), creator, label, text]
+    for units, kind, points in graphics:
+        words += [units, kind, ",".join(map(str, points))]
+    java = [require("java"), "-Djava.awt.headless=true", f"-Djava.library.path={_NATIVE}", "-cp", f"{_JAR}:{folder}"]
+    run = subprocess.run([*java, _DRAWER.stem, *words], capture_output=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr.decode(errors="replace")[-2000:]
+    return dcmread(state)
 
 
 def without_graphics(state: Dataset) -> Dataset:
@@ -90,6 +105,17 @@ def calibrating(state: Dataset) -> Dataset:
 def read(pngs: Sequence[bytes]) -> list[Picture]:
     """Decode pictures."""
     return [pictures.read(png) for png in pngs]
+
+
+def _prepare(folder: Path) -> Path:
+    """Return the settings that DICOMscope runs with in a folder, which is made."""
+    if not _JAR.exists():
+        missing("DICOMscope is not installed: make system-packages")
+    require("javac")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "DICOMscope.cfg"
+    settings.write_text(_SETTINGS.format(folder=folder), encoding="ascii")
+    return settings
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from pynetdicom import AE
 from pynetdicom.pdu_primitives import A_ASSOCIATE
 from pynetdicom.presentation import build_context
 
-from node.config import Caller, DicomDestination, ListenerSettings, ServerTlsSettings, SiteSettings, TlsSettings
-from node.deliver import commitment, dicom
+from node.config import Caller, ListenerSettings, ServerTlsSettings, SiteSettings
+from node.deliver import associations, commitment, dicom
 from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.errors import Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
@@ -27,6 +27,8 @@ from node.read import routing
 from node.read.routing import Action
 from node.receive import contexts
 from node.receive.listener import application_entity
+from node.settings.destinations import DicomDestination
+from node.settings.tls import TlsSettings
 from tests import films
 
 Rows = list[Sequence[str]]
@@ -157,7 +159,7 @@ def calling() -> Rows:
         *_identity(entity),
         ("associations at once", f"{SENDS_AT_ONCE} for each destination, and {SENDS_AT_ONCE} for its commitment"),
         ("TCP connection", f"{entity.connection_timeout:g} s"),
-        ("A-ASSOCIATE and A-RELEASE response", f"{entity.acse_timeout:g} s, {dicom.RELEASE_SECONDS} s"),
+        ("A-ASSOCIATE and A-RELEASE response", f"{entity.acse_timeout:g} s, {associations.RELEASE_SECONDS} s"),
         ("DIMSE response", f"{entity.dimse_timeout:g} s (`destinations.answer_seconds`)"),
         ("C-ECHO of a probe", f"{dicom.PROBE_SECONDS} s for each step"),
     ]

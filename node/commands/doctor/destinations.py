@@ -8,10 +8,11 @@ from typing import Final
 
 from node import config
 from node.commands.doctor.checks import Check, fault, note, ok, run_check
-from node.config import DestinationSettings, DicomDestination, Hl7Destination, Settings
-from node.deliver import connection, dicom, hl7
-from node.errors import DestinationDown
+from node.config import Settings
+from node.deliver import connection, dicom, dicomweb, hl7
+from node.errors import DestinationDown, RetryLater
 from node.outputs.writers import classes_wanted
+from node.settings.destinations import DestinationSettings, DicomDestination, DicomwebDestination, Hl7Destination
 
 _LIMIT_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 5.0
@@ -47,6 +48,8 @@ def _ask(destination: DestinationSettings, calling_aet: str) -> tuple[Check, ...
             return run_check(_name(destination), lambda: _ask_archive(destination, calling_aet))
         case Hl7Destination():
             return run_check(_name(destination), lambda: _ask_information_system(destination))
+        case DicomwebDestination():
+            return run_check(_name(destination), lambda: _ask_web_archive(destination))
 
 
 def _ask_archive(destination: DicomDestination, calling_aet: str) -> Iterator[Check]:
@@ -94,6 +97,22 @@ def _ask_information_system(destination: Hl7Destination) -> Iterator[Check]:
         return
     secured = " and TLS" if destination.tls is not None else ""
     yield ok(name, f"{destination.host}:{destination.port} accepts a connection{secured}; no message was sent")
+
+
+def _ask_web_archive(destination: DicomwebDestination) -> Iterator[Check]:
+    name = _name(destination)
+    try:
+        status = dicomweb.probe(destination)
+    except RetryLater as error:
+        yield fault(name, f"{error}; start it, or correct url, token_file and tls of this destination")
+        return
+    if status in (200, 204):
+        yield ok(name, f"{destination.url} answers a query for no study; no object was sent")
+    elif destination.storage_commitment:
+        wish = "enable QIDO-RS there or set storage_commitment = false"
+        yield fault(name, f"{destination.url} answers a query with {status}; {wish}, or correct url")
+    else:
+        yield note(name, f"{destination.url} answers a query with {status}; if it has no QIDO-RS, that is no fault")
 
 
 def _name(destination: DestinationSettings) -> str:

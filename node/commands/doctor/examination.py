@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from node.commands.doctor.audit import check_audit
 from node.commands.doctor.certificates import check_certificates
 from node.commands.doctor.checks import Check, run_check
 from node.commands.doctor.clock import check_clock
@@ -22,6 +23,7 @@ _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {
     "model": check_model,
     "ports": check_ports,
     "certificates": check_certificates,
+    "audit": check_audit,
     "clock": check_clock,
 }
 

@@ -12,7 +12,7 @@ from typing import Final
 from node.commands.doctor.checks import Check, fault, note, ok
 from node.config import Settings, StorageSettings
 from node.jobs import processes
-from node.store import files
+from node.store import folder_probe
 
 _NAME: Final = "storage"
 _MIB, _GIB = 2**20, 2**30
@@ -27,12 +27,12 @@ def check_storage(settings: Settings) -> Iterator[Check]:
         if not storage.directory.exists():
             yield _absent(storage.directory)
             return
-        keeps = _keeps_a_file(storage.directory)
+        complaint = folder_probe.fault_of(storage.directory, is_shared=bool(storage.database_url))
     except OSError as error:
         yield _unusable(storage, error)
         return
-    if not keeps:
-        yield fault(_NAME, f"{storage.directory}: file locks do not work on this file system; use a local disk")
+    if complaint is not None:
+        yield fault(_NAME, f"{storage.directory}: {complaint}")
         return
     yield _room(storage)
     yield from _access(storage.directory)
@@ -61,24 +61,6 @@ def _unusable(storage: StorageSettings, error: OSError) -> Check:
     if error.errno in (errno.EROFS, errno.EIO):
         return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); check the disk and its mount")
     return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); {_remedy(storage.directory)}")
-
-
-def _keeps_a_file(directory: Path) -> bool:
-    """Write, sync, rename and lock a file as `files` does; false when its lock has no effect. Raises OSError.
-
-    If this process is killed, the next start removes the file, under either of its names.
-    """
-    aside = files.Aside(directory)
-    renamed = aside.path.with_name(f"{aside.path.name}-doctor")
-    try:
-        aside.write(b"written by node doctor\n")
-        aside.seal()
-        aside.publish(renamed)
-        with files.try_lock(renamed) as is_first, files.try_lock(renamed) as is_second:
-            return is_first and not is_second
-    finally:
-        aside.discard()
-        renamed.unlink(missing_ok=True)
 
 
 def _room(storage: StorageSettings) -> Check:

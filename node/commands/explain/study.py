@@ -198,9 +198,12 @@ def _asked(mark: ObjectMark | None) -> str | None:
         return None
     if mark.is_open:
         return "its questions are not answered yet, or wait for their film"
-    answered = [f"answers {', '.join(mark.questions)} are sent"] if mark.questions else []
-    not_answered = [f"not answered: {'; '.join(mark.reasons)}"] if mark.reasons else []
-    return ", ".join([*answered, *not_answered])
+    said = [f"answers {', '.join(mark.questions)} are sent"] if mark.questions else []
+    if mark.corrections:
+        said.append(f"made the corrections {', '.join(mark.corrections)}")
+    if mark.reasons:
+        said.append(f"not answered: {'; '.join(mark.reasons)}")
+    return ", ".join(said)
 
 
 def _read_by(at: datetime, content: JsonObject) -> ReadBy:

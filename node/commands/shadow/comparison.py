@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from node.domain import Box, Film, Finding, FindingState
+from node.domain import Film, Finding, FindingState
+from node.read.evidence import iou
 
 READ = "read"
 """How the answer to a film that was read is counted; the others are counted by their reason."""
@@ -142,16 +143,5 @@ def _squared_errors(said: Sequence[tuple[bool, Finding, Finding]]) -> tuple[floa
 
 def _overlap(old: Finding, new: Finding) -> float:
     sides = ([found.box for found in old.boxes], [found.box for found in new.boxes])
-    best = [max(_iou(own, other) for other in others) for boxes, others in (sides, sides[::-1]) for own in boxes]
+    best = [max(iou(own, other) for other in others) for boxes, others in (sides, sides[::-1]) for own in boxes]
     return sum(best) / len(best)
-
-
-def _iou(first: Box, second: Box) -> float:
-    width = min(first.right, second.right) - max(first.left, second.left)
-    height = min(first.bottom, second.bottom) - max(first.top, second.top)
-    common = max(width, 0.0) * max(height, 0.0)
-    return common / (_area(first) + _area(second) - common)
-
-
-def _area(box: Box) -> float:
-    return (box.right - box.left) * (box.bottom - box.top)

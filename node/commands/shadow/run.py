@@ -14,12 +14,14 @@ from node.commands.shadow.comparison import FilmPair, ModelComparison, compare
 from node.config import Settings
 from node.domain import Film, FindingState, JsonObject, ModelIdentity
 from node.errors import InputError, Undecodable
-from node.jobs import correcting
+from node.jobs import answered_film
 from node.prompt_set import PromptKind, PromptSet
 from node.read import prompts
 from node.read.film import answer_film
 from node.read.film_rule import read_film_rule
-from node.read.model import Reader, open_reader
+from node.read.model import Reader
+from node.read.open_model import open_configured
+from node.store import files
 from node.store.instances import Instance, newest_reading
 from node.store.promotions import Promotions, key_of
 from node.store.spool import Spool
@@ -63,7 +65,8 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
     threads: of each model, 0: all cores; tell: is called with the stage, the films done and all films
     Raises InputError if both are the same, a model cannot be opened, or the node has no film that was read.
     """
-    spool = _open_spool(settings)
+    files.require_started(settings.storage.directory)
+    spool = Spool(settings.storage.directory)
     chosen = list(islice(_newest(spool), last))
     if not chosen:
         raise InputError("this node has read no film that is still stored; compare after it has read some")
@@ -73,7 +76,7 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
     sides: list[_Side] = []
     for stage, side in (("new model", new), ("model in use", used)):
         prompt_set = prompts.load(side.prompts)
-        reader = _open_reader(settings, side.model, prompt_set, threads=threads)
+        reader = open_configured(settings, prompt_set, directory=side.model, threads=threads)
         if sides and key_of(reader.identity, prompt_set) == key_of(sides[0].identity, sides[0].prompts):
             raise InputError(_THE_SAME)
         films = [
@@ -113,26 +116,6 @@ class _Side:
         return [prompt.key for prompt in self.prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
 
 
-def _open_spool(settings: Settings) -> Spool:
-    if not settings.storage.directory.is_dir():
-        raise InputError(f"{settings.storage.directory}: does not exist; start the node once with `node serve`")
-    return Spool(settings.storage.directory)
-
-
-def _open_reader(settings: Settings, model: Path, prompt_set: PromptSet, *, threads: int) -> Reader:
-    """Open a model on the runtime and with the rules of the settings."""
-    return open_reader(
-        model,
-        prompts=prompt_set,
-        engine=settings.model.engine,
-        threads=threads,
-        engines=settings.storage.directory / "engines",
-        precision=settings.model.precision,
-        trusted=settings.model.trusted,
-        checked=settings.report.sentences == "checked",
-    )
-
-
 def _newest(spool: Spool) -> Iterator[Instance]:
     """Yield the films that were answered, the newest first."""
     stored = [found for study_uid in spool.studies() for found in spool.study(study_uid).instances]
@@ -156,7 +139,7 @@ def _answer(
 def _judged(spool: Spool, instance: Instance, prompt_set: PromptSet) -> dict[str, bool]:
     """Return what readers said of the findings of a film, by prompt: whether it is present."""
     try:
-        film = correcting.as_corrected(correcting.read_film(spool, instance.sop_instance_uid), spool, prompt_set)
+        film = answered_film.as_corrected(answered_film.read_film(spool, instance.sop_instance_uid), spool, prompt_set)
     except InputError:
         return {}
     return {found.prompt: found.state is FindingState.PRESENT for found in film.findings if found.reader is not None}

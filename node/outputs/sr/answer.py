@@ -8,12 +8,11 @@ its own, because OHIF shows one report of a series. The question refers to the r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from highdicom.sr import ContainerContentItem, QualitativeEvaluation, TrackingIdentifier
-from highdicom.sr.value_types import ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
@@ -21,12 +20,13 @@ from node.dicom import identity
 from node.domain import Film, FindingState, Report
 from node.outputs import answer_wording, document, wording
 from node.outputs.asked import AskedQuestion
+from node.outputs.patient import short_text
 from node.outputs.sr import findings, text_report
+from node.outputs.sr.content import CONTAINS, Item, container, with_content
 from node.outputs.sr.findings import PRIVATE_SCHEME, STATES
 from node.outputs.sr.forms import COMPREHENSIVE, COMPREHENSIVE_3D, Form
 from node.outputs.sr.items import (
     FINDING,
-    container,
     impression_text,
     inferred_from,
     person,
@@ -39,8 +39,6 @@ from node.outputs.sr.report import declared, describe_document, finish, tree_of
 SERIES_NUMBERS: Final = {COMPREHENSIVE.kind: 9007, COMPREHENSIVE_3D.kind: 9017}
 QUESTION = Concept("QUESTION", PRIVATE_SCHEME, "Question that a person asked")
 ASKED_FOR = Concept("ASKEDFOR", PRIVATE_SCHEME, "What was asked for")
-PROBABILITY = Concept("PASKEDFOR", PRIVATE_SCHEME, "What was asked for, AI probability")
-SCORE = Concept("SASKEDFOR", PRIVATE_SCHEME, "Place that was asked for, AI score")
 
 
 def form_of(asked: AskedQuestion, kind: str) -> Form:
@@ -71,43 +69,55 @@ def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo,
     return dataset
 
 
-def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> Item:
     lines, persons = answer_wording.lines(asked, film), person(asked.asked_by)
     question = _question(asked, source)
     if answer_wording.located(asked):
-        evaluations = container(findings.QUALITATIVE_EVALUATIONS)
-        evaluations.ContentSequence.append(question)
+        evaluations = with_content(container(findings.QUALITATIVE_EVALUATIONS), [question])
         sections = [_measurements(asked, report, source), evaluations]
         return tree_of(report, film, source, first=impression_text(lines), sections=sections, persons=persons)
     about = inferred_from(text(wording.wrapped(wording.looked_at(film)), name=FINDING), source_object(source))
     return text_report.tree_of(report, lines, [question, about], persons=persons)
 
 
-def _question(asked: AskedQuestion, source: Dataset) -> ContentItem:
+def _question(asked: AskedQuestion, source: Dataset) -> Item:
     box = asked.answer.question.box
     ground = source_object(source) if box is None else region(box, source)
     return inferred_from(text(wording.wrapped(answer_wording.question(asked)), name=QUESTION), ground)
 
 
-def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> ContainerContentItem:
+def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> Item:
     item, made_by = container(findings.IMAGING_MEASUREMENTS), findings.algorithm(report)
     answer = asked.answer
     for tracking, box in answer_wording.located(asked):
         name, uid = tracking
         group = findings.group_of(
             made_by,
-            TrackingIdentifier(uid=uid, identifier=name),
-            findings.image_region(box, source),
-            share=(SCORE if answer.state is None else PROBABILITY, answer.score or 0.0),
-            states=list(_states(answer.state)),
+            findings.tracking(name, uid),
+            region(box, source, CONTAINS),
+            share=(quantity_name(asked), answer.score or 0.0),
+            states=_states(answer.state),
             label=answer_wording.label(asked),
             about=answer_wording.sentence(asked),
         )
-        item.ContentSequence.extend(group)
+        item.content.append(group)
     return item
 
 
-def _states(state: FindingState | None) -> Iterator[QualitativeEvaluation]:
+def quantity_name(asked: AskedQuestion) -> Concept:
+    """Return the name of an answer's number: what was asked for, because OHIF 3.13.2 labels a box with it.
+
+    The code ends with a hash of the name, so that one code never has two meanings.
+    """
+    state = asked.answer.state
+    letter, end = ("S", ", AI score") if state is None else ("P", ", AI probability")
+    if state in wording.MARKS:
+        letter, end = "R", ", review, AI probability"
+    meaning = short_text(answer_wording.name(asked), 64 - len(end)) + end
+    return Concept(f"{letter}ASKEDFOR-{hashlib.sha256(meaning.encode()).hexdigest()[:6]}", PRIVATE_SCHEME, meaning)
+
+
+def _states(state: FindingState | None) -> Iterator[tuple[Concept, Concept]]:
     """Yield the state of what was asked for; a region has none."""
     if state is not None:
-        yield QualitativeEvaluation(ASKED_FOR, STATES[state])
+        yield ASKED_FOR, STATES[state]

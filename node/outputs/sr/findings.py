@@ -14,32 +14,25 @@ The short label is what dwv 0.36 draws beside a box, if it modifies the name of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from highdicom.sr import (
-    AlgorithmIdentification,
-    CodedConcept,
-    ContainerContentItem,
-    ContentSequence,
-    FindingSite,
-    ImageRegion,
-    Measurement,
-    NumContentItem,
-    PlanarROIMeasurementsAndQualitativeEvaluations,
-    QualitativeEvaluation,
-    RelationshipTypeValues,
-    TextContentItem,
-    TrackingIdentifier,
-)
-from highdicom.sr.value_types import ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
-from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
+from node.domain import Code, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
 from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
-from node.outputs.sr.items import code as code_answer
-from node.outputs.sr.items import concept, container, inferred_from, reader, region, source_object, text
+from node.outputs.sr import content
+from node.outputs.sr.content import (
+    CONTAINS,
+    HAS_CONCEPT_MOD,
+    HAS_OBS_CONTEXT,
+    HAS_PROPERTIES,
+    Item,
+    container,
+    with_content,
+)
+from node.outputs.sr.items import FINDING, concept, inferred_from, reader, region, source_object, text
 
 PRIVATE_SCHEME = "99CHEX"
 STATES: Mapping[FindingState, Concept] = {
@@ -60,17 +53,26 @@ PERCENT = Concept("%", "UCUM", "percent")
 SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
 SHORT_LABEL = Concept("125309", "DCM", "Short Label")
 _PROBABILITY = ", AI probability"
+GROUP = Concept("125007", "DCM", "Measurement Group")
+TRACKING_NAME = Concept("112039", "DCM", "Tracking Identifier")
+TRACKING_UID = Concept("112040", "DCM", "Tracking Unique Identifier")
+FINDING_SITE = Concept("363698007", "SCT", "Finding Site")
+LATERALITY = Concept("272741003", "SCT", "Laterality")
+ALGORITHM_NAME = Concept("111001", "DCM", "Algorithm Name")
+ALGORITHM_VERSION = Concept("111003", "DCM", "Algorithm Version")
+ALGORITHM_PARAMETERS = Concept("111002", "DCM", "Algorithm Parameters")
+PURPOSE_OF_REGION = Concept("130400", "DCM", "Geometric purpose of region")
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 
-def measurements(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+def measurements(report: Report, film: Film, source: Dataset) -> Item:
     """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6)."""
     item, made_by = container(IMAGING_MEASUREMENTS), algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            item.ContentSequence.extend(_group(made_by, film, finding, name, box, source))
+            item.content.append(_group(made_by, film, finding, name, box, source))
     return item
 
 
@@ -79,7 +81,7 @@ def state_of(finding: Finding) -> Concept:
     return REJECTED if finding.state is FindingState.ABSENT and finding.reader else STATES[finding.state]
 
 
-def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
+def evaluations(film: Film, source: Dataset) -> Item | None:
     """Encode absent findings, and sentences without a finding group (TID 1500 row 12); None if there are neither.
 
     A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
@@ -87,27 +89,25 @@ def evaluations(film: Film, source: Dataset) -> ContainerContentItem | None:
     """
     item = container(QUALITATIVE_EVALUATIONS)
     for finding in film.in_state(FindingState.ABSENT):
-        answer = code_answer(concept(finding.code), state_of(finding))
+        answer = content.code(concept(finding.code), state_of(finding), CONTAINS)
         said_by = reader(finding.reader) if finding.reader else ()
-        item.ContentSequence.append(inferred_from(answer, *said_by, source_object(source)))
+        item.content.append(inferred_from(answer, *said_by, source_object(source)))
     for sentence in _loose_sentences(film):
         grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
-        item.ContentSequence.append(inferred_from(text(wording.spoken(sentence)), *grounds))
-    return item if item.ContentSequence else None
+        item.content.append(inferred_from(text(wording.spoken(sentence)), *grounds))
+    return item if item.content else None
 
 
-def _group(
-    made_by: AlgorithmIdentification, film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset
-) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+def _group(made_by: Sequence[Item], film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset) -> Item:
     """Encode one box of a finding."""
     return group_of(
         made_by,
-        TrackingIdentifier(uid=box.tracking_uid, identifier=name),
-        image_region(box.box, source),
+        tracking(name, box.tracking_uid),
+        region(box.box, source, CONTAINS),
         finding_type=concept(finding.code),
         sites=_sites(finding, box),
         share=(probability_name(finding, box.side), finding.probability),
-        states=[QualitativeEvaluation(concept(finding.code), state_of(finding))],
+        states=[(concept(finding.code), state_of(finding))],
         label=wording.label(finding, box),
         about=wording.about_finding(film, finding),
         said_by=reader(finding.reader) if finding.reader else (),
@@ -115,62 +115,68 @@ def _group(
 
 
 def group_of(
-    made_by: AlgorithmIdentification,
-    tracking: TrackingIdentifier,
-    box: ImageRegion,
+    made_by: Sequence[Item],
+    tracked: Sequence[Item],
+    box: Item,
     *,
     share: tuple[Concept, float],
-    states: Sequence[QualitativeEvaluation],
+    states: Iterable[tuple[Concept, Concept]],
     label: str,
     about: str | None,
-    finding_type: CodedConcept | None = None,
-    sites: Sequence[FindingSite] = (),
-    said_by: Sequence[ContentItem] = (),
-) -> PlanarROIMeasurementsAndQualitativeEvaluations:
+    finding_type: Concept | None = None,
+    sites: Sequence[Item] = (),
+    said_by: Sequence[Item] = (),
+) -> Item:
     """Encode one box (TID 1410).
 
+    made_by: `algorithm`; tracked: `tracking`
     share: name and value, 0..1, of its number, which is written as a whole percent
+    states: questions with their answers
     label: the short label; about: a text on the box; said_by: items that name the person who said it
     """
     name, value = share
-    group = PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=tracking,
-        referenced_region=box,
-        finding_type=finding_type,
-        algorithm_id=made_by,
-        finding_sites=sites,
-        measurements=[Measurement(name=name, value=wording.whole_percent(value), unit=PERCENT)],
-        qualitative_evaluations=states,
-        geometric_purpose=BOUNDED_BY,
+    return with_content(
+        container(GROUP, template="1410"),
+        (
+            *tracked,
+            *([] if finding_type is None else [content.code(FINDING, finding_type, CONTAINS)]),
+            *sites,
+            *made_by,
+            content.number(name, wording.whole_percent(value), PERCENT, CONTAINS),
+            *(content.code(question, answer, CONTAINS) for question, answer in states),
+            content.code(PURPOSE_OF_REGION, BOUNDED_BY, CONTAINS),
+            box,
+            content.text(SHORT_LABEL, label, HAS_CONCEPT_MOD),
+            *([text(about)] if about else []),
+            *said_by,
+        ),
     )
-    group[0].ContentSequence.append(_short_label(label))
-    if about:
-        group[0].ContentSequence.append(text(about))
-    group[0].ContentSequence.extend(said_by)
-    return _separate(group)
 
 
-def _sites(finding: Finding, box: FindingBox) -> list[FindingSite]:
+def tracking(name: str, uid: str) -> list[Item]:
+    """Name a group, and give it a UID that stays with what it is about (TID 4108)."""
+    return [
+        content.text(TRACKING_NAME, name, HAS_OBS_CONTEXT),
+        content.uid(TRACKING_UID, uid, HAS_OBS_CONTEXT),
+    ]
+
+
+def _sites(finding: Finding, box: FindingBox) -> list[Item]:
     """Return the finding's own site, then the zone of its box with the share that the box covers; each code once."""
     evidence = box.evidence
-    sites = [] if finding.site is None else [FindingSite(concept(finding.site), SIDES[box.side] if box.side else None)]
+    sites = [] if finding.site is None else [_site(finding.site, box.side)]
     if evidence is None or evidence.site is None:
         return sites
     if evidence.site != finding.site:
-        sites.append(FindingSite(concept(evidence.site), SIDES[evidence.side] if evidence.side else None))
-    share = NumContentItem(
-        name=SHARE_OF_ZONE,
-        value=wording.whole_percent(evidence.extent),
-        unit=PERCENT,
-        relationship_type=RelationshipTypeValues.HAS_PROPERTIES,
-    )
-    sites[-1].ContentSequence = ContentSequence([*sites[-1].get("ContentSequence", ()), share])
+        sites.append(_site(evidence.site, evidence.side))
+    percent = wording.whole_percent(evidence.extent)
+    sites[-1].content.append(content.number(SHARE_OF_ZONE, percent, PERCENT, HAS_PROPERTIES))
     return sites
 
 
-def _short_label(value: str) -> TextContentItem:
-    """Make the short label of a group; highdicom 0.28.2 has no argument for it."""
-    return TextContentItem(name=SHORT_LABEL, value=value, relationship_type=RelationshipTypeValues.HAS_CONCEPT_MOD)
+def _site(code: Code, side: Side | None) -> Item:
+    item = content.code(FINDING_SITE, concept(code), HAS_CONCEPT_MOD)
+    return item if side is None else with_content(item, [content.code(LATERALITY, SIDES[side], HAS_CONCEPT_MOD)])
 
 
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:
@@ -196,35 +202,16 @@ def _quantity(finding: Finding, letter: str, end: str, *, side: Side | None) -> 
     return Concept(f"{letter}{finding.code.value}{suffix}", PRIVATE_SCHEME, meaning)
 
 
-def _separate(
-    group: PlanarROIMeasurementsAndQualitativeEvaluations,
-) -> PlanarROIMeasurementsAndQualitativeEvaluations:
-    """Mark the items of a group as separate; highdicom 0.28.2 marks them as continuous text (PS3.3 C.18.8)."""
-    group[0].ContinuityOfContent = "SEPARATE"
-    return group
-
-
-def image_region(box: Box, source: Dataset) -> ImageRegion:
-    """Encode a box as the region of a group.
-
-    `ImageRegion(...)` of highdicom 0.28.2 parses 22 MB of JSON for the first region, to recognize tiled images: 0.3 s.
-    """
-    item = region(box, source)
-    item.RelationshipType = RelationshipTypeValues.CONTAINS.value
-    return ImageRegion.from_dataset(item, copy=False)
-
-
-def algorithm(report: Report) -> AlgorithmIdentification:
+def algorithm(report: Report) -> list[Item]:
     """Identify the network and its questions (TID 4019)."""
     model = report.model
-    return AlgorithmIdentification(
-        name=long_text(model.name),
-        version=long_text(model.version),
-        parameters=[
-            long_text(wording.prompt_set(report)),
-            long_text(f"weights sha256 {model.weights_sha256}, engine {model.engine}"),
-        ],
+    texts = (
+        (ALGORITHM_NAME, model.name),
+        (ALGORITHM_VERSION, model.version),
+        (ALGORITHM_PARAMETERS, wording.prompt_set(report)),
+        (ALGORITHM_PARAMETERS, f"weights sha256 {model.weights_sha256}, engine {model.engine}"),
     )
+    return [content.text(name, long_text(value), HAS_CONCEPT_MOD) for name, value in texts]
 
 
 def _loose_sentences(film: Film) -> Iterator[GroundedSentence]:

@@ -7,24 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-from highdicom.sr import (
-    CodeContentItem,
-    CodedConcept,
-    CompositeContentItem,
-    ContainerContentItem,
-    ContentSequence,
-    DeviceObserverIdentifyingAttributes,
-    ImageContentItem,
-    LanguageOfContentItemAndDescendants,
-    ObservationContext,
-    ObserverContext,
-    PersonObserverIdentifyingAttributes,
-    RelationshipTypeValues,
-    ScoordContentItem,
-    TextContentItem,
-)
-from highdicom.sr.value_types import ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
@@ -35,6 +17,16 @@ from node.domain import Box, Code, ReaderMark, Report
 from node.measurement import MeasuredLine
 from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
+from node.outputs.sr import content
+from node.outputs.sr.content import (
+    CONTAINS,
+    HAS_CONCEPT_MOD,
+    HAS_OBS_CONTEXT,
+    INFERRED_FROM,
+    SELECTED_FROM,
+    Item,
+    with_content,
+)
 
 COMMENT = Concept("121106", "DCM", "Comment")
 FINDING = Concept("121071", "DCM", "Finding")
@@ -43,94 +35,70 @@ SOURCE = Concept("260753009", "SCT", "Source")
 IMAGE_REGION = Concept("111030", "DCM", "Image Region")
 _NO_DELIMITERS = str.maketrans(dict.fromkeys("^=\\", " "))
 """The delimiters of a person's name (PS3.5 6.2.1), and of values."""
+LANGUAGE = Concept("121049", "DCM", "Language of Content Item and Descendants")
+OBSERVER_TYPE = Concept("121005", "DCM", "Observer Type")
+PERSON_NAME = Concept("121008", "DCM", "Person Observer Name")
+DEVICE_UID = Concept("121012", "DCM", "Device Observer UID")
+DEVICE_NAME = Concept("121013", "DCM", "Device Observer Name")
+DEVICE_MANUFACTURER = Concept("121014", "DCM", "Device Observer Manufacturer")
+DEVICE_MODEL = Concept("121015", "DCM", "Device Observer Model Name")
+DEVICE_SERIAL_NUMBER = Concept("121016", "DCM", "Device Observer Serial Number")
 ENGLISH = Concept("en-US", "RFC5646", "English (United States)")
 
 
-def container(name: Concept, *, template: str | None = None, is_root: bool = False) -> ContainerContentItem:
-    """Make an empty container."""
-    item = ContainerContentItem(
-        name=name,
-        is_content_continuous=False,
-        template_id=template,
-        relationship_type=None if is_root else RelationshipTypeValues.CONTAINS,
-    )
-    item.ContentSequence = ContentSequence()
-    return item
-
-
-def text(value: str, *, name: Concept = COMMENT) -> TextContentItem:
+def text(value: str, *, name: Concept = COMMENT) -> Item:
     """Make a contained text, without characters that are invalid in DICOM; never empty (PS3.3 C.17.3, type 1C)."""
-    return TextContentItem(name=name, value=long_text(value) or "-", relationship_type=RelationshipTypeValues.CONTAINS)
+    return content.text(name, long_text(value) or "-", CONTAINS)
 
 
-def impression_text(lines: Iterable[str]) -> TextContentItem:
+def impression_text(lines: Iterable[str]) -> Item:
     """Make the first text of a report: the research label and the impression, in short lines."""
     return text(wording.wrapped(*impression.labeled(lines)), name=IMPRESSION)
 
 
-def code(name: CodedConcept, value: Concept) -> CodeContentItem:
-    """Make a contained question and its coded answer."""
-    return CodeContentItem(name=name, value=value, relationship_type=RelationshipTypeValues.CONTAINS)
+def concept(code: Code) -> Concept:
+    """Return a code of the prompt set as a coded concept (PS3.3 8.8); the meaning is LO."""
+    return Concept(code.value, short_text(code.scheme, 16), short_text(code.meaning))
 
 
-def concept(code: Code) -> CodedConcept:
-    """Encode a code of the prompt set (PS3.3 8.8); the meaning is LO."""
-    return CodedConcept(code.value, short_text(code.scheme, 16), short_text(code.meaning))
-
-
-def inferred_from(item: ContentItem, *grounds: ContentItem) -> ContentItem:
+def inferred_from(item: Item, *grounds: Item) -> Item:
     """Add the items from which an item was inferred (PS3.3 C.17.3.2.4, INFERRED FROM)."""
-    item.ContentSequence = ContentSequence(list(grounds))
-    return item
+    return with_content(item, grounds)
 
 
-def source_object(source: Dataset) -> ContentItem:
+def source_object(source: Dataset) -> Item:
     """Refer to a received object as the source of a statement: an image as IMAGE, any other object as COMPOSITE."""
-    if is_image(source):
-        return image(source, RelationshipTypeValues.INFERRED_FROM)
-    return CompositeContentItem(
-        name=SOURCE,
-        referenced_sop_class_uid=str(source.SOPClassUID),
-        referenced_sop_instance_uid=str(source.SOPInstanceUID),
-        relationship_type=RelationshipTypeValues.INFERRED_FROM,
-    )
+    return _reference(source, INFERRED_FROM, is_image=is_image(source))
 
 
-def image(source: Dataset, relationship: RelationshipTypeValues) -> ImageContentItem:
+def image(source: Dataset, relationship: str) -> Item:
     """Refer to a received image."""
-    return ImageContentItem(
-        name=SOURCE,
-        referenced_sop_class_uid=str(source.SOPClassUID),
-        referenced_sop_instance_uid=str(source.SOPInstanceUID),
-        relationship_type=relationship,
-    )
+    return _reference(source, relationship, is_image=True)
 
 
-def region(box: Box, source: Dataset) -> ContentItem:
+def _reference(source: Dataset, relationship: str, *, is_image: bool) -> Item:
+    names = str(source.SOPClassUID), str(source.SOPInstanceUID)
+    return content.reference(SOURCE, *names, relationship, is_image=is_image)
+
+
+def region(box: Box, source: Dataset, relationship: str = INFERRED_FROM) -> Item:
     """Refer to a rectangle on a film as the source of a statement."""
-    return _polyline(outline(box), source)
+    return _polyline(outline(box), source, relationship)
 
 
-def line(drawn: MeasuredLine, source: Dataset) -> ContentItem:
+def line(drawn: MeasuredLine, source: Dataset) -> Item:
     """Refer to a line on a film as the source of a number."""
-    return _polyline(np.array([drawn.start, drawn.end]), source)
+    return _polyline([drawn.start, drawn.end], source, INFERRED_FROM)
 
 
-def _polyline(points: np.ndarray, source: Dataset) -> ContentItem:
-    item = ScoordContentItem(
-        name=IMAGE_REGION,
-        graphic_type="POLYLINE",
-        graphic_data=points,
-        relationship_type=RelationshipTypeValues.INFERRED_FROM,
-    )
-    item.ContentSequence = ContentSequence([image(source, RelationshipTypeValues.SELECTED_FROM)])
-    return item
+def _polyline(points: list[tuple[float, float]], source: Dataset, relationship: str) -> Item:
+    return with_content(content.polyline(IMAGE_REGION, points, relationship), [image(source, SELECTED_FROM)])
 
 
-def outline(box: Box) -> np.ndarray:
-    """Return a rectangle as a closed line, [5, column row], clockwise from top left (PS3.3 C.18.6.1.1)."""
+def outline(box: Box) -> list[tuple[float, float]]:
+    """Return a rectangle as a closed line, column and row, clockwise from top left (PS3.3 C.18.6.1.1)."""
     left, top, right, bottom = box.edges
-    return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)])
+    return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
 
 
 def is_image(source: Dataset) -> bool:
@@ -138,37 +106,38 @@ def is_image(source: Dataset) -> bool:
     return "Image Storage" in UID(str(source.SOPClassUID)).name
 
 
-def language() -> LanguageOfContentItemAndDescendants:
+def language() -> Item:
     """State the language of the report (TID 1204)."""
-    return LanguageOfContentItemAndDescendants(CodedConcept.from_code(ENGLISH))
+    return content.code(LANGUAGE, ENGLISH, HAS_CONCEPT_MOD)
 
 
-def reader(mark: ReaderMark) -> list[ContentItem]:
+def reader(mark: ReaderMark) -> list[Item]:
     """State that a person observed an item, not the program; "Reader" if the node does not ask for names."""
     return person(mark.by) or person("Reader")
 
 
-def person(name: str) -> list[ContentItem]:
+def person(name: str) -> list[Item]:
     """Name a person who took part beside the program (TID 1003); nothing for a blank name."""
     words = short_text(name.translate(_NO_DELIMITERS))
     if not words:
         return []
-    attributes = PersonObserverIdentifyingAttributes(name=f"{words}^")  # highdicom doubts a name of one part
-    context = ObserverContext(observer_type=codes.DCM.Person, observer_identifying_attributes=attributes)
-    return [item for item in context]
+    return [
+        content.code(OBSERVER_TYPE, codes.DCM.Person, HAS_OBS_CONTEXT),
+        content.person(PERSON_NAME, f"{words}^", HAS_OBS_CONTEXT),
+    ]
 
 
-def observer(report: Report) -> ObservationContext:
+def observer(report: Report) -> list[Item]:
     """State who observed: this program with these weights (TID 1001, 1004)."""
-    device = DeviceObserverIdentifyingAttributes(
-        uid=identity.device_uid(report.model),
-        name=identity.PROGRAM,
-        manufacturer_name=identity.MANUFACTURER,
-        model_name=long_text(
-            f"{identity.PROGRAM} {identity.VERSION}, model {report.model.name} {report.model.version}"
-        ),
-        serial_number=long_text(report.model.weights_sha256),
+    model = f"{identity.PROGRAM} {identity.VERSION}, model {report.model.name} {report.model.version}"
+    texts = (
+        (DEVICE_NAME, identity.PROGRAM),
+        (DEVICE_MANUFACTURER, identity.MANUFACTURER),
+        (DEVICE_MODEL, long_text(model)),
+        (DEVICE_SERIAL_NUMBER, long_text(report.model.weights_sha256)),
     )
-    return ObservationContext(
-        observer_device_context=ObserverContext(observer_type=codes.DCM.Device, observer_identifying_attributes=device)
-    )
+    return [
+        content.code(OBSERVER_TYPE, codes.DCM.Device, HAS_OBS_CONTEXT),
+        content.uid(DEVICE_UID, identity.device_uid(report.model), HAS_OBS_CONTEXT),
+        *(content.text(name, value, HAS_OBS_CONTEXT) for name, value in texts),
+    ]

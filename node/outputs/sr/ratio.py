@@ -9,25 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from highdicom.sr import (
-    ContainerContentItem,
-    CoordinatesForMeasurement,
-    Measurement,
-    MeasurementsAndQualitativeEvaluations,
-    TrackingIdentifier,
-)
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.domain import Film, Report, derive_uid
 from node.measurement import CardiothoracicRatio, MeasuredLine
 from node.outputs import measured
-from node.outputs.sr import findings
+from node.outputs.sr import content, findings
+from node.outputs.sr.content import CONTAINS, HAS_CONCEPT_MOD, Item, container, with_content
 from node.outputs.sr.findings import PRIVATE_SCHEME
-from node.outputs.sr.items import container, line, text
+from node.outputs.sr.items import line, text
 
 RATIO = Concept("CTRATIO", PRIVATE_SCHEME, measured.NAME)
 BAND = Concept("CTRATIOBAND", PRIVATE_SCHEME, "Cardiothoracic ratio band")
+MEASUREMENT_METHOD = Concept("370129005", "SCT", "Measurement Method")
 METHOD = Concept("REGIONBOXES", PRIVATE_SCHEME, "Widths of the network's own region boxes")
 HEART_WIDTH = Concept("HEARTWIDTH", PRIVATE_SCHEME, "Width of the heart")
 THORAX_WIDTH = Concept("THORAXWIDTH", PRIVATE_SCHEME, "Inner width of the thorax")
@@ -36,28 +31,24 @@ MILLIMETERS = Concept("mm", "UCUM", "millimeter")
 PIXELS = Concept("{pixels}", "UCUM", "Pixels")
 
 
-def measurements(report: Report, film: Film, ratio: CardiothoracicRatio, source: Dataset) -> ContainerContentItem:
+def measurements(report: Report, film: Film, ratio: CardiothoracicRatio, source: Dataset) -> Item:
     """Encode the ratio of a film, the two widths, and what the ratio may be compared with (TID 1500 row 6)."""
     number = _number(RATIO, ratio.hundredths / 100, NO_UNITS, [ratio.heart, ratio.thorax], source)
     widths = [
         _number(name, *_width(ratio, line), [line], source)
         for name, line in ((HEART_WIDTH, ratio.heart), (THORAX_WIDTH, ratio.thorax))
     ]
-    group = MeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(uid=_tracking_uid(report, film, ratio), identifier=measured.NAME),
-        algorithm_id=findings.algorithm(report),
-        measurements=[number, *widths],
-    )
-    group[0].ContinuityOfContent = "SEPARATE"  # highdicom 0.28.2 marks items as continuous text (PS3.3 C.18.8)
-    group[0].ContentSequence.append(text(measured.comparison(ratio)))
+    tracked = findings.tracking(measured.NAME, _tracking_uid(report, film, ratio))
+    about = text(measured.comparison(ratio))
+    group = (*tracked, *findings.algorithm(report), number, *widths, about)
     item = container(findings.IMAGING_MEASUREMENTS)
-    item.ContentSequence.extend(group)
-    return item
+    return with_content(item, [with_content(container(findings.GROUP, template="1501"), group)])
 
 
-def _number(name: Concept, value: float, unit: Concept, lines: Iterable[MeasuredLine], source: Dataset) -> Measurement:
-    grounds = [CoordinatesForMeasurement.from_dataset(line(drawn, source), copy=False) for drawn in lines]
-    return Measurement(name=name, value=value, unit=unit, method=METHOD, referenced_coordinates=grounds)
+def _number(name: Concept, value: float, unit: Concept, lines: Iterable[MeasuredLine], source: Dataset) -> Item:
+    method = content.code(MEASUREMENT_METHOD, METHOD, HAS_CONCEPT_MOD)
+    grounds = (line(drawn, source) for drawn in lines)
+    return with_content(content.number(name, value, unit, CONTAINS), (method, *grounds))
 
 
 def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> tuple[float, Concept]:

@@ -18,26 +18,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
-from highdicom.sr import (
-    CodeContentItem,
-    ContainerContentItem,
-    ContentSequence,
-    NumContentItem,
-    RelationshipTypeValues,
-)
-from highdicom.sr.value_types import ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
-from node.dicom import attributes, identity
+from node.dicom import attributes, encoding, identity
 from node.domain import Film, ObjectReference, OutputObject, Report
 from node.measurement import CardiothoracicRatio
 from node.outputs import document, impression, measured, wording
 from node.outputs.patient import best_described, described_by, read_text
-from node.outputs.sr import findings, ratio, text_report
+from node.outputs.sr import content, findings, ratio, text_report
+from node.outputs.sr.content import CONTAINS, HAS_ACQ_CONTEXT, HAS_CONCEPT_MOD, Item, container, with_content
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, Form
 from node.outputs.sr.items import (
-    container,
     image,
     impression_text,
     inferred_from,
@@ -170,15 +162,15 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
 def finish(
     dataset: Dataset,
     report: Report,
-    tree: ContainerContentItem,
+    tree: Item,
     *,
     films: Sequence[Film],
     replaced: Iterable[OutputObject | ObjectReference] = (),
     zone: ZoneInfo,
 ) -> None:
     """Add the content tree, the identity, and the earlier reports that this one replaces."""
-    for element in tree:
-        dataset[element.tag] = element
+    for tag, encoded in tree.elements():
+        dataset[tag] = encoding.as_raw(tag, encoded)
     document.seal(dataset, report, sources=[film.source for film in films], zone=zone)
     # The UID is known only now, and does not depend on this. A repeated round may have itself as predecessor: skip it.
     older = [earlier for earlier in replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
@@ -306,7 +298,7 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     return [item for values, item in found.items() if any(values)]
 
 
-def _measurement_report(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+def _measurement_report(report: Report, film: Film, source: Dataset) -> Item:
     sections = (findings.measurements(report, film, source), findings.evaluations(film, source))
     first = impression_text(impression.of_film(film))
     return tree_of(report, film, source, first=first, sections=filter(None, sections))
@@ -317,32 +309,21 @@ def tree_of(
     film: Film,
     source: Dataset,
     *,
-    first: ContentItem,
-    sections: Iterable[ContainerContentItem],
-    persons: Iterable[ContentItem] = (),
-) -> ContainerContentItem:
+    first: Item,
+    sections: Iterable[Item],
+    persons: Iterable[Item] = (),
+) -> Item:
     """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last.
 
     persons: observers beside the program (`items.person`)
     """
-    root = container(REPORT_TITLE, template="1500", is_root=True)
-    content = root.ContentSequence
-    content.extend(language())
-    content.extend(observer(report))
-    content.extend(persons)
-    content.append(
-        CodeContentItem(
-            name=PROCEDURE_REPORTED,
-            value=CHEST_RADIOGRAPHY,
-            relationship_type=RelationshipTypeValues.HAS_CONCEPT_MOD,
-        )
+    procedure = content.code(PROCEDURE_REPORTED, CHEST_RADIOGRAPHY, HAS_CONCEPT_MOD)
+    analyzed = inferred_from(text(wording.looked_at(film)), source_object(source))
+    use = text(wording.intended_use(report))
+    return with_content(
+        container(REPORT_TITLE, relationship="", template="1500"),
+        (language(), *observer(report), *persons, procedure, first, analyzed, _library(film, source), *sections, use),
     )
-    content.append(first)
-    content.append(inferred_from(text(wording.looked_at(film)), source_object(source)))
-    content.append(_library(film, source))
-    content.extend(sections)
-    content.append(text(wording.intended_use(report)))
-    return root
 
 
 IMAGE_LIBRARY = Concept("111028", "DCM", "Image Library")
@@ -359,24 +340,14 @@ RADIOGRAPH = Concept("RG", "DCM", "Radiographic imaging")
 """Any other film that is read, also one that names no modality: TID 1602 asks for one that acquires (CID 29)."""
 
 
-def _library(film: Film, source: Dataset) -> ContainerContentItem:
+def _library(film: Film, source: Dataset) -> Item:
     """Describe the film."""
-    item, group = container(IMAGE_LIBRARY), container(IMAGE_LIBRARY_GROUP)
-    entry = image(source, RelationshipTypeValues.CONTAINS)
-    entry.ContentSequence = ContentSequence(list(_describe_film(film, source)))
-    group.ContentSequence.append(entry)
-    item.ContentSequence.append(group)
-    return item
+    entry = with_content(image(source, CONTAINS), _describe_film(film, source))
+    return with_content(container(IMAGE_LIBRARY), [with_content(container(IMAGE_LIBRARY_GROUP), [entry])])
 
 
-def _describe_film(film: Film, source: Dataset) -> Iterator[ContentItem]:
-    yield CodeContentItem(
-        name=MODALITY,
-        value=MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH),
-        relationship_type=RelationshipTypeValues.HAS_ACQ_CONTEXT,
-    )
+def _describe_film(film: Film, source: Dataset) -> Iterator[Item]:
+    yield content.code(MODALITY, MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH), HAS_ACQ_CONTEXT)
     columns, rows = wording.size(film)
     for name, pixels in ((PIXEL_DATA_ROWS, rows), (PIXEL_DATA_COLUMNS, columns)):
-        yield NumContentItem(
-            name=name, value=pixels, unit=PIXELS, relationship_type=RelationshipTypeValues.HAS_ACQ_CONTEXT
-        )
+        yield content.number(name, pixels, PIXELS, HAS_ACQ_CONTEXT)

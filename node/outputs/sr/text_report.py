@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from highdicom.sr import ContainerContentItem
-from highdicom.sr.value_types import ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.domain import Film, Report
 from node.outputs import impression, report_txt, wording
+from node.outputs.sr.content import Item, container, with_content
 from node.outputs.sr.items import (
     FINDING,
-    container,
     impression_text,
     inferred_from,
     language,
@@ -33,13 +31,13 @@ IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
-def of_film(report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+def of_film(report: Report, film: Film, source: Dataset) -> Item:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR."""
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
     return tree_of(report, impression.of_film(film), [inferred_from(text(about, name=FINDING), source_object(source))])
 
 
-def of_study(report: Report, sources: Mapping[str, Dataset]) -> ContainerContentItem:
+def of_study(report: Report, sources: Mapping[str, Dataset]) -> Item:
     """Build the report on a study: the impression of all films, and why films have no result."""
     films = []
     for film in report.films:
@@ -49,17 +47,10 @@ def of_study(report: Report, sources: Mapping[str, Dataset]) -> ContainerContent
     return tree_of(report, impression.of_report(report), films)
 
 
-def tree_of(
-    report: Report, lines: Iterable[str], about: Iterable[ContentItem], *, persons: Iterable[ContentItem] = ()
-) -> ContainerContentItem:
+def tree_of(report: Report, lines: Iterable[str], about: Iterable[Item], *, persons: Iterable[Item] = ()) -> Item:
     """Build the content tree: impression first, intended use last; persons: observers beside the program."""
-    root = container(IMAGING_REPORT, template=TEMPLATE, is_root=True)
-    root.ContentSequence.extend(language())
-    root.ContentSequence.extend(observer(report))
-    root.ContentSequence.extend(persons)
-    first, section = container(IMPRESSIONS), container(FINDINGS)
-    first.ContentSequence.append(impression_text(lines))
-    section.ContentSequence.extend(about)
-    section.ContentSequence.append(text(wording.wrapped(wording.intended_use(report)), name=FINDING))
-    root.ContentSequence.extend([first, section])
-    return root
+    first = with_content(container(IMPRESSIONS), [impression_text(lines)])
+    use = text(wording.wrapped(wording.intended_use(report)), name=FINDING)
+    section = with_content(container(FINDINGS), (*about, use))
+    root = container(IMAGING_REPORT, relationship="", template=TEMPLATE)
+    return with_content(root, (language(), *observer(report), *persons, first, section))

@@ -82,7 +82,7 @@ export class Asking {
 
   // The node decides whether a text is a prompt or a question in words.
   post(question) {
-    if (question.prompt && this.inWords.isThere) return this.inWords.ask(question.prompt, question.box);
+    if (question.prompt) return this.inWords.ask(question.prompt, question.box);
     this.inWords.clear();
     return post(`${this.path}/questions`, { questions: [question] });
   }

@@ -9,16 +9,11 @@ export class Words {
   constructor(path, boxes, form) {
     Object.assign(this, { path, boxes, form, tracked: [] });
     this.place = document.getElementById("reply");
-    if (!this.place) return; // a film in no study
     this.field = form.querySelector("input");
     form.addEventListener("click", ({ target }) => {
       if (target.dataset.words) this.send(target.dataset.words);
     });
     for (const kind of ["pointerover", "focusin"]) this.place.addEventListener(kind, () => this.mark());
-  }
-
-  get isThere() {
-    return Boolean(this.place);
   }
 
   // Asks a text as if it were typed; earlier: the film to compare with.
@@ -40,7 +35,7 @@ export class Words {
 
   clear() {
     this.mark([]);
-    this.place?.replaceChildren();
+    this.place.replaceChildren();
   }
 
   show(text, reply) {

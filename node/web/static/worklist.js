@@ -2,13 +2,12 @@
 
 import { page, retries } from "./api.js";
 import { onKeys } from "./keys.js";
+import { move, openOnClick, row } from "./lines.js";
 import { watch } from "./live.js";
 
 const alert = document.getElementById("alert");
 const live = document.getElementById("live");
 const table = () => document.getElementById("worklist");
-const links = () => [...table().querySelectorAll("a.open")];
-const row = () => document.activeElement?.closest?.("tr[data-uid]");
 
 let isBusy = false;
 let isStale = false;
@@ -41,13 +40,6 @@ function said(text) {
   live.textContent = text;
 }
 
-function move(step) {
-  const all = links();
-  const here = all.indexOf(row()?.querySelector("a.open"));
-  const next = here < 0 ? (step > 0 ? 0 : all.length - 1) : here + step;
-  all[Math.min(Math.max(next, 0), all.length - 1)]?.focus();
-}
-
 function follow(rel) {
   document.querySelector(`a[rel="${rel}"]`)?.click();
 }
@@ -63,11 +55,7 @@ onKeys({
   "/": () => document.getElementById("filter").focus(),
 });
 
-// A click anywhere on a line opens its study, but a selection of text or a button does not.
-document.getElementById("main").addEventListener("click", (event) => {
-  const line = event.target.closest("tr[data-uid]");
-  if (line && !event.target.closest("a, button") && !String(getSelection())) line.querySelector("a.open").click();
-});
+openOnClick();
 document.querySelector(".filter select").addEventListener("change", (event) => event.target.form.requestSubmit());
 
 retries(document.getElementById("main"), alert);

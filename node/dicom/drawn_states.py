@@ -16,8 +16,8 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes
+from node.dicom.drawn import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
 from node.domain import Box
-from node.read.drawn import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
 
 _MOST_LOOKED_AT: Final = 1000
 """Graphics and texts of one state; each text is compared with each graphic."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.settings_file import ADDRESS, HEADER_NAME, HOST_NAME, NOT_BLANK, between, setting
+from node.settings.file import ADDRESS, HEADER_NAME, HOST_NAME, NOT_BLANK, between, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Reads TOML tables into frozen dataclasses and writes them back; each field carries the rule for its value.
 
 A rule gets a value, and returns a complaint that says what to do, or None. Every mistake is collected. No setting is
-known here by name. A field's type hint says what its value must be. A tuple is a list of values or of tables.
-`T | None` is an optional table or value. A union of dataclasses is a table with several forms, chosen by its `type`.
+known here by name; `LATER` of a dataclass names keys of a later version, and says what holds until then. A field's type
+hint says what its value must be. A tuple is a list of values or of tables. `T | None` is an optional table or value. A
+union of dataclasses is a table with several forms, chosen by its `type`.
 """
 
 from __future__ import annotations
@@ -51,14 +52,11 @@ def between(lowest: float, highest: float) -> Rule:
     return rule
 
 
-def one_of(*names: str, later: tuple[str, ...] = ()) -> Rule:
-    """Require one of some names; `later` are names that are planned for a later version."""
+def one_of(*names: str) -> Rule:
+    """Require one of some names."""
 
     def rule(value: object) -> str | None:
-        if value in names:
-            return None
-        known = "is not in this version" if value in later else "is unknown"
-        return f"{value!r} {known}; use {' or '.join(names)}"
+        return None if value in names else f"{value!r} is unknown; use {' or '.join(names)}"
 
     return rule
 
@@ -123,6 +121,17 @@ def _is_database_url(value: object) -> str | None:
     return None if good else "must be postgresql://USER@HOST:PORT/DATABASE, or empty for SQLite"
 
 
+def _is_web_url(value: object) -> str | None:
+    """Require the base of a web service. The complaint does not repeat the value: it may contain a password."""
+    try:
+        url = urlsplit(str(value))
+        good = url.scheme in ("http", "https") and url.hostname and (url.port is None or url.port > 0)
+        good = good and not (url.query or url.fragment or "@" in url.netloc) and str(value).isprintable()
+    except ValueError:
+        good = False
+    return None if good else "must be https://HOST:PORT/PATH or http://..., without user, password, ? and #"
+
+
 def without_password(url: str) -> str:
     """Return a database URL without its password."""
     return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(://[^/@]*?:)[^/]*@", r"\1***@", url))
@@ -156,6 +165,7 @@ HL7_NAME: Final[Rule] = _is_hl7_name
 HOST_NAME: Final[Rule] = _is_host_name
 NOT_BLANK: Final[Rule] = _is_not_blank
 TIME_ZONE: Final[Rule] = _is_time_zone
+WEB_URL: Final[Rule] = _is_web_url
 
 
 _T = TypeVar("_T")
@@ -176,8 +186,12 @@ class SettingsReader:
             return None
         hints = typing.get_type_hints(kind)
         fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
+        later: Mapping[str, str] = getattr(kind, "LATER", {})
         for key in sorted(table.keys() - fields.keys()):
             name = f"{where}.{key}".lstrip(".")
+            if key in later:
+                self.mistakes.append(f"{name}: is not in this version, {later[key]}; remove it")
+                continue
             near = difflib.get_close_matches(key, fields, 1)
             remedy = f"did you mean {near[0]}?" if near else "remove it or correct its spelling"
             self.mistakes.append(f"{name}: unknown key; {remedy}")

@@ -20,11 +20,10 @@ from pydicom.uid import (
     GrayscaleSoftcopyPresentationStateStorage,
 )
 
-from node.dicom import attributes, identity
+from node.dicom import attributes, drawn_reports, drawn_states, identity
+from node.dicom.drawn import LeftOut, MarkedQuestion, words
 from node.domain import ObjectReference, is_uid
 from node.errors import InputError, is_of_disk
-from node.read import drawn_reports, drawn_states
-from node.read.drawn import LeftOut, MarkedQuestion, words
 
 STATES: Final = (GrayscaleSoftcopyPresentationStateStorage,)
 REPORTS: Final = (EnhancedSRStorage, ComprehensiveSRStorage, Comprehensive3DSRStorage)
@@ -66,18 +65,23 @@ class QuestionObject:
 
 
 def may_be(path: Path) -> bool:
-    """Say whether a stored object is of a class that can ask; false for one that is removed or damaged.
+    """Say whether a stored object is of a class that can ask; errors as in `class_of`."""
+    return class_of(path) in SOP_CLASSES
+
+
+def class_of(path: Path) -> str:
+    """Return the SOP class of a stored object, "" for one that is removed or damaged.
 
     Raises OSError when the disk fails.
     """
     try:
-        return attributes.text(read_file_meta_info(path), "MediaStorageSOPClassUID") in SOP_CLASSES
+        return attributes.text(read_file_meta_info(path), "MediaStorageSOPClassUID")
     except FileNotFoundError:
-        return False
+        return ""
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         if is_of_disk(error):
             raise
-        return False
+        return ""
 
 
 def sender_of(dataset: Dataset) -> str:

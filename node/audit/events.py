@@ -1,0 +1,152 @@
+"""Which log event becomes which audit message: the one table of PS3.15 A.5.3 for this node.
+
+A log event that is not in the table leaves no message, nor does one whose `reason` is not among the rule's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCode:
+    """A code of PS3.16 (DCM), or one of the values that PS3.15 A.5.1.2 lists."""
+
+    value: str
+    meaning: str
+    scheme: str = "DCM"
+
+
+class Party(StrEnum):
+    """Who takes part besides the node."""
+
+    NOBODY = "the node"
+    USER = "the user, the node"
+    CALLER = "the caller (source), the node (destination)"
+    DESTINATION = "the node (source), the destination"
+    REFUSED = "the node, the refused side"
+
+
+class Subject(StrEnum):
+    """The participant object of a message."""
+
+    NOTHING = "none"
+    STUDY = "study"
+    ALERT = "alert"
+
+
+SUCCESS: Final = "0"
+MINOR: Final = "4"
+SERIOUS: Final = "8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRule:
+    """The message of one log event.
+
+    action: C create, R read, U update, D delete, E execute; outcome: SUCCESS, MINOR or SERIOUS failure
+    reasons: the event leaves a message for these reasons only; empty: for any
+    """
+
+    event: AuditCode
+    action: str
+    kind: AuditCode | None = None
+    outcome: str = SUCCESS
+    party: Party = Party.NOBODY
+    subject: Subject = Subject.NOTHING
+    reasons: tuple[str, ...] = ()
+
+
+_ACTIVITY: Final = AuditCode(value="110100", meaning="Application Activity")
+_BEGIN: Final = AuditCode(value="110102", meaning="Begin Transferring DICOM Instances")
+_ACCESSED: Final = AuditCode(value="110103", meaning="DICOM Instances Accessed")
+_TRANSFERRED: Final = AuditCode(value="110104", meaning="DICOM Instances Transferred")
+_DELETED: Final = AuditCode(value="110105", meaning="DICOM Study Deleted")
+_ALERT: Final = AuditCode(value="110113", meaning="Security Alert")
+_AUTHENTICATION: Final = AuditCode(value="110114", meaning="User Authentication")
+
+_START: Final = AuditCode(value="110120", meaning="Application Start")
+_STOP: Final = AuditCode(value="110121", meaning="Application Stop")
+_LOGIN: Final = AuditCode(value="110122", meaning="Login")
+_LOGOUT: Final = AuditCode(value="110123", meaning="Logout")
+_NODE_AUTHENTICATION: Final = AuditCode(value="110126", meaning="Node Authentication")
+_NETWORK: Final = AuditCode(value="110128", meaning="Network Configuration")
+_SECURITY: Final = AuditCode(value="110129", meaning="Security Configuration")
+_SOFTWARE: Final = AuditCode(value="110131", meaning="Software Configuration")
+_RESTRICTED: Final = AuditCode(value="110132", meaning="Use of Restricted Function")
+_RECORDING_STOPPED: Final = AuditCode(value="110133", meaning="Audit Recording Stopped")
+_RECORDING_STARTED: Final = AuditCode(value="110134", meaning="Audit Recording Started")
+_USERS: Final = AuditCode(value="110137", meaning="User Security Attributes Changed")
+
+
+def _activity(kind: AuditCode) -> AuditRule:
+    return AuditRule(event=_ACTIVITY, action="E", kind=kind)
+
+
+def _received(action: str) -> AuditRule:
+    return AuditRule(event=_TRANSFERRED, action=action, party=Party.CALLER, subject=Subject.STUDY)
+
+
+def _sent(event: AuditCode, action: str, outcome: str = SUCCESS) -> AuditRule:
+    return AuditRule(event=event, action=action, outcome=outcome, party=Party.DESTINATION, subject=Subject.STUDY)
+
+
+def _touched(action: str, party: Party = Party.USER) -> AuditRule:
+    return AuditRule(event=_ACCESSED, action=action, party=party, subject=Subject.STUDY)
+
+
+def _alert(kind: AuditCode, outcome: str, party: Party = Party.NOBODY, reasons: tuple[str, ...] = ()) -> AuditRule:
+    return AuditRule(
+        event=_ALERT, action="E", kind=kind, outcome=outcome, party=party, subject=Subject.ALERT, reasons=reasons
+    )
+
+
+def _signed(kind: AuditCode, outcome: str = SUCCESS) -> AuditRule:
+    return AuditRule(event=_AUTHENTICATION, action="E", kind=kind, outcome=outcome, party=Party.USER)
+
+
+RULES: Final[Mapping[str, AuditRule]] = {
+    "service.started": _activity(_START),
+    "service.stopped": _activity(_STOP),
+    "instance.kept": _received("C"),
+    "instance.conflict": _received("C"),
+    "instance.repeated": _received("R"),
+    "delivery.begun": _sent(_BEGIN, "E"),
+    "delivery.sent": _sent(_TRANSFERRED, "R"),
+    "delivery.delayed": _sent(_TRANSFERRED, "R", MINOR),
+    "delivery.parked": _sent(_TRANSFERRED, "R", SERIOUS),
+    "study.finished": _touched("C", Party.NOBODY),
+    "study.viewed": _touched("R"),
+    "film.viewed": _touched("R"),
+    "output.downloaded": _touched("R"),
+    "questions.viewed": _touched("R"),
+    "corrections.viewed": _touched("R"),
+    "question.asked": _touched("R"),
+    "question.sent": _touched("C"),
+    "question.answered": _touched("C", Party.NOBODY),
+    "correction.made": _touched("U"),
+    "correction.received": _touched("U", Party.NOBODY),
+    "study.retried": _touched("U"),
+    "film.submitted": _touched("C"),
+    "study.removed": AuditRule(event=_DELETED, action="D", subject=Subject.STUDY),
+    "session.begun": _signed(_LOGIN),
+    "session.refused": _signed(_LOGIN, MINOR),
+    "session.ended": _signed(_LOGOUT),
+    "association.refused": _alert(_NODE_AUTHENTICATION, MINOR, Party.REFUSED, ("caller", "called_ae", "tls")),
+    "order.refused": _alert(_NODE_AUTHENTICATION, MINOR, Party.REFUSED, ("caller", "tls")),
+    "access.refused": _alert(_RESTRICTED, MINOR, Party.REFUSED),
+    "caller.unresolved": _alert(_NETWORK, MINOR),
+    "certificate.reloaded": _alert(_SECURITY, SUCCESS),
+    "certificate.refused": _alert(_SECURITY, MINOR),
+    "passwords.reloaded": _alert(_USERS, SUCCESS),
+    "passwords.refused": _alert(_USERS, MINOR),
+    "configuration.reloaded": _alert(_SOFTWARE, SUCCESS),
+    "configuration.refused": _alert(_SOFTWARE, MINOR),
+    "model.promoted": _alert(_SOFTWARE, SUCCESS),
+    "model.accepted": _alert(_SOFTWARE, SUCCESS),
+    "audit.stopped": _alert(_RECORDING_STOPPED, SERIOUS),
+    "audit.resumed": _alert(_RECORDING_STARTED, SUCCESS),
+}

@@ -1,0 +1,177 @@
+"""Associations to destinations that stay open between objects, and the end of every association.
+
+Opening an association costs an archive more than the object that is stored over it: dcmtk's `storescp --fork` starts a
+process, and the reply lists every presentation context. So an association is kept for a moment after an object. An
+association that its peer has ended meanwhile is never used, and none is kept for long: a renewed certificate, or an
+archive that was moved, is noticed within `_LONGEST_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pydicom.uid import UID
+from pynetdicom.association import Association
+
+from node.errors import DestinationDown, GiveUp, RetryLater
+from node.net import pynetdicom_adapter
+from node.settings.destinations import DicomDestination
+
+RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
+IDLE_SECONDS: Final = 2.0
+_LONGEST_SECONDS: Final = 60.0
+_LAST_RELEASE_SECONDS: Final = 1  # the process is stopping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """An open association that waits for the next object; opened_at, until: on the monotonic clock."""
+
+    association: Association
+    opened_at: float
+    until: float
+
+
+class Associations:
+    """Keeps associations to DICOM destinations; used by several threads, each association by one at a time.
+
+    Settings that a reload has changed are another destination: what was open to the old one is soon released.
+    idle_seconds: how long an unused association stays open; 0: every association ends at once
+    """
+
+    def __init__(self, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._changed = threading.Condition()
+        self._kept: dict[DicomDestination, list[_Kept]] = {}
+        self._opened: dict[Association, float] = {}
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def take(self, destination: DicomDestination, *, sop_class: UID, syntax: UID) -> Association | None:
+        """Return an open association on which such an object can be sent, which is the caller's now; None without one.
+
+        Ends one that does not fit if none fits: no more are open at once than without keeping any.
+        """
+        while True:
+            with self._changed:
+                kept = self._kept.get(destination, [])
+                fits = [item for item in kept if _accepts(item.association, sop_class, syntax)]
+                if not kept:
+                    return None
+                item = (fits or kept)[-1]
+                kept.remove(item)
+            if fits and pynetdicom_adapter.resume(item.association):
+                return item.association
+            if not fits:
+                self._end_kept(item.association)
+                return None
+            self._opened.pop(item.association, None)  # its peer has ended it
+
+    @contextmanager
+    def used(self, association: Association, destination: DicomDestination) -> Iterator[Association]:
+        """Keep an association for the next object at the end of the block; end it if its peer gave no answer."""
+        try:
+            yield association
+        except BaseException as error:
+            if isinstance(error, RetryLater | GiveUp) and not isinstance(error, DestinationDown):
+                self._give_back(association, destination)  # its peer has answered
+            else:
+                self._end(association, is_lost=True)
+            raise
+        self._give_back(association, destination)
+
+    def close(self) -> None:
+        """Release what is open, and keep nothing more."""
+        with self._changed:
+            self._is_closed = True
+            kept = [item for items in self._kept.values() for item in items]
+            self._kept.clear()
+            self._changed.notify_all()
+        for item in kept:
+            self._end_kept(item.association, limit_seconds=_LAST_RELEASE_SECONDS)
+
+    def _give_back(self, association: Association, destination: DicomDestination) -> None:
+        now = time.monotonic()
+        opened_at = self._opened.setdefault(association, now)
+        until = min(now + self._idle_seconds, opened_at + _LONGEST_SECONDS)
+        if until <= now or not association.is_established:
+            self._end(association)
+            return
+        pynetdicom_adapter.rest(association)
+        with self._changed:
+            if not self._is_closed:
+                kept = _Kept(association=association, opened_at=opened_at, until=until)
+                self._kept.setdefault(destination, []).append(kept)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="associations", daemon=True)
+                    self._thread.start()
+                self._changed.notify_all()
+                return
+        self._end_kept(association)
+
+    def _run(self) -> None:
+        """Release associations whose time is over."""
+        while not self._is_closed:
+            with self._changed:
+                now = time.monotonic()
+                ends = [item.until for items in self._kept.values() for item in items]
+                if not ends or min(ends) > now:
+                    self._changed.wait(min(ends) - now if ends else None)
+                    continue
+                over = [item for items in self._kept.values() for item in items if item.until <= now]
+                self._kept = {
+                    destination: left
+                    for destination, items in self._kept.items()
+                    if (left := [item for item in items if item.until > now])
+                }
+            for item in over:
+                self._end_kept(item.association)
+
+    def _end_kept(self, association: Association, *, limit_seconds: float = RELEASE_SECONDS) -> None:
+        """Release an association that was kept, unless its peer is ending it already."""
+        self._opened.pop(association, None)
+        if pynetdicom_adapter.resume(association):
+            end(association, limit_seconds=limit_seconds)
+
+    def _end(self, association: Association, *, is_lost: bool = False) -> None:
+        self._opened.pop(association, None)
+        end(association, is_lost=is_lost)
+
+
+def _accepts(association: Association, sop_class: UID, syntax: UID) -> bool:
+    return any(
+        context.abstract_syntax == sop_class and syntax in context.transfer_syntax
+        for context in association.accepted_contexts
+    )
+
+
+@contextmanager
+def ended(association: Association) -> Iterator[Association]:
+    """End an association after the block, whose DestinationDown says that its peer gave no answer."""
+    is_lost = False
+    try:
+        yield association
+    except DestinationDown:
+        is_lost = True
+        raise
+    finally:
+        end(association, is_lost=is_lost)
+
+
+def end(association: Association, *, is_lost: bool = False, limit_seconds: float = RELEASE_SECONDS) -> None:
+    """Release an association that is still open, or abort it if its peer gives no answer.
+
+    If the peer closes the connection during the release, pynetdicom 3.0.4 may wait for the whole ACSE timeout: another
+    of its threads may take the event from the queue first.
+    """
+    if association.is_established:
+        association.acse_timeout = limit_seconds
+        if is_lost:
+            association.abort()
+        else:
+            association.release()

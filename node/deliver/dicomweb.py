@@ -1,0 +1,209 @@
+"""STOW-RS and QIDO-RS (PS3.18 10.5 and 10.6): one request per call, and the meaning of its answer.
+
+The bytes of the stored file are sent as they are. Nothing follows a redirection, and no setting of the environment is
+used, so a token goes nowhere but to the address in the settings. An answer's body is read up to a limit and never
+quoted.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from pydicom.dataset import Dataset
+
+from node.deliver import connection, dicom
+from node.domain import Json
+from node.errors import DestinationDown, GiveUp, RetryLater
+from node.settings.destinations import DicomwebDestination
+
+if TYPE_CHECKING:
+    import httpx
+
+_CONNECT_SECONDS: Final = 10.0
+_PROBE_SECONDS: Final = 5.0
+_MOST_BYTES: Final = 1 << 20
+_NO_STUDY: Final = "2.25.0"
+"""A study that no archive has: a probe asks for it, so no patient's data comes back."""
+
+_STORED: Final = frozenset((200, 202))
+_FAILED: Final = 409
+_NOT_ALLOWED: Final = frozenset((401, 403))
+_AWAY: Final = frozenset((502, 503, 504))
+_BUSY: Final = frozenset((408, 429, 500))
+_WRONG_ADDRESS: Final = frozenset((301, 302, 303, 307, 308, 404, 405, 501))
+_HOPELESS: Final = frozenset((400, 411, 413, 415, 422))
+_FAILED_SEQUENCE, _REASON, _INSTANCE = "00081198", "00081197", "00080018"
+_PROCESSING_FAILURE: Final = 0x0110
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebAnswer:
+    """Status and body of an answer; the body may be cut off."""
+
+    status: int
+    body: bytes = b""
+
+
+def send(content: bytes, destination: DicomwebDestination) -> None:
+    """Store the object of one DICOM file. Raises RetryLater, DestinationDown or GiveUp."""
+    boundary = secrets.token_hex(16)
+    body = b"".join(
+        (
+            f"--{boundary}\r\nContent-Type: application/dicom\r\n\r\n".encode(),
+            content,
+            f"\r\n--{boundary}--\r\n".encode(),
+        )
+    )
+    kind = f'multipart/related; type="application/dicom"; boundary={boundary}'
+    judge(_ask(destination, "POST", "/studies", content=body, kind=kind), destination.name)
+
+
+def probe(destination: DicomwebDestination) -> int:
+    """Check that a destination answers and takes the node's token. Returns the status of a query for no study.
+
+    Raises DestinationDown.
+    """
+    answer = _ask(destination, "GET", f"/studies?StudyInstanceUID={_NO_STUDY}&limit=1", seconds=_PROBE_SECONDS)
+    _require_open(answer, destination.name)
+    return answer.status
+
+
+def is_kept(study_uid: str, sop_instance_uid: str, destination: DicomwebDestination) -> bool:
+    """Say whether an archive finds an object that it was sent (PS3.18 10.6). Raises RetryLater or GiveUp."""
+    query = f"/studies/{study_uid}/instances?SOPInstanceUID={sop_instance_uid}"
+    answer = _ask(destination, "GET", query)
+    _require_open(answer, destination.name)
+    if answer.status in (204, 404):
+        return False
+    if answer.status in _BUSY:
+        raise RetryLater(f"{destination.name} answered a query for an object with {answer.status}")
+    if answer.status != 200:
+        raise GiveUp(
+            f"{destination.name} answered a query for an object with {answer.status}; enable QIDO-RS there or set "
+            "storage_commitment = false, then retry"
+        )
+    found = _parsed(answer.body)
+    instances = found if isinstance(found, list) else []
+    return any(sop_instance_uid in _values(item, _INSTANCE) for item in instances)
+
+
+def judge(answer: WebAnswer, name: str) -> None:
+    """Turn the answer to a request to store into an outcome (PS3.18 10.5.3). Raises RetryLater or GiveUp."""
+    _require_open(answer, name)
+    if answer.status in _STORED or answer.status == _FAILED:
+        failures = [item for item in _values(_parsed(answer.body), _FAILED_SEQUENCE) if isinstance(item, dict)]
+        for reason in (_values(item, _REASON) for item in failures):
+            _judge_reason(reason[0] if reason else _PROCESSING_FAILURE, name)
+        if answer.status == _FAILED and not failures:
+            raise GiveUp(f"{name} refused the object with status 409; see its log, then retry")
+        return
+    if answer.status in _WRONG_ADDRESS:
+        raise GiveUp(f"{name} has no STOW-RS at this address ({answer.status}); correct destinations.url, then retry")
+    if answer.status in _HOPELESS:
+        raise GiveUp(f"{name} refused the object with status {answer.status}; see its log, then retry")
+    raise RetryLater(f"{name} answered {answer.status}")
+
+
+def _judge_reason(reason: Json, name: str) -> None:
+    """Judge the failure reason of an object as the status of a C-STORE, which has the same values (PS3.18 I.2.2)."""
+    status = Dataset()
+    status.Status = reason if isinstance(reason, int) else _PROCESSING_FAILURE
+    dicom.judge(status, name)
+
+
+def _require_open(answer: WebAnswer, name: str) -> None:
+    """Raise DestinationDown for an answer that every request would get now."""
+    if answer.status in _NOT_ALLOWED:
+        raise DestinationDown(
+            f"{name} does not admit the node ({answer.status}); check destinations.token_file and the rights there"
+        )
+    if answer.status in _AWAY:
+        raise DestinationDown(f"{name} is not available ({answer.status})")
+
+
+def _ask(
+    destination: DicomwebDestination,
+    method: str,
+    path: str,
+    *,
+    content: bytes | None = None,
+    kind: str = "",
+    seconds: float | None = None,
+) -> WebAnswer:
+    """Send one request and read its answer. Raises RetryLater, or DestinationDown when no connection can be made."""
+    import httpx  # takes a tenth of a second, which a node without such a destination saves
+
+    headers = {"Accept": "application/dicom+json", **_token(destination)}
+    if kind:
+        headers["Content-Type"] = kind
+    seconds = seconds or destination.answer_seconds
+    limits = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
+    url = destination.url.rstrip("/") + path
+    try:
+        with (
+            httpx.Client(verify=_context(destination), timeout=limits, trust_env=False) as client,
+            client.stream(method, url, content=content, headers=headers) as answer,
+        ):
+            return WebAnswer(status=answer.status_code, body=_body(answer, end=time.monotonic() + seconds))
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        connection.connect(destination, limit_seconds=_PROBE_SECONDS).close()  # says why, if it fails as well
+        raise DestinationDown(
+            f"{destination.name} cannot be reached at {destination.host}:{destination.port}"
+        ) from error
+    except (httpx.HTTPError, TimeoutError) as error:
+        if destination.is_secured:
+            connection.explain(destination, limit_seconds=_PROBE_SECONDS)
+        raise RetryLater(
+            f"{destination.name} gave no whole answer ({type(error).__name__}); if it is slow, raise "
+            "destinations.answer_seconds"
+        ) from error
+
+
+def _body(answer: httpx.Response, *, end: float) -> bytes:
+    """Read a body up to a limit of bytes. Raises TimeoutError after `end`, on the monotonic clock."""
+    read = bytearray()
+    for piece in answer.iter_bytes():
+        read += piece
+        if len(read) > _MOST_BYTES:
+            break
+        if time.monotonic() > end:
+            raise TimeoutError
+    return bytes(read[:_MOST_BYTES])
+
+
+def _context(destination: DicomwebDestination) -> ssl.SSLContext | bool:
+    """Make a new TLS context; False where none is needed. Raises DestinationDown."""
+    return connection.tls_context(destination) or False
+
+
+def _token(destination: DicomwebDestination) -> Mapping[str, str]:
+    """Read the bearer token anew, so that a renewed one is used at once. Raises DestinationDown."""
+    if destination.token_file is None:
+        return {}
+    try:
+        token = destination.token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        raise DestinationDown(f"{destination.name}: destinations.token_file cannot be read") from error
+    if not token or not token.isprintable():
+        raise DestinationDown(f"{destination.name}: destinations.token_file holds no token of one line")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _parsed(body: bytes) -> Json:
+    try:
+        return cast(Json, json.loads(body))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _values(item: Json, tag: str) -> list[Json]:
+    """Return the values of an attribute in the DICOM JSON model (PS3.18 F.2); none if it has another form."""
+    element = item.get(tag) if isinstance(item, dict) else None
+    values = element.get("Value") if isinstance(element, dict) else None
+    return values if isinstance(values, list) else []

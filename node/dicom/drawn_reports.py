@@ -1,0 +1,121 @@
+"""The questions of a structured report: each region of a group with the words of that group (TID 1410, PS3.16).
+
+The words are, first found: free text that OHIF writes as a code (`CORNERSTONEFREETEXT`), texts, the finding, the
+finding site. A region that supports a text or code directly is asked with that one. Measured numbers and tracking
+identifiers are no words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+from node.dicom import attributes
+from node.dicom.content_items import (
+    GROUP,
+    TRACKING,
+    HeldItem,
+    coded,
+    concept,
+    evidence,
+    kind,
+    referenced,
+    tracking,
+    walk,
+)
+from node.dicom.drawn import LeftOut, MarkedQuestion, pairs, surround, words
+from node.domain import Box
+
+_FREE_TEXT: Final = "CORNERSTONEFREETEXT"
+_FINDING, _SITE = "121071", "363698007"
+_NO_WORDS: Final = frozenset((TRACKING, "112000", "111001", "111003"))
+"""Concepts of texts that identify something: tracking identifier, and names and versions."""
+
+
+def questions(report: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
+    """Yield the questions of a structured report in their order, each once, and what cannot be one."""
+    seen = set[object]()
+    regions = 0
+    groups = []
+    for found in walk(report):
+        if isinstance(found, LeftOut):
+            yield found
+            return
+        if kind(found.item) == "CONTAINER" and concept(found.item) == GROUP:
+            groups.append(found.item)
+        if not is_region(found.item):
+            continue
+        regions += 1
+        for question in _of_region(found):
+            if question not in seen:
+                seen.add(question)
+                yield question
+    if not regions:
+        yield from _without_regions(report, groups)
+
+
+def is_region(item: Dataset) -> bool:
+    """Say whether a content item is a place on a film or in a patient."""
+    return kind(item) in ("SCOORD", "SCOORD3D")
+
+
+def place_of(region: Dataset) -> tuple[list[str], Box] | LeftOut:
+    """Return the films of a region, by SOP Instance UID, and the box around it in their pixels."""
+    if kind(region) == "SCOORD3D":
+        return LeftOut(reason="a region has coordinates of the patient; draw it on the film")
+    images = [item for item in attributes.items(region, "ContentSequence") if kind(item) == "IMAGE"]
+    films = [film for image in images for film in referenced(image)]
+    if not films:
+        return LeftOut(reason="a region names no film")
+    box = surround(attributes.text(region, "GraphicType"), pairs(region, "GraphicData"))
+    return box if isinstance(box, LeftOut) else (films, box)
+
+
+def words_of(group: Dataset) -> str | None:
+    """Return the words of a group; None if it has none."""
+    inner = attributes.items(group, "ContentSequence")
+    codes = [(concept(item), *coded(item)) for item in inner if kind(item) == "CODE"]
+    return (
+        words(*(meaning for _, value, meaning in codes if value == _FREE_TEXT))
+        or text_of(group)
+        or words(*(meaning for name, _, meaning in codes if name == _FINDING))
+        or words(*(meaning for name, _, meaning in codes if name == _SITE))
+    )
+
+
+def text_of(group: Dataset) -> str | None:
+    """Return the texts of a group as one line; None if it has none."""
+    inner = attributes.items(group, "ContentSequence")
+    texts = (item for item in inner if kind(item) == "TEXT" and concept(item) not in _NO_WORDS)
+    return words(*(attributes.text(item, "TextValue") for item in texts))
+
+
+def _of_region(found: HeldItem) -> Iterator[MarkedQuestion | LeftOut]:
+    place = place_of(found.item)
+    if isinstance(place, LeftOut):
+        yield place
+        return
+    films, box = place
+    prompt = _own_words(found.above[-1]) or words_of(found.container)
+    for film in films:
+        yield MarkedQuestion(film=film, box=box, prompt=prompt, tracking=tracking(found.container))
+
+
+def _without_regions(report: Dataset, groups: list[Dataset]) -> Iterator[MarkedQuestion]:
+    """Yield the words of groups, if the report is about one film."""
+    films = evidence(report)
+    if len(films) == 1:
+        for group in groups:
+            if (prompt := words_of(group)) is not None:
+                yield MarkedQuestion(film=next(iter(films)), box=None, prompt=prompt, tracking=tracking(group))
+
+
+def _own_words(item: Dataset) -> str | None:
+    """Return the words of a text or code that a region supports directly."""
+    if concept(item) in _NO_WORDS:
+        return None
+    if kind(item) == "TEXT":
+        return words(attributes.text(item, "TextValue"))
+    return words(coded(item)[1]) if kind(item) == "CODE" else None

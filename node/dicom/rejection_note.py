@@ -1,0 +1,80 @@
+"""Reads rejection notes: Key Object Selection Documents by which an archive rejects objects (IHE RAD TF-2, RAD-66).
+
+Pure: it looks at the document alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydicom.dataset import Dataset
+from pydicom.uid import KeyObjectSelectionDocumentStorage
+
+from node.dicom import attributes
+from node.dicom.film_header import parse_header
+from node.dicom.question_object import class_of
+from node.domain import Code
+
+TITLES: Final = {
+    value: Code(value=value, scheme="DCM", meaning=meaning)
+    for value, meaning in (
+        ("113001", "Rejected for Quality Reasons"),
+        ("113037", "Rejected for Patient Safety Reasons"),
+        ("113038", "Incorrect Modality Worklist Entry"),
+        ("113039", "Data Retention Policy Expired"),
+    )
+}
+"""The document titles that reject (PS3.16 CID 7010, CID 7011)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectionNote:
+    """A rejection note that another program wrote.
+
+    rejected: SOP Instance UIDs of the objects of the note's own study that it rejects
+    header: the note itself, whose patient and study are those of the rejected objects
+    """
+
+    title: Code
+    rejected: frozenset[str]
+    header: Dataset
+
+
+def may_be(path: Path) -> bool:
+    """Say whether a stored object is a Key Object Selection Document; errors as in `question_object.class_of`."""
+    return class_of(path) == KeyObjectSelectionDocumentStorage
+
+
+def parse(dataset: Dataset) -> RejectionNote | None:
+    """Return what a Key Object Selection Document rejects; None if it rejects nothing, or this program wrote it."""
+    codes = attributes.items(dataset, "ConceptNameCodeSequence")
+    is_dcm = [attributes.text(code, "CodingSchemeDesignator") == "DCM" for code in codes] == [True]
+    title = TITLES.get(attributes.text(codes[0], "CodeValue")) if is_dcm else None
+    rejected = frozenset(_evidence(dataset)) | frozenset(_listed(dataset))
+    if title is None or not rejected or parse_header(dataset).is_own:
+        return None
+    return RejectionNote(title=title, rejected=rejected, header=dataset)
+
+
+def _evidence(dataset: Dataset) -> Iterator[str]:
+    """Yield the objects of the evidence that lie in the note's own study (PS3.3 C.17.2)."""
+    own = attributes.text(dataset, "StudyInstanceUID")
+    for study in attributes.items(dataset, "CurrentRequestedProcedureEvidenceSequence"):
+        if attributes.text(study, "StudyInstanceUID") == own:
+            for series in attributes.items(study, "ReferencedSeriesSequence"):
+                yield from _referenced(series)
+
+
+def _listed(dataset: Dataset) -> Iterator[str]:
+    """Yield the objects of the content items (PS3.16 TID 2010)."""
+    for item in attributes.items(dataset, "ContentSequence"):
+        yield from _referenced(item)
+
+
+def _referenced(dataset: Dataset) -> Iterator[str]:
+    for item in attributes.items(dataset, "ReferencedSOPSequence"):
+        if uid := attributes.text(item, "ReferencedSOPInstanceUID"):
+            yield uid

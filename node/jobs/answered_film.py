@@ -1,0 +1,89 @@
+"""Reads what the network answered to a received film, and what readers corrected of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+from node import log
+from node.domain import Film, JsonObject
+from node.errors import InputError, Undecodable
+from node.outputs import corrected_film
+from node.outputs.corrected_film import sides_of
+from node.outputs.correction import Correction, from_json
+from node.outputs.report_json import film_from_json
+from node.prompt_set import PromptSet
+from node.read import decoding
+from node.store.films import find_film
+from node.store.instances import Instance, newest_reading
+from node.store.spool import Spool
+
+REMOVED: Final = "the study of this film is being removed"
+
+
+class UnusableFilm(InputError):
+    """A film that is damaged on disk, or whose study is being removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredFilm:
+    """A film that was read, as the network answered it.
+
+    header: of its file, without pixels
+    stored: its reading as it is stored, with what read it
+    """
+
+    instance: Instance
+    answer: Film
+    header: Dataset
+    stored: JsonObject
+
+
+def read_film(spool: Spool, uid: str) -> AnsweredFilm:
+    """Return a received film by its SOP Instance UID.
+
+    Raises InputError if the node has no such film or no answer, and UnusableFilm.
+    """
+    try:
+        instance = find_film(spool, uid)
+        if instance is None:
+            raise InputError("this node has no such film")
+        reading = newest_reading(spool.readings(instance.study_uid), instance)
+        if reading is None:
+            raise InputError("this film has no answer yet; wait until it is read")
+        header = decoding.read_header(instance.path)
+        stored = reading[1]
+        return AnsweredFilm(instance=instance, answer=film_from_json(stored), header=header, stored=stored)
+    except FileNotFoundError as error:
+        raise UnusableFilm(REMOVED) from error
+    except (Undecodable, KeyError, TypeError, ValueError) as error:
+        raise UnusableFilm("this film or its answer is damaged on disk; its study can be retried") from error
+
+
+def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
+    """Return the corrections of a film, withdrawn ones included, oldest first."""
+    stored = (from_json(content) for content in spool.documents(film.study_uid, "corrections"))
+    own = [correction for correction in stored if correction.film == film.sop_instance_uid]
+    return sorted(own, key=lambda correction: (correction.at, correction.id))
+
+
+def as_corrected(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> Film:
+    """Return the answer to a film with the corrections that are stored."""
+    made = corrections_of(spool, film.instance)
+    sides = sides_of(film.answer, film.header)
+    return corrected_film.correct(film.answer, made, prompts=prompts, side_of=sides) if made else film.answer
+
+
+def all_corrections(spool: Spool) -> Iterator[tuple[AnsweredFilm, list[Correction]]]:
+    """Yield every film that is still here and was corrected, with its corrections, oldest first."""
+    for study_uid in spool.studies():
+        stored = [from_json(content) for content in spool.documents(study_uid, "corrections")]
+        for instance in spool.study(study_uid).instances if stored else ():
+            if own := corrections_of(spool, instance):
+                try:
+                    yield read_film(spool, instance.sop_instance_uid), own
+                except InputError:
+                    log.get().warning("correction.film_unreadable", study=study_uid)

@@ -1,0 +1,145 @@
+"""Writes rejection notes for the node's own objects: Key Object Selection Documents (PS3.3 A.35.4, IHE RAD-66)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from pydicom.dataset import Dataset
+from pydicom.uid import UID, KeyObjectSelectionDocumentStorage
+
+from node.dicom import identity, rejection_note
+from node.dicom.rejection_note import RejectionNote
+from node.domain import MESSAGE_KIND, OutputObject, Report
+from node.errors import Undecodable
+from node.outputs import document
+from node.read import decoding
+from node.store import received
+from node.store.rounds import RoundMark
+
+KIND: Final = "rejection"
+"""The kind of these outputs; no setting names it, since each destination of DICOM objects gets them."""
+
+SOP_CLASS: Final[UID] = KeyObjectSelectionDocumentStorage
+_SERIES_NUMBER: Final = 9990
+
+
+def notes_among(paths: Iterable[Path]) -> dict[str, RejectionNote]:
+    """Return the rejection notes among received objects, by file name; a damaged object is none."""
+    notes = {}
+    for path in paths:
+        if not (rejection_note.may_be(path) and received.is_intact(path)):
+            continue
+        try:
+            note = rejection_note.parse(decoding.read_header(path))
+        except Undecodable:
+            continue
+        if note is not None:
+            notes[path.name] = note
+    return notes
+
+
+def rejected_by(notes: Mapping[str, RejectionNote]) -> frozenset[str]:
+    """Return the SOP Instance UIDs that any of the notes rejects."""
+    return frozenset[str]().union(*(note.rejected for note in notes.values()))
+
+
+def own_notes(
+    notes: Mapping[str, RejectionNote],
+    report: Report,
+    *,
+    earlier: Sequence[RoundMark],
+    content_of: Callable[[OutputObject], bytes | None],
+    zone: ZoneInfo,
+) -> Iterator[Dataset]:
+    """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
+
+    notes: all of the study, in the order of the round's files
+    earlier: the rounds before this one
+    """
+    covered = {file for mark in earlier for file in mark.files}
+    outputs = [output for mark in earlier for output in mark.outputs]
+    known = rejected_by({file: note for file, note in notes.items() if file in covered})
+    number = len(notes.keys() & covered)
+    for note in (note for file, note in notes.items() if file not in covered):
+        number += 1
+        own = outputs_about(note.rejected - known, outputs, content_of)
+        known |= note.rejected
+        if own:
+            yield write(note, own, report, number=number, zone=zone)
+
+
+def outputs_about(
+    films: Iterable[str], outputs: Iterable[OutputObject], content_of: Callable[[OutputObject], bytes | None]
+) -> list[OutputObject]:
+    """Return the DICOM outputs that refer to any of the films, each once, sorted by series.
+
+    An output whose content was removed counts if it records its film.
+    """
+    uids = sorted(films)
+    if not uids:
+        return []
+    named = re.compile(rb"(?<![0-9.])(" + b"|".join(re.escape(uid.encode()) for uid in uids) + rb")(?![0-9.])")
+    about = {*uids, *map(identity.ratio_of, uids)}
+    candidates = {output for output in outputs if output.kind not in (KIND, MESSAGE_KIND)}
+    found = [output for output in candidates if output.film in about or named.search(content_of(output) or b"")]
+    return sorted(found, key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
+
+
+def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, number: int, zone: ZoneInfo) -> Dataset:
+    """Write the note that rejects the node's own objects, with title, patient and study of the note received.
+
+    own: as of `outputs_about`, not empty
+    number: its Instance Number
+    """
+    dataset = document.begin(
+        report,
+        note.header,
+        sop_class=SOP_CLASS,
+        modality="KO",
+        series_number=_SERIES_NUMBER,
+        instance_number=number,
+    )
+    dataset.ReferencedPerformedProcedureStepSequence = []
+    dataset.ContentDate, dataset.ContentTime = document.local_time(report, zone)
+    study = Dataset()
+    study.StudyInstanceUID = report.study_uid
+    study.ReferencedSeriesSequence = [
+        _series(uid, list(several)) for uid, several in groupby(own, key=lambda output: output.series_instance_uid)
+    ]
+    dataset.CurrentRequestedProcedureEvidenceSequence = [study]
+    title = note.title
+    dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
+    dataset.ConceptNameCodeSequence = [document.code_item(title.value, title.scheme, title.meaning)]
+    template = Dataset()
+    template.MappingResource, template.TemplateIdentifier = "DCMR", "2010"
+    dataset.ContentTemplateSequence = [template]
+    dataset.ContentSequence = [_content(output) for output in own]
+    document.seal(dataset, report, sources=sorted(output.sop_instance_uid for output in own), zone=zone)
+    return dataset
+
+
+def _series(uid: str, outputs: Sequence[OutputObject]) -> Dataset:
+    series = Dataset()
+    series.SeriesInstanceUID = uid
+    series.ReferencedSOPSequence = [_reference(output) for output in outputs]
+    return series
+
+
+def _content(output: OutputObject) -> Dataset:
+    item = Dataset()
+    item.RelationshipType = "CONTAINS"
+    item.ValueType = "IMAGE" if output.kind == "sc" else "COMPOSITE"
+    item.ReferencedSOPSequence = [_reference(output)]
+    return item
+
+
+def _reference(output: OutputObject) -> Dataset:
+    reference = Dataset()
+    reference.ReferencedSOPClassUID = output.sop_class_uid
+    reference.ReferencedSOPInstanceUID = output.sop_instance_uid
+    return reference

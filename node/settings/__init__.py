@@ -1,0 +1,1 @@
+"""How a settings file is read, and the tables of settings that stand outside `node.config`."""
