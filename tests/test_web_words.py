@@ -72,6 +72,23 @@ def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed)
     assert tracked(page, "[data-also]") == set()
 
 
+def test_lit_boxes_stay_lit_when_a_correction_redraws_them(node: Node, seen: Browsed) -> None:
+    page = opened(seen, node)
+    ask(page, "right base?")
+    page.locator("#reply .text").focus()
+    lit, drawn = tracked(page, ".lit"), tracked(page, "[data-tracking]")
+    assert lit
+    path = f"/api/v1/films/{node.film.SOPInstanceUID}/corrections"
+    # As after a correction of one's own, whose next version the page puts in place without being asked.
+    page.locator("#version").evaluate("version => { version.dataset.state = 'pending' }")
+    assert node.ask("POST", path, {"kind": "add", "prompt": "atelectasis", "box": [100, 300, 180, 420]})[0] == 202
+
+    expect(page.locator("#found rect[data-tracking]")).not_to_have_count(len(drawn), timeout=SLOW)
+
+    assert drawn < tracked(page, "[data-tracking]")
+    assert tracked(page, ".lit") == lit
+
+
 def test_a_plain_prompt_leaves_no_reply(node: Node, seen: Browsed) -> None:
     page = opened(seen, node)
     ask(page, "left base?")

@@ -27,7 +27,7 @@ const keyOf = (element) => element?.closest?.("[data-key]")?.dataset.key;
 
 export class Boxes {
   constructor(stage, viewport) {
-    Object.assign(this, { viewport, lit: null, corners: new WeakMap() });
+    Object.assign(this, { viewport, lit: null, reply: { key: null, boxes: [] }, corners: new WeakMap() });
     this.svg = stage.querySelector("svg");
     this.tags = stage.querySelector(".tags");
     this.drawTags();
@@ -74,8 +74,20 @@ export class Boxes {
     return !isHidden;
   }
 
-  // Puts a tag to a corner of every numbered box: the first corner that no other tag is near.
+  // Joins the boxes of a reply with it: they light up together.
+  rest(key, boxes) {
+    this.reply = { key, boxes };
+    this.drawTags();
+  }
+
+  // Puts a tag to a corner of every numbered box: the first corner that no other tag is near. Boxes that were drawn anew
+  // belong to the reply and light up as those before them.
   drawTags() {
+    for (const rect of this.svg.querySelectorAll("#found rect[data-tracking]")) {
+      if (this.reply.boxes.includes(rect.dataset.tracking)) rect.dataset.also = this.reply.key;
+      else delete rect.dataset.also;
+    }
+    if (this.lit) for (const part of parts(this.lit)) part.classList.add("lit");
     const [, , columns, rows] = this.svg.getAttribute("viewBox").split(" ").map(Number);
     const taken = [];
     const tags = [...this.svg.querySelectorAll("rect[data-number]")].map((rect) => {

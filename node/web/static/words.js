@@ -7,13 +7,12 @@ const KEY = "reply"; // of the text and of the boxes that it rests on, which lig
 export class Words {
   // path: of the film; boxes: on it; form: to ask
   constructor(path, boxes, form) {
-    Object.assign(this, { path, boxes, form, tracked: [] });
+    Object.assign(this, { path, boxes, form });
     this.place = document.getElementById("reply");
     this.field = form.querySelector("input");
     form.addEventListener("click", ({ target }) => {
       if (target.dataset.words) this.send(target.dataset.words);
     });
-    for (const kind of ["pointerover", "focusin"]) this.place.addEventListener(kind, () => this.mark());
   }
 
   // Asks a text as if it were typed; earlier: the film to compare with.
@@ -34,7 +33,7 @@ export class Words {
   }
 
   clear() {
-    this.mark([]);
+    this.boxes.rest(KEY, []);
     this.place.replaceChildren();
   }
 
@@ -48,7 +47,7 @@ export class Words {
     });
     said.textContent = reply.text;
     if (reply.boxes.length) said.tabIndex = 0;
-    this.mark(reply.boxes);
+    this.boxes.rest(KEY, reply.boxes);
     rests.append(...this.findings());
     rests.hidden = rests.children.length === 0;
     const others = reply.earlier.filter(({ film }) => film !== reply.compared_with);
@@ -63,18 +62,6 @@ export class Words {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: at });
     button.addEventListener("click", () => this.send(text, film));
     return button;
-  }
-
-  // Marks the boxes that the reply rests on, also after a correction has drawn them anew.
-  mark(tracked = this.tracked) {
-    const rects = [...document.querySelectorAll("#found rect[data-tracking]")];
-    const isMarked = (rect) => rect.dataset.also === KEY;
-    const wanted = rects.filter((rect) => tracked.includes(rect.dataset.tracking));
-    this.tracked = tracked;
-    if (wanted.every(isMarked) && rects.filter(isMarked).length === wanted.length) return;
-    for (const rect of rects) delete rect.dataset.also;
-    for (const rect of wanted) rect.dataset.also = KEY;
-    this.boxes.drawTags();
   }
 
   // A button for each reported finding with a box that the reply rests on.
