@@ -4,7 +4,7 @@
 
 Receiving is measured beside dcmtk (`tests.receive_bench`); writing alone, in seconds of a core; all else by a node and
 an archive on this machine (`tests.node_bench`), once with a scripted reader, which shows what the node costs, and once
-with the shipped model. The last line is one JSON object.
+with the shipped model. A reader's questions are asked while it reads (`tests.ask_bench`). The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from node.outputs import document, writers
 from node.outputs.source import Source
 from node.read import decoding, prompts
 from node.read.film import answer_film
-from tests import films, node_bench, receive_bench
+from tests import ask_bench, films, node_bench, receive_bench
 from tests.fakes import ScriptedReader
 
 WRITES = 21
@@ -41,12 +41,16 @@ def main() -> int:
         say("writing")
         writing = write_seconds(Path(folder))
         scripted = node_bench.measure(Path(folder) / "scripted", count, scripted=True, say=say)
+        say("asking while films are read")
+        asking = ask_bench.measure(Path(folder) / "asking", 60, rounds=10)
         shipped = node_bench.measure(Path(folder) / "shipped", count, scripted=False, say=say)
         figures = {
             # Whatever else is not answered in time ends the run.
-            "passed": bool(receiving["passed"] and scripted["passed"]) and writing <= MOST_WRITE_SECONDS,
+            "passed": bool(receiving["passed"] and scripted["passed"] and asking["passed"])
+            and writing <= MOST_WRITE_SECONDS,
             "receiving": receiving,
             "write": {"sr_and_gsps_cpu_seconds": round(writing, 4), "limit": MOST_WRITE_SECONDS},
+            "asking": asking,
             "scripted": scripted,
             "shipped_model": shipped,
         }
