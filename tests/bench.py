@@ -4,7 +4,7 @@
 
 Receiving is measured beside dcmtk (`tests.receive_bench`); writing alone, in seconds of a core; all else by a node and
 an archive on this machine (`tests.node_bench`), once with a scripted reader, which shows what the node costs, and once
-with the shipped model. A reader's questions are asked while it reads (`tests.ask_bench`). The last line is one JSON object.
+with the shipped model. Questions are asked while films are read (`tests.ask_bench`). The last line is one JSON object.
 """
 
 from __future__ import annotations
