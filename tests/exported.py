@@ -30,7 +30,11 @@ def whole_registry(metrics: Metrics | None = None) -> CollectorRegistry:
 
 
 def exported_families() -> dict[str, set[str]]:
-    """The names of the series of each metric, by the metric's own name."""
+    """The names of the series of each metric of ours, by the metric's own name."""
     endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
     families = whole_registry().collect()
-    return {family.name: {family.name + ending for ending in endings[family.type]} for family in families}
+    return {
+        family.name: {family.name + ending for ending in endings[family.type]}
+        for family in families
+        if family.name.startswith("cxr_")
+    }

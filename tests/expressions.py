@@ -54,6 +54,13 @@ def panel_queries() -> Iterator[Query]:
                 yield Query(place=f"{name}: {panel['title']}", expression=target["expr"])
 
 
+def event_queries() -> Iterator[Query]:
+    """Every query of what the dashboards mark on their time axis."""
+    for name, dashboard in dashboards().items():
+        for event in cast(list[dict[str, str]], cast(Json, dashboard["annotations"])["list"]):
+            yield Query(place=f"{name}: {event['name']}", expression=event["expr"])
+
+
 def rules(file: str) -> list[dict[str, str]]:
     """The rules of one file."""
     content = yaml.safe_load((DEPLOY / "prometheus" / file).read_text(encoding="utf-8"))

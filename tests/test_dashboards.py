@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import cast
 
@@ -14,7 +15,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from deploy.dashboards.files import render_all
 from tests.exported import exported_families
-from tests.expressions import DEPLOY, Json, dashboards, panel_queries, panels, rule_queries, rules
+from tests.expressions import DEPLOY, Json, dashboards, event_queries, panel_queries, panels, rule_queries, rules
 
 NAMES = ("chex-model.json", "chex-network.json", "chex-overview.json", "chex-pipeline.json")
 
@@ -65,7 +66,8 @@ def test_no_panel_covers_another(name: str) -> None:
 def test_every_metric_of_a_panel_or_rule_is_exported_or_recorded() -> None:
     known = set().union(*exported_families().values()) | {rule["record"] for rule in rules("recording.yml")}
 
-    unknown = {query.place: query.names - known for query in [*panel_queries(), *rule_queries()]}
+    queries = [*panel_queries(), *event_queries(), *rule_queries()]
+    unknown = {query.place: query.names - known for query in queries}
 
     assert {place: names for place, names in unknown.items() if names} == {}
 
@@ -76,6 +78,18 @@ def test_every_metric_is_watched() -> None:
 
     unseen = {family for family, samples in exported_families().items() if not samples & named}
     assert unseen == set()
+
+
+def test_details_are_on_a_dashboard_that_exists() -> None:
+    names = {name.removesuffix(".json") for name in NAMES}
+    links = [
+        re.match(r"/d/([\w-]+)\?", link["url"])
+        for panel in panels(dashboards()["chex-overview.json"])
+        for link in cast(list[dict[str, str]], panel.get("links", []))
+    ]
+
+    assert links
+    assert {link and link[1] for link in links} <= names
 
 
 def test_grafana_knows_its_dashboards_and_their_data_source() -> None:

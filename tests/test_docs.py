@@ -67,7 +67,8 @@ def flat(hint: object) -> Iterator[type]:
 
 
 def metric_names() -> set[str]:
-    return {family.name + ("_total" if family.type == "counter" else "") for family in whole_registry().collect()}
+    families = [family for family in whole_registry().collect() if family.name.startswith("cxr_")]
+    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
 
 def messages() -> set[str]:

@@ -23,7 +23,7 @@ from node.settings.tls import TlsSettings
 from node.store.spool import Spool
 from tests import answered, films, mllp, peers
 from tests.exported import exported_families
-from tests.expressions import Query, panel_queries, rule_queries
+from tests.expressions import Query, event_queries, panel_queries, rule_queries
 from tests.fakes import ScriptedReader
 from tests.prometheus import Prometheus, run_prometheus
 from tests.service import Service, settings_for
@@ -130,6 +130,14 @@ def test_no_panel_is_without_data(watched: Watched) -> None:
     peers.wait_until(lambda: not empty(), what=f"every panel has data: {empty()}", limit_seconds=60)
 
     assert len(queries) > 20
+
+
+def test_starts_are_marked_and_the_first_model_is_not(watched: Watched) -> None:
+    marks = {query.place: query.runnable for query in event_queries() if "overview" in query.place}
+    start, model = (next(text for place, text in marks.items() if place.endswith(name)) for name in ("start", "model"))
+
+    assert watched.prometheus.values(start.replace("time() - 60", "time() - 3600"))
+    assert watched.prometheus.values(model) == []
 
 
 def test_every_rule_of_prometheus_works(watched: Watched) -> None:

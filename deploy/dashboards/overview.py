@@ -39,6 +39,7 @@ _STATE = (
         kind=Kind.NUMBER,
         steps=(50, 200),
         width=4,
+        details="chex-pipeline",
         height=4,
     ),
     Panel(
@@ -49,6 +50,7 @@ _STATE = (
         kind=Kind.NUMBER,
         steps=(300, 900),
         width=4,
+        details="chex-pipeline",
         height=4,
     ),
     Panel(
@@ -62,6 +64,7 @@ _STATE = (
         kind=Kind.NUMBER,
         steps=(1,),
         width=4,
+        details="chex-pipeline",
         height=4,
     ),
     Panel(
@@ -72,6 +75,7 @@ _STATE = (
         kind=Kind.NUMBER,
         steps=(0.15, 0.05),
         width=4,
+        details="chex-network",
         height=4,
     ),
 )
@@ -89,11 +93,12 @@ _AMOUNT = (
         height=4,
     ),
     Panel(
-        title="Films in a day",
-        description="The same in the last 24 hours.",
-        queries={"films": _FILMS % "1d"},
+        title="Films today",
+        description="The same since midnight, by the clock of the browser.",
+        queries={"films": _FILMS % "$__range"},
         unit=COUNT,
         kind=Kind.NUMBER,
+        since="now/d",
         width=6,
         height=4,
     ),
@@ -117,6 +122,7 @@ _AMOUNT = (
         kind=Kind.NUMBER,
         steps=(0.95, 0.7),
         width=6,
+        details="chex-pipeline",
         height=4,
         empty="no films yet",
     ),

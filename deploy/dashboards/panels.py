@@ -25,6 +25,16 @@ COUNT, SECONDS, DAYS, BYTES, RATIO, PER_SECOND, BYTES_PER_SECOND = (
     "short", "s", "d", "bytes", "percentunit", "ops", "Bps",
 )  # fmt: skip
 
+_EVENTS = {
+    "start": ("blue", 'process_start_time_seconds{job="chex-node",instance=~"$instance"} > time() - 60'),
+    "other model": (
+        "purple",
+        'cxr_build_info{instance=~"$instance"} unless on (instance, model) cxr_build_info offset 2m '
+        'and on (instance) up{job="chex-node"} offset 2m',
+    ),
+}
+"""What every dashboard marks on its time axis: the color and the expression, which has a value for a minute or two."""
+
 
 class Kind(Enum):
     """How a panel shows its queries."""
@@ -44,6 +54,8 @@ class Panel:
     steps: values at which the color goes from green to yellow to red; with one step, to red; falling where low is bad
     words: texts shown for values
     empty: shown while the queries have no result
+    since: the begin of the time that it shows, in Grafana's words, where that is not the dashboard's
+    details: the name of the dashboard that tells more
     """
 
     title: str
@@ -54,6 +66,8 @@ class Panel:
     steps: Sequence[float] = ()
     words: Mapping[str, str] | None = None
     empty: str = ""
+    since: str = ""
+    details: str = ""
     width: int = 12
     height: int = 8
 
@@ -94,6 +108,9 @@ def build(dashboard: Dashboard) -> model.Dashboard:
         .with_variable(_choice("instance", "Process", "label_values(cxr_ready, instance)"))
         .link(_link_to_the_others())
     )
+    for name, (color, expression) in _EVENTS.items():
+        event = grafana.AnnotationQuery().name(name).datasource(_DATASOURCE).enable(True).icon_color(color)
+        builder.annotation(event.expr(expression))
     if dashboard.scanner:
         builder.with_variable(_choice("scanner", "Scanner", "label_values(cxr_drift_films, scanner)"))
     for title, panels in dashboard.rows.items():
@@ -129,6 +146,12 @@ def _panel(panel: Panel) -> stat.Panel | timeseries.Panel | bargauge.Panel:
     builder.span(panel.width).height(panel.height).thresholds(_thresholds(panel.steps))
     if panel.empty:
         builder.no_value(panel.empty)
+    if panel.since:
+        builder.time_from(panel.since)
+    if panel.details:
+        address = f"/d/{panel.details}?${{__url_time_range}}&${{__all_variables}}"
+        link = grafana.DashboardLink("More of this").type(model.DashboardLinkType.LINK).url(address)
+        builder.links([link])
     if panel.words:
         options = {value: model.ValueMappingResult(text=text) for value, text in panel.words.items()}
         builder.mappings([model.ValueMap(options=options)])

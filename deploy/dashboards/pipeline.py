@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel, of_ledger
+from deploy.dashboards.panels import BYTES, COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel, of_ledger
 
 _NOT_DONE = 'state!~"sent|committed|abandoned"'
 
@@ -147,9 +147,48 @@ _DESTINATIONS = (
     ),
 )
 
+_PROCESS = 'job="chex-node",instance=~"$instance"'
+
+_PROCESSES = (
+    Panel(
+        title="Memory",
+        description="Memory of each process that is resident in the machine. It grows while a model is opened and "
+        "stays level after the first films.",
+        queries={"{{instance}}": f"process_resident_memory_bytes{{{_PROCESS}}}"},
+        unit=BYTES,
+    ),
+    Panel(
+        title="Processor",
+        description="Cores that each process keeps busy. As many as the machine has: films wait for the processor.",
+        queries={"{{instance}}": f"rate(process_cpu_seconds_total{{{_PROCESS}}}[$__rate_interval])"},
+        unit=COUNT,
+    ),
+    Panel(
+        title="Open files",
+        description="Share of the open files and connections that the process may have (`ulimit -n`). At 1 it accepts "
+        "no more connections.",
+        queries={"{{instance}}": f"process_open_fds{{{_PROCESS}}} / process_max_fds"},
+        unit=RATIO,
+        steps=(0.8, 0.95),
+    ),
+    Panel(
+        title="Garbage collections",
+        description="Runs of Python's garbage collector per second, by generation. Many of generation 2: objects "
+        "pile up.",
+        queries={"{{instance}} {{generation}}": f"rate(python_gc_collections_total{{{_PROCESS}}}[$__rate_interval])"},
+        unit=PER_SECOND,
+    ),
+)
+
 DASHBOARD = Dashboard(
     name="chex-pipeline",
     title="ChEX Node: pipeline",
     description="Where time goes, what waits, what fails, where results get stuck.",
-    rows={"Time": _TIME, "Queues": _QUEUES, "Failures": _FAILURES, "Destinations": _DESTINATIONS},
+    rows={
+        "Time": _TIME,
+        "Queues": _QUEUES,
+        "Failures": _FAILURES,
+        "Destinations": _DESTINATIONS,
+        "Processes": _PROCESSES,
+    },
 )
