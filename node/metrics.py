@@ -163,6 +163,10 @@ class Metrics:
         self.corrections = self._counter(
             "cxr_corrections", "What readers corrected in answers, by finding.", "kind", "prompt"
         )
+        self.patient_updates = self._counter(
+            "cxr_patient_updates", "Updates of patients (ADT^A08, ADT^A40), by what they changed.", "outcome"
+        )
+        _start_at_zero(self.patient_updates, ("followed", "nothing"))
         self.findings = self._counter(
             "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
         )

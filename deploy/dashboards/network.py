@@ -127,8 +127,13 @@ _OUT = (
 _ORDERS = (
     Panel(
         title="Orders",
-        description="Orders kept and cancelled, and messages with orders refused, per hour.",
-        queries={"{{outcome}}": 'sum by (outcome) (increase(cxr_orders_total{instance=~"$instance"}[1h]))'},
+        description="Orders kept and cancelled, messages refused, and updates of patients (ADT), per hour.",
+        queries={
+            "{{outcome}}": 'sum by (outcome) (increase(cxr_orders_total{instance=~"$instance"}[1h]))',
+            "patients: {{outcome}}": (
+                'sum by (outcome) (increase(cxr_patient_updates_total{instance=~"$instance"}[1h]))'
+            ),
+        },
         unit=COUNT,
         kind=Kind.STACK,
         width=8,
