@@ -188,6 +188,7 @@ class OrdersSettings:
     host: str = setting(NOT_BLANK, default="127.0.0.1")
     port: int = setting(_ANY_PORT, default=2575)
     hosts: tuple[str, ...] = setting(ADDRESS)
+    patient_updates: bool = False
     tls: OrdersTlsSettings | None = None
 
 

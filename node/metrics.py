@@ -43,6 +43,8 @@ CORRECTIONS: Final = ("accept", "reject", "move", "add", "reword", "withdraw")
 WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown", "wrong_zone")
 """Reasons why a generated sentence does not leave (`models.reading.checking`)."""
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
+REJECTIONS: Final = ("quality", "patient_safety", "worklist", "retention")
+"""Why films are rejected (`outputs.rejected_films`)."""
 DAMAGES: Final = ("film", "output", "database")
 Guarded: TypeAlias = Literal["place", "plan", "read", "write", "finish"]
 """The steps that park a study when they fail."""
@@ -165,6 +167,12 @@ class Metrics:
         self.corrections = self._counter(
             "cxr_corrections", "What readers corrected in answers, by finding.", "kind", "prompt"
         )
+        self.rejected = self._counter("cxr_films_rejected", "Films that notes of an archive reject.", "reason")
+        _start_at_zero(self.rejected, REJECTIONS)
+        self.patient_updates = self._counter(
+            "cxr_patient_updates", "Updates of patients (ADT^A08, ADT^A40), by what they changed.", "outcome"
+        )
+        _start_at_zero(self.patient_updates, ("followed", "nothing"))
         self.findings = self._counter(
             "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
         )

@@ -18,7 +18,6 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
-from pydicom.filereader import read_file_meta_info
 
 from node.dicom.identity import VERSION
 from node.dicom.rejection_note import RejectionNote
@@ -26,9 +25,11 @@ from node.domain import CRITICAL, MESSAGE_KIND, ROUTINE, Film, JsonObject, Outpu
 from node.errors import Undecodable, is_of_file
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
-from node.outputs import document, impression, oru, rejection, report_json, writers
+from node.outputs import document, impression, oru, patient_update, rejection, report_json, writers
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
+from node.outputs.film_headers import FilmHeaders
+from node.outputs.patient_update import Followed, StoredUpdate
 from node.outputs.source import Source, from_files
 from node.outputs.sr.forms import FORMS
 from node.prompt_set import PromptSet
@@ -93,7 +94,7 @@ def _place(moment: float, *, head_start_seconds: float) -> int:
 class Round:
     """One round over a study: the files it covers, and when it began. Fixed once, in a checkpointed step.
 
-    corrections: ids of the corrections that its answers follow
+    corrections: ids of the corrections, and of the updates of patients, that its answers follow
     """
 
     study_uid: str
@@ -162,7 +163,11 @@ class Pipeline:
             number=max((mark.number for mark in self.spool.rounds(study_uid)), default=0) + 1,
             files=tuple(instance.path.name for instance in instances),
             created_at=datetime.now(UTC).replace(microsecond=0),
-            corrections=tuple(str(content["id"]) for content in self.spool.documents(study_uid, "corrections")),
+            corrections=tuple(
+                str(content["id"])
+                for kind in ("corrections", "patients")
+                for content in self.spool.documents(study_uid, kind)
+            ),
         )
 
     def read(self, study_uid: str, file: str) -> str:
@@ -188,7 +193,8 @@ class Pipeline:
         rejected = rejection.rejected_by(self._notes(plan.study_uid, plan.files))
         kept = [file for file in plan.files if sop_instance_uid_of(file) not in rejected]
         films = {file: film for file in kept if (film := self._film(plan.study_uid, file)[0]) is not None}
-        headers = {file: self._header(plan.study_uid, file, film) for file, film in films.items()}
+        film_headers = FilmHeaders(spool=self.spool, study_uid=plan.study_uid, updates=self._updates(plan))
+        headers = {file: film_headers.of(file, film) for file, film in films.items()}
         known = {films[file].source: header for file, header in headers.items() if header}
         if all(film.reason is Reason.DAMAGED for film in films.values()):
             known = {}
@@ -284,6 +290,24 @@ class Pipeline:
             zone=self.zone,
         ):
             yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
+        followed = Followed(updates=self._updates(plan), earlier=earlier, header_of=self._unrejected(plan))
+        for dataset in followed.notes(report, written=documents, content_of=self.spool.output, zone=self.zone):
+            yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
+
+    def _updates(self, plan: Round) -> list[StoredUpdate]:
+        """Return the updates of patients that a round follows."""
+        return patient_update.from_json(self.spool.documents(plan.study_uid, "patients"), ids=plan.corrections)
+
+    def _unrejected(self, plan: Round) -> Callable[[str], Dataset | None]:
+        """Return what reads the received header of a film; None for one that a note rejects: its objects are noted."""
+        rejected = rejection.rejected_by(self._notes(plan.study_uid, plan.files))
+        headers = FilmHeaders(spool=self.spool, study_uid=plan.study_uid)
+
+        def header_of(file: str) -> Dataset | None:
+            is_here = received.is_intact(self.spool.received_path(plan.study_uid, file))
+            return headers.received(file) if is_here and sop_instance_uid_of(file) not in rejected else None
+
+        return header_of
 
     def _notes(self, study_uid: str, files: Iterable[str]) -> dict[str, RejectionNote]:
         return rejection.notes_among(self.spool.received_path(study_uid, file) for file in files)
@@ -342,28 +366,6 @@ class Pipeline:
             item for item in self.spool.documents(plan.study_uid, "corrections") if item["id"] in plan.corrections
         ]
         return correct(wanted, map(from_json, stored), prompts=self.prompts, side_of=sides_of(film, header))
-
-    def _header(self, study_uid: str, file: str, film: Film) -> Dataset | None:
-        """Return the header of a film for its outputs; None when even the file meta information is damaged."""
-        if film.reason is not Reason.DAMAGED:
-            return self._parsed_header(study_uid, file)
-        is_known = received.has_intact_meta(self.spool.received_path(study_uid, file))
-        return self._bare_header(study_uid, file) if is_known else None
-
-    def _parsed_header(self, study_uid: str, file: str) -> Dataset:
-        """Read the header of a received object; if it cannot be parsed, use file meta information and path."""
-        try:
-            return decoding.read_header(self.spool.received_path(study_uid, file))
-        except Undecodable:
-            return self._bare_header(study_uid, file)
-
-    def _bare_header(self, study_uid: str, file: str) -> Dataset:
-        header = Dataset()
-        path = self.spool.received_path(study_uid, file)
-        header.SOPClassUID = read_file_meta_info(path).MediaStorageSOPClassUID
-        header.SOPInstanceUID = sop_instance_uid_of(file)
-        header.StudyInstanceUID = study_uid
-        return header
 
     def _key(self, file: str) -> str:
         """Return the key of the reading of a file by this program version, model and prompt set."""

@@ -126,9 +126,18 @@ _OUT = (
 
 _ORDERS = (
     Panel(
-        title="Orders",
-        description="Orders kept and cancelled, and messages with orders refused, per hour.",
-        queries={"{{outcome}}": 'sum by (outcome) (increase(cxr_orders_total{instance=~"$instance"}[1h]))'},
+        title="Orders and corrections of the archive",
+        description="Orders kept and cancelled, messages refused, films rejected by the archive, updates of patients "
+        "(ADT), per hour.",
+        queries={
+            "{{outcome}}": 'sum by (outcome) (increase(cxr_orders_total{instance=~"$instance"}[1h]))',
+            "films rejected: {{reason}}": (
+                'sum by (reason) (increase(cxr_films_rejected_total{instance=~"$instance"}[1h]))'
+            ),
+            "patients: {{outcome}}": (
+                'sum by (outcome) (increase(cxr_patient_updates_total{instance=~"$instance"}[1h]))'
+            ),
+        },
         unit=COUNT,
         kind=Kind.STACK,
         width=8,

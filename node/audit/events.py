@@ -129,6 +129,7 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "question.answered": _touched("C", Party.NOBODY),
     "correction.made": _touched("U"),
     "correction.received": _touched("U", Party.NOBODY),
+    "patient.updated": _touched("U", Party.NOBODY),
     "study.retried": _touched("U"),
     "film.submitted": _touched("C"),
     "study.removed": AuditRule(event=_DELETED, action="D", subject=Subject.STUDY),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from node.hl7.character_sets import decode
@@ -71,6 +71,11 @@ class Segment:
         while values and not values[-1]:
             values.pop()
         return tuple(values)
+
+    def repetitions(self, field: int) -> Iterator[Segment]:
+        """Yield this segment with each repetition of a field alone in its place."""
+        for value in self.fields[field].split(self.delimiters.repetition) if field < len(self.fields) else ():
+            yield replace(self, fields=(*self.fields[:field], value, *self.fields[field + 1 :]))
 
     def _components(self, field: int) -> list[str]:
         whole = self.fields[field] if field < len(self.fields) else ""

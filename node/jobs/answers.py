@@ -79,7 +79,13 @@ def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[Ou
     if file is None:
         raise InputError("the film of this question was removed from this node; nothing was sent")
     # Number 1 has no predecessor, and nothing of this round is stored: it only collects the film's stored answer.
-    plan = Round(study_uid=question.study_uid, number=1, files=(file,), created_at=question.asked_at)
+    plan = Round(
+        study_uid=question.study_uid,
+        number=1,
+        files=(file,),
+        created_at=question.asked_at,
+        corrections=_updates(pipeline.spool, question),
+    )
     found = pipeline.answers(plan)
     if not found.report.read_films:
         raise InputError("the film of this question cannot be read any more; see its report")
@@ -87,6 +93,14 @@ def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[Ou
     kinds = [kind for kind in answers.KINDS if kind in pipeline.kinds]
     for kind, dataset in answers.write_objects(question, found.report, source, zone=pipeline.zone, kinds=kinds):
         yield writers.output_of(kind, dataset), document.save_bytes(dataset)
+
+
+def _updates(spool: Spool, question: AskedQuestion) -> tuple[str, ...]:
+    """Return the updates of the patient that came before the answer was sent, so that a repetition follows the same."""
+    sent = sent_answers.find(spool, question.study_uid, question.id)
+    at = question.asked_at if sent is None else sent.requested_at
+    stored = spool.documents(question.study_uid, "patients")
+    return tuple(str(content["id"]) for content in stored if datetime.fromisoformat(str(content["at"])) <= at)
 
 
 def rewrite(pipeline: Pipeline, study_uid: str) -> None:

@@ -19,6 +19,7 @@ from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, NodeError, is_of_disk, where
 from node.jobs import answers
 from node.metrics import Guarded, Metrics
+from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, queue_place
@@ -27,6 +28,7 @@ from node.store import received, sent_answers
 from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
 from node.store.received import sop_instance_uid_of
+from node.store.rounds import RoundMark
 
 _CANNOT_BE_REWRITTEN: Final = (
     "the stored output is missing or damaged and cannot be written again with the same content: model, program or "
@@ -117,6 +119,7 @@ class Steps:
             with self.metrics.timed("write"):
                 written = self.pipeline.write(planned)
             rounds = self.pipeline.spool.rounds(planned.study_uid)
+            self._tell_rejected(planned, rounds)
             earlier = {output.sop_instance_uid for mark in rounds for output in mark.outputs}
             deliveries = {
                 name: [
@@ -139,6 +142,13 @@ class Steps:
             }
 
         return self._guarded("write", planned.study_uid, work, otherwise=None)
+
+    def _tell_rejected(self, planned: Round, earlier: Collection[RoundMark]) -> None:
+        """Count and log the films that notes of an archive reject since the last round."""
+        new = count_new(self.pipeline.spool, planned.study_uid, planned.files, earlier)
+        for reason, count in new.items():
+            self.metrics.rejected.labels(reason).inc(count)
+            log.get().info("film.rejected", study=planned.study_uid, reason=reason, films=count)
 
     def _is_open(self, delivery: Delivery, earlier: Collection[str]) -> bool:
         """Whether this round is to send an output; an output that was sent already is not sent again.

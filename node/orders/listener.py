@@ -12,6 +12,7 @@ import socket
 import socketserver
 import ssl
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
@@ -22,12 +23,14 @@ from node.config import OrdersSettings
 from node.errors import where
 from node.hl7 import mllp
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge
+from node.hl7.patient import PatientUpdate
 from node.hl7.text import read
 from node.metrics import Metrics
 from node.net import admission
 from node.net.callers import RefusalKey, Refusals
 from node.net.tls import ServerTls, complaint
 from node.orders.messages import OrderChange, OrderRefused, read_orders
+from node.orders.patients import is_about_patient, read_updates
 from node.orders.store import OrderStore
 
 _CONNECTIONS: Final = 20
@@ -40,12 +43,17 @@ _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 # HL7 table 0357
 _NO_MESSAGE = Complaint(condition="100", text="this is not an HL7 version 2 message; nothing was stored")
-_NOT_KEPT = Complaint(condition="207", text="the order could not be stored; send it again later")
+_NOT_KEPT = Complaint(condition="207", text="the message could not be stored; send it again later")
+
+
+Follow = Callable[[PatientUpdate, bytes], None]
+"""Stores what an update of a patient changes, synced; gets the message too. Raises OSError."""
 
 
 class OrderListener:
     """Accepts connections until closed; with `settings.tls`, only from peers that present a certificate.
 
+    follow: takes an update of a patient; None: ADT messages are rejected
     patience_seconds: the limit for a handshake, for the rest of a message, and for sending an answer
     Raises OSError when the address cannot be opened, and as `ServerTls` does.
     """
@@ -57,12 +65,13 @@ class OrderListener:
         metrics: Metrics,
         *,
         zone: ZoneInfo,
+        follow: Follow | None = None,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         tls = None if settings.tls is None else ServerTls("orders", settings.tls)
         if tls is not None:
             metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
-        order_handler = _OrderHandler(store, metrics, zone)
+        order_handler = _OrderHandler(store, metrics, zone, follow)
         self._server = _Server(settings, order_handler, metrics, tls=tls, patience_seconds=patience_seconds)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="orders", daemon=True)
         self._thread.start()
@@ -89,13 +98,13 @@ class OrderListener:
 
 
 class _OrderHandler:
-    """Stores the orders of one message and writes its acknowledgment."""
+    """Stores the orders, or updates of patients, of one message and writes its acknowledgment."""
 
-    def __init__(self, store: OrderStore, metrics: Metrics, zone: ZoneInfo) -> None:
-        self._store, self._metrics, self._zone = store, metrics, zone
+    def __init__(self, store: OrderStore, metrics: Metrics, zone: ZoneInfo, follow: Follow | None) -> None:
+        self._store, self._metrics, self._zone, self._follow = store, metrics, zone, follow
 
     def answer(self, content: bytes) -> tuple[AcknowledgmentCode, bytes]:
-        """Answer AA once every order is synced to disk, otherwise AE or AR; answers contain no patient data."""
+        """Answer AA once all that it says is synced to disk, otherwise AE or AR; answers contain no patient data."""
         now = datetime.now(UTC).astimezone(self._zone)
         try:
             message = read(content)
@@ -105,8 +114,12 @@ class _OrderHandler:
                 None, AcknowledgmentCode.REJECT, now=now, complaint=_NO_MESSAGE
             )
         try:
-            for change in read_orders(message):
-                self._keep(change)
+            if self._follow is not None and is_about_patient(message):
+                for update in read_updates(message):
+                    self._follow(update, content)
+            else:
+                for change in read_orders(message):
+                    self._keep(change)
         except OrderRefused as error:
             self._refuse("content", said=str(error))
             return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)

@@ -16,6 +16,7 @@ from node.deliver.commitment import Commitments
 from node.errors import InputError
 from node.jobs.executor import Client
 from node.jobs.object_questions import take
+from node.jobs.patient_updates import PatientUpdates
 from node.jobs.processes import refused_callers_path
 from node.jobs.submitter import Submitter, Touch
 from node.net.callers import RefusedCallers
@@ -82,7 +83,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
     return Receiving(
         listener=listener,
         submitter=submitter,
-        orders=_open_orders(shared, parts),
+        orders=_open_orders(shared, submitter, parts),
         damaged=damaged,
     )
 
@@ -134,12 +135,19 @@ def opening(table: str, host: str, port: int) -> Iterator[None]:
         ) from error
 
 
-def _open_orders(shared: Shared, parts: ExitStack) -> OrderListener | None:
+def _open_orders(shared: Shared, submitter: Submitter, parts: ExitStack) -> OrderListener | None:
     """Receive orders until the service stops, if the settings ask for it."""
     settings = shared.settings
     if settings.orders is None:
         return None
     with opening("orders", settings.orders.host, settings.orders.port):
-        listener = OrderListener(settings.orders, shared.orders, shared.metrics, zone=settings.site.zone)
+        updates = PatientUpdates(shared.spool, shared.metrics, submit=submitter.submit)
+        listener = OrderListener(
+            settings.orders,
+            shared.orders,
+            shared.metrics,
+            zone=settings.site.zone,
+            follow=updates.follow if settings.orders.patient_updates else None,
+        )
     parts.callback(listener.close)
     return listener

@@ -21,7 +21,7 @@ class RoundMark:
     """A finished round: the files it covered, when it began, and its outputs.
 
     parked: the files of parked films, each with its reason; they count as unread again, whatever earlier rounds covered
-    corrections: the ids of all corrections that its answers follow
+    corrections: the ids of all corrections, and of all updates of patients, that its answers follow
     """
 
     number: int

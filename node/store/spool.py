@@ -12,7 +12,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
-    studies/<study>/corrections/, questions/, objects/<id>.json      what a reader corrected, asked, asked by objects
+    studies/<study>/corrections/, questions/, objects/, patients/    what people, objects and information systems said
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     windows/<name>.json                                              answers of many films, without patient data
 """
@@ -43,7 +43,7 @@ _MIB = 1024 * 1024
 _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
-DocumentKind = Literal["corrections", "questions", "objects"]
+DocumentKind = Literal["corrections", "questions", "objects", "patients"]
 
 
 class Spool:
@@ -394,6 +394,7 @@ def _has_unread(folder: Path) -> bool:
 def _unread(folder: Path) -> Iterator[Path]:
     marks = rounds.marks(folder / "rounds")
     followed = {correction for mark in marks for correction in mark.corrections}
-    is_corrected = any(path.stem not in followed for path in files.listed(folder / "corrections", "*.json"))
+    kinds = (folder / "corrections", folder / "patients")
+    is_corrected = any(path.stem not in followed for kind in kinds for path in files.listed(kind, "*.json"))
     covered = set[str]() if is_corrected else rounds.covered(marks)
     return (path for path in received.newest(folder / "received") if path.name not in covered)

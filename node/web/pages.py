@@ -25,7 +25,7 @@ from node.dicom.film_header import parse_header
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
 from node.errors import NodeError
 from node.jobs import answered_film
-from node.outputs import patient
+from node.outputs import patient, patient_update
 from node.outputs.gsps_grayscale import pixel_shape
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
@@ -112,8 +112,11 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
             parts, request, 404, "This study has no such film, or the film was removed.", back=f"/studies/{uid}"
         )
     header = None if own is None else header_of(own.instance.path)
+    if header is not None and own is not None:
+        updates = patient_update.from_json(parts.spool.documents(uid, "patients"))
+        header = patient_update.corrected(header, own.instance.path.name, updates)
     corrections = None
-    if own is not None and own.film is not None and own.film.is_read:
+    if own is not None and own.film is not None and own.status == "read":
         made = answered_film.corrections_of(parts.spool, own.instance)
         corrections = show_corrections(own.film, made, parts.spool.rounds(uid))
     about = {

@@ -110,7 +110,7 @@ def _place(ranked: _Ranked) -> tuple[bool, int, datetime, str]:
 
 def _films(study_uid: str, settings: Settings, spool: Spool) -> Iterator[_Ranked]:
     for received in received_films(study_uid, settings, spool):
-        if received.film is None or not (findings := _open(received.film)):
+        if received.film is None or received.rejected is not None or not (findings := _open(received.film)):
             continue
         yield (
             impression.urgency(findings[0]),

@@ -19,6 +19,7 @@ from node.errors import Undecodable
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
+from node.outputs.rejected_films import FilmRejection, rejections_of
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
 from node.store import lookup, question_objects
@@ -35,7 +36,7 @@ class StudyLine:
     state: receiving, reading, finished or parked; stage, reason: where and why it is parked
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
-    read, not_processed: how many of its films were read, and how many got another answer
+    read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
     impression: the first lines of every output on its film; of several films, the first line of each
     deliveries: how many by destination and state
     questions: how many were asked
@@ -50,6 +51,7 @@ class StudyLine:
     is_stat: bool
     read: int
     not_processed: int
+    rejected: int
     impression: tuple[str, ...]
     deliveries: Mapping[str, Mapping[str, int]]
     questions: int
@@ -68,7 +70,8 @@ class StudyFilm:
     """One received object of a study that is no question of a workstation.
 
     uid: SOP Instance UID
-    status: read, not_processed, left_alone (an object that gets no answer) or waiting
+    status: read, not_processed, left_alone (an object that gets no answer), waiting or rejected
+    rejected: why and when the archive rejected it; None if it did not
     round: number of the newest round that covers it; None if no round does
     film: an entry of `films` in report.json; None if it has no answer
     model, engine, prompts: that read it; blank if it was not read
@@ -77,6 +80,7 @@ class StudyFilm:
     uid: str
     received_at: datetime
     status: str
+    rejected: FilmRejection | None
     round: int | None
     film: Mapping[str, object] | None
     model: str
@@ -130,16 +134,20 @@ class ReceivedFilm:
     """A received object and what became of it.
 
     film: its answer with its corrections, None if it has none; reading: as stored, empty if it was not read
+    rejected: as in `StudyFilm`
     """
 
     instance: Instance
     round: int | None
     film: Film | None
     reading: JsonObject
+    rejected: FilmRejection | None
 
     @property
     def status(self) -> str:
         """Say how far the film is, as in `StudyFilm`."""
+        if self.rejected is not None:
+            return "rejected"
         if self.film is None:
             return "waiting" if self.round is None else "left_alone"
         return "read" if self.film.is_read else "not_processed"
@@ -151,6 +159,7 @@ class ReceivedFilm:
             uid=self.instance.sop_instance_uid,
             received_at=self.instance.received_at,
             status=self.status,
+            rejected=self.rejected,
             round=self.round,
             film=None if self.film is None else report_json.film_for_programs(self.film),
             model=str(self.reading.get("model", "")),
@@ -233,19 +242,22 @@ def _line(
         is_stat=spool.is_stat(study_uid),
         read=statuses.count("read"),
         not_processed=statuses.count("not_processed"),
-        impression=tuple(_impression([known.film for known in seen if known.film is not None])),
+        rejected=statuses.count("rejected"),
+        impression=tuple(_impression(seen)),
         deliveries=deliveries,
         questions=len(spool.documents(study_uid, "questions")),
     )
 
 
-def _impression(films: Sequence[Film]) -> Iterator[str]:
-    """Yield the impression of a film; of several films, the first line of each."""
-    if len(films) == 1:
-        yield from impression.of_film(films[0])
-        return
-    for number, film in enumerate(films, 1):
-        yield f"Film {number}: {impression.of_film(film)[0]}"
+def _impression(seen: Sequence[ReceivedFilm]) -> Iterator[str]:
+    """Yield the impression of a film; of several films, the first line of each. One that is rejected has none."""
+    answered = [known for known in seen if known.film is not None or known.rejected is not None]
+    for number, known in enumerate(answered, 1):
+        if known.rejected is not None:
+            lines = [known.rejected.said[:1].upper() + known.rejected.said[1:]]
+        else:
+            lines = impression.of_film(known.film) if known.film is not None else []
+        yield from lines if len(answered) == 1 else (f"Film {number}: {line}" for line in lines[:1])
 
 
 @cache
@@ -262,6 +274,7 @@ def received_films(study_uid: str, settings: Settings, spool: Spool) -> list[Rec
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
     corrections = [from_json(content) for content in spool.documents(study_uid, "corrections")]
     asking = {mark.file for mark in question_objects.all_of(spool, study_uid)}
+    rejected = rejections_of(spool, study_uid)
     seen = []
     for instance in spool.study(study_uid).instances:
         if instance.path.name in asking:
@@ -276,7 +289,8 @@ def received_films(study_uid: str, settings: Settings, spool: Spool) -> list[Rec
                 film = correct(film, corrections, prompts=prompt_set(settings.model.prompts), side_of=sides)
         elif parked is not None:
             film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
-        seen.append(ReceivedFilm(instance=instance, round=number, film=film, reading=reading))
+        why = rejected.get(instance.sop_instance_uid)
+        seen.append(ReceivedFilm(instance=instance, round=number, film=film, reading=reading, rejected=why))
     return seen
 
 

@@ -22,6 +22,7 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
     "not_processed": "not processed",
     "left_alone": "gets no answer",
     "waiting": "waits to be read",
+    "rejected": "rejected by the archive",
 }
 OUTPUT_KINDS: Final[Mapping[str, str]] = {
     "sr": "structured report",

@@ -14,6 +14,7 @@ from node.dicom.film_header import parse_header
 from node.domain import JsonObject, OutputObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs import processes
+from node.outputs.rejected_films import rejections_of
 from node.read import decoding, routing
 from node.read.routing import Action
 from node.store import lookup, question_objects, received, sent_answers
@@ -46,7 +47,7 @@ class ReceivedObject:
     film: SOP Instance UID
     size: bytes of the file
     round: number of the newest round that covers it; None if no round does
-    outcome: read, answered, left alone, or the reason why it was not read; None if nothing is decided
+    outcome: read, answered, left alone, rejected, or the reason why it was not read; None if nothing is decided
     asked: what became of the questions of a workstation's object; None for any other object
     """
 
@@ -171,12 +172,16 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
     readings, conflicts = spool.readings(study_uid), spool.conflicts(study_uid)
     rounds = coverage(marks)
     asking = {mark.file: mark for mark in question_objects.all_of(spool, study_uid)}
+    rejected = rejections_of(spool, study_uid)
     newest = {instance.path for instance in spool.study(study_uid).instances}
     for instance in (*spool.versions(study_uid), *conflicts):
         is_conflict = instance in conflicts
         is_intact = received.is_intact(instance.path)
         number, parked = (None, None) if is_conflict else rounds.get(instance.path.name, (None, None))
         reading = None if is_conflict else newest_reading(readings, instance)
+        outcome = _outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None)
+        if (why := rejected.get(instance.sop_instance_uid)) is not None:
+            outcome = f"{outcome}, then {why.said}" if outcome == Action.READ else why.said
         yield ReceivedObject(
             film=instance.sop_instance_uid,
             file=str(instance.path),
@@ -187,7 +192,7 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
             received_at=instance.received_at,
             size=instance.path.stat().st_size,
             round=number,
-            outcome=_outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None),
+            outcome=outcome,
             read_by=None if reading is None else _read_by(*reading),
             asked=_asked(asking.get(instance.path.name)),
         )

@@ -1,0 +1,50 @@
+"""The headers of a study's films for its outputs: as received, with the updates of patients that a round follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydicom.dataset import Dataset
+from pydicom.filereader import read_file_meta_info
+
+from node.domain import Film, Reason
+from node.errors import Undecodable
+from node.outputs import patient_update
+from node.outputs.patient_update import StoredUpdate
+from node.read import decoding
+from node.store import received
+from node.store.received import sop_instance_uid_of
+from node.store.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmHeaders:
+    """Reads the headers of one study; updates: in the order of arrival."""
+
+    spool: Spool
+    study_uid: str
+    updates: Sequence[StoredUpdate] = ()
+
+    def of(self, file: str, film: Film) -> Dataset | None:
+        """Return the header of a film for its outputs; None when even the file meta information is damaged."""
+        header = self.received(file, is_damaged=film.reason is Reason.DAMAGED)
+        return None if header is None else patient_update.corrected(header, file, self.updates)
+
+    def received(self, file: str, *, is_damaged: bool = False) -> Dataset | None:
+        """Return a header as it was received; if it cannot be parsed, what file meta information and path say."""
+        path = self.spool.received_path(self.study_uid, file)
+        if is_damaged:
+            return self._bare(file) if received.has_intact_meta(path) else None
+        try:
+            return decoding.read_header(path)
+        except Undecodable:
+            return self._bare(file)
+
+    def _bare(self, file: str) -> Dataset:
+        header = Dataset()
+        path = self.spool.received_path(self.study_uid, file)
+        header.SOPClassUID = read_file_meta_info(path).MediaStorageSOPClassUID
+        header.SOPInstanceUID = sop_instance_uid_of(file)
+        header.StudyInstanceUID = self.study_uid
+        return header

@@ -1,0 +1,164 @@
+"""Corrected identities of patients: as stored documents, on headers of films, and what they reject of the node's own.
+
+The title of the note is 113037, Rejected for Patient Safety Reasons: the objects name a patient who is another one, or
+is called otherwise, by now, so nobody may use them (IHE RAD TF-2 4.66, PS3.16 CID 7010). 113001 is about quality, and
+leaves an object usable; 113038 says that a modality's worklist entry was wrong, which a message does not tell; 113039
+is about age alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, cast
+from zoneinfo import ZoneInfo
+
+from pydicom.dataset import Dataset
+
+from node.dicom.rejection_note import TITLES, RejectionNote
+from node.domain import JsonObject, OutputObject, Report
+from node.hl7.patient import PatientUpdate
+from node.outputs import rejection
+from node.outputs.patient import read_text
+from node.store.received import sop_instance_uid_of
+from node.store.rounds import RoundMark
+
+TITLE: Final = TITLES["113037"]
+_IDENTITY: Final = ("PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex")
+_FIRST_NUMBER: Final = 1000  # Instance Number of these notes, above those that answer a note of an archive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredUpdate:
+    """The part of an update that a study follows.
+
+    id: a number in the order of arrival, and a hash of the message
+    files: of the films that it changes
+    changes: the new values, by keyword
+    """
+
+    id: str
+    event: str
+    files: frozenset[str]
+    changes: Mapping[str, str]
+
+
+def to_json(update: StoredUpdate, *, at: str) -> JsonObject:
+    """Return an update as it is stored; at: when it came."""
+    changes, files = cast(JsonObject, dict(update.changes)), sorted(update.files)
+    return {"id": update.id, "event": update.event, "at": at, "files": [*files], "changes": changes}
+
+
+def from_json(documents: Iterable[JsonObject], *, ids: Collection[str] | None = None) -> list[StoredUpdate]:
+    """Return the stored updates of a study in the order of arrival; ids: only these."""
+    stored = (
+        StoredUpdate(
+            id=str(content["id"]),
+            event=str(content["event"]),
+            files=frozenset(cast(list[str], content["files"])),
+            changes=cast(dict[str, str], content["changes"]),
+        )
+        for content in documents
+        if ids is None or content["id"] in ids
+    )
+    return sorted(stored, key=lambda update: update.id)
+
+
+def changes_of(update: PatientUpdate, header: Dataset) -> dict[str, str]:
+    """Return what an update changes in the header of a film, by keyword; empty if the film is another patient's.
+
+    Names are equal whatever their case: films and information systems seldom agree on it.
+    """
+    number, issuer = read_text(header, "PatientID"), read_text(header, "IssuerOfPatientID")
+    if not any(prior.is_of(number, issuer) for prior in update.prior):
+        return {}
+    new = {"PatientName": update.name, "PatientBirthDate": update.birth_date, "PatientSex": update.sex}
+    name = read_text(header, "PatientName").split("=")[0].rstrip("^ ")
+    if name.casefold() == update.name.casefold():
+        del new["PatientName"]
+    if (staying := update.merged_into) is not None:
+        new["PatientID"] = staying.number
+        if issuer and staying.issuers:
+            new["IssuerOfPatientID"] = staying.issuers[0]
+    return {keyword: value for keyword, value in new.items() if value and value != read_text(header, keyword)}
+
+
+def corrected(header: Dataset, file: str, updates: Iterable[StoredUpdate]) -> Dataset:
+    """Return the header of a film as updates change it; updates: in the order of arrival."""
+    own = [update for update in updates if file in update.files]
+    if not own:
+        return header
+    changed = copy.copy(header)
+    for update in own:
+        for keyword, value in update.changes.items():
+            setattr(changed, keyword, value)
+        if "PatientBirthDate" in update.changes and "PatientAge" in changed:
+            del changed["PatientAge"]  # it was reckoned from the other date
+    return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """The updates that the rounds of a study follow, and what its earlier rounds wrote.
+
+    updates: of this round, in the order of arrival
+    earlier: the rounds before this one
+    header_of: reads the received header of a file; None if it cannot be read
+    """
+
+    updates: Sequence[StoredUpdate]
+    earlier: Sequence[RoundMark]
+    header_of: Callable[[str], Dataset | None]
+
+    def notes(
+        self,
+        report: Report,
+        *,
+        written: Collection[OutputObject],
+        content_of: Callable[[OutputObject], bytes | None],
+        zone: ZoneInfo,
+    ) -> Iterator[Dataset]:
+        """Write a note for each identity that new updates have ended, about the node's objects that carry it.
+
+        written: the other outputs of this round, which carry the new identity
+        """
+        known = {update for mark in self.earlier for update in mark.corrections}
+        new = [update for update in self.updates if update.id not in known]
+        before = [update for update in self.updates if update.id in known]
+        headers = {}
+        for file in sorted(frozenset[str]().union(*(update.files for update in new))):
+            if (header := self.header_of(file)) is not None:
+                headers[file] = corrected(header, file, before)
+        named: set[OutputObject] = set(written)
+        by_identity = sorted(headers, key=lambda file: _identity(headers[file]))
+        for number, (_, files) in enumerate(groupby(by_identity, key=lambda file: _identity(headers[file]))):
+            group = list(files)
+            own = [output for output in self._carrying(group, before, content_of) if output not in named]
+            named.update(own)
+            if own:
+                films = frozenset(map(sop_instance_uid_of, group))
+                note = RejectionNote(title=TITLE, rejected=films, header=headers[group[0]])
+                place = _FIRST_NUMBER + 10 * len(self.earlier) + number
+                yield rejection.write(note, own, report, number=place, zone=zone)
+
+    def _carrying(
+        self,
+        files: Iterable[str],
+        before: Iterable[StoredUpdate],
+        content_of: Callable[[OutputObject], bytes | None],
+    ) -> list[OutputObject]:
+        """Return the outputs about films that no note has rejected: those since the last update of each film."""
+        found = {}
+        for file in files:
+            ids = {update.id for update in before if file in update.files}
+            first = next((place for place, mark in enumerate(self.earlier) if ids <= set(mark.corrections)), 0)
+            outputs = [output for mark in self.earlier[first:] for output in mark.outputs]
+            for output in rejection.outputs_about([sop_instance_uid_of(file)], outputs, content_of):
+                found[output.sop_instance_uid] = output
+        return sorted(found.values(), key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
+
+
+def _identity(header: Dataset) -> tuple[str, ...]:
+    return tuple(read_text(header, keyword) for keyword in _IDENTITY)

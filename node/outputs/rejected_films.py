@@ -1,0 +1,57 @@
+"""Which films of a study an archive has rejected, why and when: for pages, interface, `explain` and metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from node.outputs import rejection
+from node.outputs.rejection import notes_among
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
+
+REASONS: Final = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
+"""The reasons of the metric, by the code of the note's title."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRejection:
+    """Why a film is rejected: the title of the first note that names it (DCM), and when the note came."""
+
+    code: str
+    meaning: str
+    at: datetime
+
+    @property
+    def said(self) -> str:
+        """The rejection in words."""
+        return f"rejected by the archive: {self.meaning} ({self.code} DCM)"
+
+
+def rejections_of(spool: Spool, study_uid: str) -> dict[str, FilmRejection]:
+    """Return what is rejected in a study, by SOP Instance UID, films that never came included."""
+    instances = {instance.path.name: instance for instance in spool.study(study_uid).instances}
+    notes = notes_among(instance.path for instance in instances.values())
+    found: dict[str, FilmRejection] = {}
+    for file in sorted(notes, key=lambda file: instances[file].received_at):
+        title = notes[file].title
+        rejected = FilmRejection(code=title.value, meaning=title.meaning, at=instances[file].received_at)
+        for film in notes[file].rejected:
+            found.setdefault(film, rejected)
+    return found
+
+
+def count_new(spool: Spool, study_uid: str, files: Collection[str], earlier: Collection[RoundMark]) -> Counter[str]:
+    """Count by reason the films that the notes of a round reject and no earlier round has; unknown films count."""
+    notes = notes_among(spool.received_path(study_uid, file) for file in files)
+    covered = {file for mark in earlier for file in mark.files}
+    known = rejection.rejected_by({file: note for file, note in notes.items() if file in covered})
+    counted: Counter[str] = Counter()
+    for file, note in notes.items():
+        if file not in covered:
+            counted[REASONS[note.title.value]] += len(note.rejected - known)
+            known |= note.rejected
+    return counted
