@@ -1,6 +1,9 @@
-"""moto as an S3 server, and a network before it that can be cut. moto keeps objects in memory: it stands for no disk.
+"""moto and npm's s3rver as S3 servers, and a network before them that can be cut. Neither stands for durability.
 
-python -m tests.s3        fetches moto into a folder of its own in .venv: its packages do not go with the node's
+moto knows conditional PUT, and keeps objects in memory. s3rver keeps them as files and checks signatures, but replaces
+a taken name.
+
+Runnable: `python -m tests.s3` fetches both into folders of their own; moto's packages do not go with the node's
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ from typing import Final, Self
 
 from node.config import Settings
 from node.settings.s3 import S3Settings
-from tests.peers import LOOPBACK, free_port, missing, wait_until
+from tests.peers import LOOPBACK, free_port, missing, require, wait_until
 
 MOTO: Final = "5.2.5"
 FOLDER: Final = Path(__file__).parents[1] / ".venv" / f"moto-{MOTO}"
+S3RVER: Final = "3.7.1"
+S3RVER_FOLDER: Final = FOLDER.with_name(f"s3rver-{S3RVER}")
+S3RVER_KEY: Final = "S3RVER"
 BUCKET: Final = "films"
 _SIGNED: Final = "AWS4-HMAC-SHA256 Credential=k/20300101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
@@ -35,11 +41,13 @@ class S3Server:
 
     port: int
 
-    def settings(self, folder: Path, *, port: int = 0, bucket: str = BUCKET, prefix: str = "node-1") -> S3Settings:
+    def settings(
+        self, folder: Path, *, port: int = 0, bucket: str = BUCKET, prefix: str = "node-1", key: str = "k"
+    ) -> S3Settings:
         """Settings of the bucket, with files of keys in a folder; port: of a network before the server."""
         keys = folder / "access-key", folder / "secret-key"
         for path in keys:
-            path.write_text("k\n")
+            path.write_text(f"{key}\n")
         return S3Settings(
             endpoint=f"http://{LOOPBACK}:{port or self.port}",
             bucket=bucket,
@@ -68,6 +76,27 @@ def s3_server(*, is_strict: bool = False) -> Iterator[S3Server]:
             yield S3Server(port)
         finally:
             process.kill()
+
+
+@contextmanager
+def s3rver(folder: Path) -> Iterator[S3Server]:
+    """Run s3rver, which keeps its objects in a folder, until the block ends."""
+    program = S3RVER_FOLDER / "node_modules" / "s3rver" / "bin" / "s3rver.js"
+    if not program.exists():
+        missing(f"s3rver {S3RVER} is not here: make viewers")
+    port = free_port()
+    command = [require("node"), str(program), "-d", str(folder), "-a", LOOPBACK, "-p", str(port), "--silent"]
+    with subprocess.Popen([*command, "--configure-bucket", BUCKET], stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: _listens(port), what="s3rver listens", limit_seconds=60)
+            yield S3Server(port)
+        finally:
+            process.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def on_bucket(settings: Settings, s3: S3Settings | None) -> Settings:
@@ -147,19 +176,29 @@ class Network:
 
 
 def main() -> int:
-    """Fetch moto if it is not here."""
-    if FOLDER.is_dir():
-        return 0
-    aside = FOLDER.with_name(f"{FOLDER.name}.{os.getpid()}")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(aside)]
-    outcome = subprocess.run([*command, f"moto[server]=={MOTO}"], check=False)
-    if outcome.returncode != 0:
-        shutil.rmtree(aside, ignore_errors=True)
-        sys.stderr.write(f"not fetched: moto {MOTO}; tests that need it are skipped\n")
-        return 1 if os.environ.get("CI") == "true" else 0
-    with suppress(OSError):  # another process may have been faster
-        aside.rename(FOLDER)
-    return 0
+    """Fetch what is not here."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"moto[server]=={MOTO}"]
+    npm = ["npm", "install", "--no-audit", "--no-fund", "--silent", f"s3rver@{S3RVER}"]
+    fetched = [_fetch(FOLDER, pip, option="--target"), _fetch(S3RVER_FOLDER, npm, option="--prefix")]
+    return 1 if os.environ.get("CI") == "true" and not all(fetched) else 0
+
+
+def _fetch(folder: Path, command: list[str], *, option: str) -> bool:
+    """Fetch packages into a new folder, all of them or nothing; the option names the folder."""
+    if folder.is_dir():
+        return True
+    aside = folder.with_name(f"{folder.name}.{os.getpid()}")
+    aside.mkdir()
+    is_good = False
+    with suppress(OSError):
+        is_good = subprocess.run([*command, option, str(aside)], check=False).returncode == 0
+    if is_good:
+        with suppress(OSError):  # another process may have been faster
+            aside.rename(folder)
+    else:
+        sys.stderr.write(f"not fetched: {folder.name}; tests that need it are skipped\n")
+    shutil.rmtree(aside, ignore_errors=True)
+    return is_good
 
 
 if __name__ == "__main__":

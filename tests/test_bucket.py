@@ -11,7 +11,7 @@ import pytest
 from node.errors import BucketAway, InputError
 from node.store.bucket import Bucket, BucketRefuses
 from tests.peers import free_port
-from tests.s3 import S3Server, s3_server
+from tests.s3 import S3RVER_KEY, S3Server, s3_server, s3rver
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,15 @@ def test_a_server_with_conditional_writes_has_no_fault(bucket: Bucket) -> None:
     assert list(bucket.list("probe")) == []
 
 
+def test_variables_of_the_environment_change_nothing(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("ENDPOINT", "http://127.0.0.1:9"), ("SESSION_TOKEN", "other"), ("BUCKET", "other")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+    assert Bucket(server.settings(tmp_path)).fault() is None
+
+
 def test_a_server_that_is_away_is_named(server: S3Server, tmp_path: Path) -> None:
     away = Bucket(server.settings(tmp_path, port=free_port()))
 
@@ -95,3 +104,23 @@ def test_a_key_file_that_is_missing_is_named(server: S3Server, tmp_path: Path) -
 
     with pytest.raises(InputError, match=r"secret_key_file .* cannot be read"):
         Bucket(settings)
+
+
+def test_s3rver_keeps_bytes_and_is_refused_for_its_puts(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 4096
+    with s3rver(tmp_path) as server:
+        bucket = Bucket(server.settings(tmp_path, key=S3RVER_KEY))
+        bucket.put("studies/1.2/received/1.2~0001~ab.dcm", content, modified_ns=5)
+        found = bucket.get("studies/1.2/received/1.2~0001~ab.dcm")
+
+        assert found is not None and found.is_intact and (found.content, found.modified_ns) == (content, 5)
+        assert [item.size for item in bucket.list("studies")] == [len(content)]
+        assert "in spite of If-None-Match" in str(bucket.fault())
+
+
+def test_a_wrong_key_is_named(tmp_path: Path) -> None:
+    with s3rver(tmp_path) as server:
+        bucket = Bucket(server.settings(tmp_path, key="wrong"))
+
+        with pytest.raises(BucketRefuses, match="refuses the access key"):
+            bucket.get("studies/1.2")

@@ -22,7 +22,7 @@ from node.errors import BucketAway, InputError
 from node.settings.s3 import S3Settings
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig  # only in its stubs
+    from obstore.store import ClientConfig, S3Credential  # only in its stubs
 
 _CONNECT_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 30.0
@@ -74,14 +74,24 @@ class Bucket:
         }
         if settings.ca is not None:
             client["root_certificate"] = _line_of("ca", settings.ca)
+        credential: S3Credential = {
+            "access_key_id": _line_of("access_key_file", settings.access_key_file),
+            "secret_access_key": _line_of("secret_key_file", settings.secret_key_file),
+            "token": None,
+            "expires_at": None,
+        }
         self._objects = S3Store(
             settings.bucket,
             prefix=settings.prefix,
             endpoint=settings.endpoint,
             region=settings.region,
-            access_key_id=_line_of("access_key_file", settings.access_key_file),
-            secret_access_key=_line_of("secret_key_file", settings.secret_key_file),
             virtual_hosted_style_request=False,
+            # What stands here is not read from variables of the environment (AWS_...).
+            credential_provider=lambda: credential,
+            skip_signature=False,
+            unsigned_payload=False,
+            conditional_put="etag",
+            s3_express=False,
             client_options=client,
             retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)},
         )
