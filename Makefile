@@ -9,7 +9,7 @@
 #   make train    the demonstration model anew, into train-out/; about four and a half hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
-#   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
+#   make chaos    kill -9, full disks, databases, buckets and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
@@ -63,8 +63,10 @@ system-packages:
 	@sh tests/system-packages.sh
 
 # The viewers that the tests use and that no Debian package holds, each at one version with a checked hash, into .venv.
+# And an S3 server, moto, in a folder of its own: its packages do not go with those of .venv.
 viewers: setup system-packages
 	$(VENV)/bin/python -m tests.conformance.packages
+	$(VENV)/bin/python -m tests.s3
 
 # The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
 $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \

@@ -1,7 +1,7 @@
 """The settings: one TOML file, read once, into frozen dataclasses. Every mistake is listed at once.
 
-Unknown keys, and keys of features that this version does not have, are errors. A default and the rule for a value stand
-on its field and nowhere else. Nothing else in the program reads a settings file or the environment.
+Unknown keys are errors. A default and the rule for a value stand on its field and nowhere else. Nothing else in the
+program reads a settings file or the environment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import tomli_w
@@ -32,6 +32,7 @@ from node.settings.file import (
     without_password,
 )
 from node.settings.http import HttpSettings, HttpTlsSettings, unsafe_access
+from node.settings.s3 import S3Settings, unusable_s3
 from node.settings.tls import TlsSettings
 from node.settings.trace import TraceSettings
 
@@ -83,15 +84,14 @@ class ListenerSettings:
 class StorageSettings:
     """Where films, outputs and the embedded database are stored; with `database_url`, processes share PostgreSQL.
 
-    The embedded database needs a local disk.
+    The embedded database needs a local disk. With `s3` films, outputs and marks are in a bucket, too.
     """
 
     directory: Path
     database_url: str = setting(DATABASE_URL, default="")
     min_free_mib: int = setting(between(0, 10**9), default=2048)
     keep_days: float = setting(between(0.001, 36500.0), default=30.0)
-
-    LATER: ClassVar[Mapping[str, str]] = {"s3": "films and results are stored below storage.directory"}
+    s3: S3Settings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +311,11 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     for number, destination in enumerate(settings.destinations, 1):
         yield from (f"destinations[{number}].{complaint}" for complaint in unsafe_destination(destination))
     yield from unsafe_access(settings.http)
+    yield from unusable_s3(
+        settings.storage.s3,
+        database_url=settings.storage.database_url,
+        max_object_mib=settings.listener.max_object_mib,
+    )
     if settings.audit is not None:
         yield from unusable_audit(settings.audit)
     names = [destination.name for destination in settings.destinations]

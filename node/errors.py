@@ -76,6 +76,13 @@ class RetryLater(NodeError):
     """The peer or the disk is busy: the same work may succeed later."""
 
 
+class BucketAway(RetryLater, OSError):
+    """The bucket of `storage.s3` stores nothing now; an error of the disk for those who know no bucket."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(errno.EHOSTUNREACH, reason)
+
+
 class DestinationDown(RetryLater):
     """The destination accepts nothing now: all its deliveries wait."""
 

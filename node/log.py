@@ -67,6 +67,9 @@ EVENTS: Final = {
     "instance.repaired": "a received object replaced its own file, which was damaged",
     "instance.conflict": "an object has other pixels than the stored one with its UID; stored beside it, not read",
     "instance.refused": "a received object was not stored; `reason` says why; the sender got an error status",
+    "bucket.delayed": "the bucket of storage.s3 cannot be reached; the start waits for it",
+    "bucket.levelled": "files that only the bucket or only the folder had were copied at start",
+    "bucket.lost": "another node holds the bucket; this process ends",
     "spool.swept": "files that were never acknowledged were removed at start",
     "study.delayed": "the durable executor did not accept a study; the node tries again",
     "study.submitted": "new files of a study will be processed after its quiet time",
@@ -113,7 +116,7 @@ FIELDS: Final = frozenset(
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
-    user outcome films changed compared_at compared_by questions corrections trace
+    user outcome films changed compared_at compared_by questions corrections trace fetched sent damaged
     """.split()
 )
 

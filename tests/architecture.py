@@ -55,6 +55,7 @@ HOMES = {
     "itsdangerous": ("node/web/sessions.py",),
     "jinja2": ("node/web/",),
     "matplotlib": ("models/evaluation/plots.py",),
+    "obstore": ("node/store/bucket.py",),
     "onnx": ("export/",),
     "onnxruntime": ("models/engines/onnx_engine.py", "export/"),
     "onnxscript": ("export/",),

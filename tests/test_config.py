@@ -97,7 +97,6 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "pdf"]', "destinations.outputs"),
         ('hosts = ["127.0.0.1"]', 'hosts = ["127.0.0.1:104"]', "listener.callers.hosts"),
-        ('directory = "spool"', 'directory = "spool"\ns3 = {bucket = "films"}', "storage.s3"),
     ],
 )
 def test_what_this_version_does_not_have_is_refused(tmp_path: Path, before: str, after: str, key: str) -> None:
@@ -288,14 +287,6 @@ def test_a_missing_file_and_broken_toml_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name an existing settings file"):
         config.load(tmp_path / "nothing.toml")
     assert "is not valid TOML" in mistakes_in(tmp_path, "[storage")[0]
-
-
-def test_a_planned_key_is_refused_with_what_holds_until_then(tmp_path: Path) -> None:
-    (line,) = mistakes_in(tmp_path, GOOD.replace("[storage]", '[storage.s3]\nbucket = "films"\n[storage]'))
-
-    assert line == (
-        "storage.s3: is not in this version, films and results are stored below storage.directory; remove it"
-    )
 
 
 def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ from typing import cast
 from node.domain import Json
 from node.hl7.order import Order, Priority
 from node.store import files
+from node.store.place import PlainFolder, SafePlace
 
 
 class OrderStore:
-    """The orders below a node's directory."""
+    """The orders below a node's directory; place: makes them safe."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, *, place: SafePlace | None = None) -> None:
+        self._directory, self._place = directory, place or PlainFolder()
         self._orders, self._rounds = directory / "orders", directory / "orders" / "rounds"
 
     def keep(self, order: Order) -> None:
@@ -64,10 +65,14 @@ class OrderStore:
         at: the creation time of the round
         """
         path = self._rounds / f"{study_uid}~{at:%Y%m%dT%H%M%S}.json"
-        with self._changing():
-            if not path.exists():
-                order = self.find(study_uid=study_uid, accession=accession)
-                self._write(path, {} if order is None else asdict(order))
+
+        def fix() -> None:
+            with self._changing():
+                if not path.exists():
+                    order = self.find(study_uid=study_uid, accession=accession)
+                    self._write(path, {} if order is None else asdict(order))
+
+        self._place.patiently(fix)
         return self._read(path)
 
     def counts(self) -> dict[str, int]:
@@ -80,6 +85,7 @@ class OrderStore:
         for path in self._files():
             with suppress(FileNotFoundError):  # renamed or removed meanwhile
                 if path.stat().st_mtime < limit.timestamp():
+                    self._place.withdraw([path])
                     path.unlink()
 
     @contextmanager
@@ -104,12 +110,14 @@ class OrderStore:
 
     def _write(self, path: Path, content: Mapping[str, object]) -> None:
         files.make_folder(path.parent)
-        files.write(path, files.to_json(content))
+        self._place.write(path, files.to_json(content))
 
     def _remove(self, names: Iterable[str]) -> None:
         files.make_folder(self._orders)
-        for name in names:
-            (self._orders / f"{name}.json").unlink(missing_ok=True)
+        paths = [self._orders / f"{name}.json" for name in names]
+        self._place.withdraw(paths)
+        for path in paths:
+            path.unlink(missing_ok=True)
         files.sync_folder(self._orders)
 
     def _read(self, path: Path) -> Order | None:

@@ -39,13 +39,12 @@ from node.service.http import HttpServer, Readiness, limits_for
 from node.service.promotion import admit
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
+from node.service.remote import Remote, open_remote, open_spool
 from node.service.shared import Shared
 from node.service.tracing import traced
 from node.service.worker import Working, open_working
 from node.store import database, files
-from node.store.folder_probe import require_honest
 from node.store.ledger import Ledger
-from node.store.spool import Spool
 from node.web.access import Access
 from node.web.application import build
 from node.web.look_files import Looks
@@ -105,12 +104,16 @@ class _Opened:
             (self.working is not None and self.working.gate.is_broken)
             or (self.receiving is not None and self.receiving.is_broken)
             or (self.desk is not None and self.desk.is_broken)
+            or (self.shared.remote is not None and self.shared.remote.is_lost)
         )
 
     def readiness(self) -> Readiness:
         """Return the state of each part that this process has or will have."""
         process, parts = self.shared.process, {"disk": self.shared.spool.has_room}
         facts: dict[str, object] = {}
+        if self.shared.remote is not None:
+            parts["bucket"] = not self.shared.remote.is_away
+            facts |= {"bucket_reason": reason} if (reason := self.shared.remote.reason) else {}
         workers = []
         if self.receiving is not None:
             parts["listener"] = self.receiving.listener.is_listening
@@ -155,7 +158,8 @@ def run(
         parts.callback(log.get().info, "service.stopped")
         log.get().info("service.started", version=VERSION, executor=process.executor)
         _set_damaged_aside(database.LEDGER, settings)
-        shared = _shared(settings, process, metrics)
+        remote = open_remote(settings.storage, stop=stop, parts=parts)
+        shared = _shared(settings, process, metrics, remote)
         parts.callback(shared.spool.end_readings_in_hand)
         opened = _Opened(shared=shared)
         if process.receives:
@@ -318,24 +322,17 @@ def _allowed(reader: Reader, stage: str) -> float:
     return reader.parity[stage].allowed
 
 
-def _shared(settings: Settings, process: Process, metrics: Metrics) -> Shared:
+def _shared(settings: Settings, process: Process, metrics: Metrics, remote: Remote | None) -> Shared:
+    spool = open_spool(settings.storage, remote)
     return Shared(
         settings=settings,
         destinations=DestinationTable(settings.destinations),
         process=process,
-        spool=_open_spool(settings),
-        orders=OrderStore(settings.storage.directory),
+        spool=spool,
+        orders=OrderStore(settings.storage.directory, place=spool.place),
         metrics=metrics,
+        remote=remote,
     )
-
-
-def _open_spool(settings: Settings) -> Spool:
-    require_honest(settings.storage.directory, is_shared=bool(settings.storage.database_url))
-    spool = Spool(settings.storage.directory, min_free_mib=settings.storage.min_free_mib)
-    swept = spool.sweep(is_shared=bool(settings.storage.database_url))
-    if swept:
-        log.get().info("spool.swept", files=swept)
-    return spool
 
 
 def _open_pages(opened: _Opened, parts: ExitStack) -> int:

@@ -10,6 +10,7 @@ from node.jobs.bell import Bell
 from node.jobs.processes import Process
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.service.remote import Remote
 from node.store.spool import Spool
 
 
@@ -27,4 +28,5 @@ class Shared:
     spool: Spool
     orders: OrderStore
     metrics: Metrics
+    remote: Remote | None = None
     bell: Bell = field(default_factory=Bell)

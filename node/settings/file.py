@@ -1,9 +1,8 @@
 """Reads TOML tables into frozen dataclasses and writes them back; each field carries the rule for its value.
 
 A rule gets a value, and returns a complaint that says what to do, or None. Every mistake is collected. No setting is
-known here by name; `LATER` of a dataclass names keys of a later version, and says what holds until then. A field's type
-hint says what its value must be. A tuple is a list of values or of tables. `T | None` is an optional table or value. A
-union of dataclasses is a table with several forms, chosen by its `type`.
+known here by name. A field's type hint says what its value must be. A tuple is a list of values or of tables.
+`T | None` is an optional table or value. A union of dataclasses is a table with several forms, chosen by its `type`.
 """
 
 from __future__ import annotations
@@ -186,12 +185,8 @@ class SettingsReader:
             return None
         hints = typing.get_type_hints(kind)
         fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
-        later: Mapping[str, str] = getattr(kind, "LATER", {})
         for key in sorted(table.keys() - fields.keys()):
             name = f"{where}.{key}".lstrip(".")
-            if key in later:
-                self.mistakes.append(f"{name}: is not in this version, {later[key]}; remove it")
-                continue
             near = difflib.get_close_matches(key, fields, 1)
             remedy = f"did you mean {near[0]}?" if near else "remove it or correct its spelling"
             self.mistakes.append(f"{name}: unknown key; {remedy}")

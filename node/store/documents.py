@@ -6,9 +6,10 @@ from pathlib import Path
 
 from node.domain import JsonObject
 from node.store import files
+from node.store.place import SafePlace
 
 
-def keep(study: Path, name: str, *, content: JsonObject, lock: Path) -> None:
+def keep(study: Path, name: str, *, content: JsonObject, lock: Path, place: SafePlace) -> None:
     """Write a document into the folder of a study, synced.
 
     name: below the folder; lock: held by who makes and removes such folders
@@ -18,4 +19,4 @@ def keep(study: Path, name: str, *, content: JsonObject, lock: Path) -> None:
     with files.lock(lock):
         (study / "received").stat()
         files.make_folder(path.parent)
-    files.write(path, files.to_json(content))
+    place.write(path, files.to_json(content))

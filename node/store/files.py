@@ -110,6 +110,16 @@ def unfinished(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in names if name.startswith(TEMPORARY))
 
 
+def merge(source: Path, target: Path) -> None:
+    """Move the files of a folder into another one, synced; what that has already, stays."""
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        if path.is_file() and not place.exists():
+            make_folder(place.parent)
+            path.rename(place)
+            sync_folder(place.parent)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder (mode 0700), and sync its entry and those of its new parents."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]

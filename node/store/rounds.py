@@ -11,6 +11,7 @@ from typing import Final, cast
 from node.domain import JsonObject, OutputObject
 from node.errors import is_of_file
 from node.store import files
+from node.store.place import SafePlace
 
 AGAIN: Final = "again"
 """The reason of files that a person has queued to be read again."""
@@ -58,12 +59,12 @@ def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
     return {file: known for file, known in found.items() if known[1] != AGAIN}
 
 
-def keep(folder: Path, mark: RoundMark) -> None:
+def keep(folder: Path, mark: RoundMark, *, place: SafePlace) -> None:
     """Write a mark into an existing folder, synced.
 
     If another round has the number (two ran at once after the ledger was lost), the next number is used.
     """
-    while not files.write_new(path := folder / f"{mark.number:06d}.json", _content(mark)):
+    while not place.write_new(path := folder / f"{mark.number:06d}.json", _content(mark)):
         if _content_of(path) == _content(mark):
             return
         mark = replace(mark, number=mark.number + 1)

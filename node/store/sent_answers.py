@@ -64,7 +64,8 @@ def study_of(spool: Spool, question_id: str) -> str:
 def keep(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
     """Store what is known of a sent answer, synced; replaces what was known. Its question exists."""
     content = {**asdict(answer), "requested_at": answer.requested_at.isoformat()}
-    files.write(_folder(spool, study_uid) / f"{_checked(answer.question)}{_ENDING}", files.to_json(content))
+    path = _folder(spool, study_uid) / f"{_checked(answer.question)}{_ENDING}"
+    spool.place.patiently(lambda: spool.place.write(path, files.to_json(content)))
 
 
 def find(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:

@@ -20,13 +20,13 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
 from __future__ import annotations
 
 import errno
-import math
 import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +37,7 @@ from node.store.conflict import has_other_pixels
 from node.store.incoming import Incoming, full
 from node.store.index import Index
 from node.store.instances import Instance, Study
+from node.store.place import PlainFolder, SafePlace
 from node.store.rounds import RoundMark
 
 _MIB = 1024 * 1024
@@ -47,10 +48,13 @@ DocumentKind = Literal["corrections", "questions", "objects", "patients"]
 
 
 class Spool:
-    """The files of one node below one directory (mode 0700)."""
+    """The files of one node below one directory (mode 0700).
 
-    def __init__(self, directory: Path, *, min_free_mib: int = 0) -> None:
-        self.directory = directory
+    place: makes them safe
+    """
+
+    def __init__(self, directory: Path, *, min_free_mib: int = 0, place: SafePlace | None = None) -> None:
+        self.directory, self.place = directory, place or PlainFolder()
         self._studies, self._windows = directory / "studies", directory / "windows"
         self._min_free_bytes = min_free_mib * _MIB
         self._folders_lock = directory / "folders.lock"
@@ -101,10 +105,12 @@ class Spool:
     def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> received.Kept:
         """Give a sealed object its place, depending on the newest version only, so that a crash changes nothing."""
         place = folder / "received"
+        self.place.settle_doubts(place)
         known = received.versions(place, sop_instance_uid)
         is_conflict = bool(known) and _contradicts(known[-1], incoming)
         if is_conflict:
             place = folder / "conflicts"
+            self.place.settle_doubts(place)
             known = received.versions(place, sop_instance_uid)
         same = [instance for instance in (known if is_conflict else known[-1:]) if instance.sha256 == incoming.sha256]
         if same and received.is_intact(same[0].path):
@@ -114,7 +120,7 @@ class Spool:
         path = place / received.file_name(sop_instance_uid, number=number, sha256=incoming.sha256)
         self._make_folder(place)
         self.index.add(sop_instance_uid, folder.name)
-        incoming.publish(path)
+        self.place.publish(incoming, path)
         new = received.instance_of(path)
         return received.Kept(instance=new, is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
 
@@ -129,7 +135,7 @@ class Spool:
             if path.exists():
                 files.sync_folder(path.parent)  # its writer may not have synced it yet
             else:
-                self._write(path)
+                self._write(path, at_once=True)
         except OSError as error:
             raise full(error) from error
 
@@ -162,7 +168,8 @@ class Spool:
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
         """Count a reading as begun until it returns or raises; it stays counted only if the process ends."""
         path = self._attempts(study_uid, key)
-        self._write(path, str(self.interrupted_readings(study_uid, key) + 1).encode())
+        self._make_folder(path.parent)
+        files.write(path, str(self.interrupted_readings(study_uid, key) + 1).encode())
         self._in_hand.add(path)
         try:
             yield
@@ -221,7 +228,9 @@ class Spool:
         """Store a document of a study, see `documents`; a correction makes its films unread until a round follows."""
         if kind == "questions":
             self.index.add(name, study_uid)
-        documents.keep(self._folder(study_uid), f"{kind}/{name}.json", content=content, lock=self._folders_lock)
+        folder, path = self._folder(study_uid), f"{kind}/{name}.json"
+        keep = partial(documents.keep, folder, path, content=content, lock=self._folders_lock, place=self.place)
+        _ = self.place.patiently(keep) if kind == "objects" else keep()  # a person waits for the others
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
         """Return the documents of a study of one kind."""
@@ -232,8 +241,12 @@ class Spool:
         folder = self._outputs(output)
         self._make_folder(folder)
         self.index.add(output.sop_instance_uid, output.study_uid)
-        with files.lock(self._keeping / _lock_of(output.study_uid)):
-            output_files.keep(folder, output, content)
+
+        def keep() -> None:
+            with files.lock(self._keeping / _lock_of(output.study_uid)):
+                output_files.keep(folder, output, content, place=self.place)
+
+        self.place.patiently(keep)
 
     def has_output(self, output: OutputObject | Delivery) -> bool:
         """Say whether an output exists, damaged or not."""
@@ -249,7 +262,7 @@ class Spool:
         """Mark a round as finished; its files are not read again. If its number is taken, it gets the next one."""
         folder = self._folder(study_uid) / "rounds"
         self._make_folder(folder)
-        rounds.keep(folder, mark)
+        self.place.patiently(lambda: rounds.keep(folder, mark, place=self.place))
 
     def rounds(self, study_uid: str) -> list[RoundMark]:
         """Return the marks of all finished rounds, oldest first."""
@@ -285,7 +298,8 @@ class Spool:
     def keep_windows(self, contents: Mapping[str, JsonObject]) -> None:
         """Store windows by name."""
         self._make_folder(self._windows)
-        files.write_all(self._windows, {f"{name}.json": files.to_json(item) for name, item in contents.items()})
+        named = {f"{name}.json": files.to_json(item) for name, item in contents.items()}
+        self.place.patiently(lambda: self.place.write_all(self._windows, named))
 
     def window(self, name: str) -> JsonObject | None:
         """Return a stored window, or None."""
@@ -300,14 +314,14 @@ class Spool:
             for aside in self._studies.glob(f"{_REMOVING}*"):
                 folder = self._studies / aside.name.removeprefix(_REMOVING)
                 if not (folder / "rounds").exists():  # the check for unread files did not finish
-                    _merge(aside, folder)
+                    files.merge(aside, folder)
                 shutil.rmtree(aside, ignore_errors=True)  # another process may be removing it
         youngest = time.time() - (_LEFTOVER_SECONDS if is_shared else 0.0)
         leftovers = [
             path
             for folder in (self._studies, self._windows)
             for path in files.unfinished(folder)
-            if _changed_at(path) <= youngest
+            if (changed := files.changed_at(path)) is not None and changed.timestamp() <= youngest
         ]
         for path in leftovers:
             path.unlink(missing_ok=True)
@@ -321,25 +335,30 @@ class Spool:
         files: a sender that writes at this moment fails, and sends again.
         """
         folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
-        with files.lock(self._folders_lock):
-            if not (folder / "received").exists():
+        with files.lock(self._keeping / _lock_of(study_uid)):  # nothing is stored while other copies are removed
+            if not (folder / "received").exists() or _has_unread(folder):
                 return False
-            folder.rename(aside)
-            if _has_unread(aside):
-                aside.rename(folder)
+            self.place.withdraw(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "rounds")
+            with files.lock(self._folders_lock):
+                folder.rename(aside)
+                if is_unread := _has_unread(aside):
+                    aside.rename(folder)
+                elif (aside / "rounds").exists():  # without marks there was nothing to read
+                    files.make_folder(folder)
+                    (aside / "rounds").rename(folder / "rounds")
+                    files.sync_folder(folder)
+            if is_unread:
+                self.place.put_back(folder)
                 return False
-            if (aside / "rounds").exists():  # without marks there was nothing to read
-                files.make_folder(folder)
-                (aside / "rounds").rename(folder / "rounds")
-                files.sync_folder(folder)
         with suppress(FileNotFoundError):  # a starting process sweeps it, too
             shutil.rmtree(aside)
         return True
 
-    def _write(self, path: Path, content: bytes = b"") -> None:
+    def _write(self, path: Path, content: bytes = b"", *, at_once: bool = False) -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
         self._make_folder(path.parent)
-        files.write(path, content)
+        write = partial(self.place.write, path, content)
+        _ = write() if at_once else self.place.patiently(write)
 
     def _make_folder(self, folder: Path) -> None:
         with files.lock(self._folders_lock):  # a folder made by another process is used only after its entry is synced
@@ -366,24 +385,6 @@ def _contradicts(known: Instance, arrived: Incoming) -> bool:
     """Say whether an object has other pixels than the known version; a damaged version cannot be compared."""
     is_other = known.sha256 != arrived.sha256 and received.is_intact(known.path)
     return is_other and has_other_pixels(known.path, arrived.path)
-
-
-def _merge(source: Path, target: Path) -> None:
-    """Put back the files of an interrupted removal; a film that arrived since stays."""
-    for path in sorted(source.rglob("*")):
-        place = target / path.relative_to(source)
-        if path.is_file() and not place.exists():
-            files.make_folder(place.parent)
-            path.rename(place)
-            files.sync_folder(place.parent)
-
-
-def _changed_at(path: Path) -> float:
-    """When a file was last written, in seconds since the epoch; infinity when it is gone."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return math.inf
 
 
 def _has_unread(folder: Path) -> bool:

@@ -7,6 +7,7 @@ database-away     PostgreSQL is stopped for 30 s
 worker-killed     one of two workers dies and does not come back
 restarts          20 kills while 50 studies wait: each is held by one open workflow
 disk-full         a small disk is filled to the last byte; needs root, to mount it
+bucket            20 kills of a node with a bucket (S3), which is away for 30 s
 destination-down  3,000 objects wait for an archive that is away
 """
 
@@ -24,14 +25,15 @@ from pathlib import Path
 
 from models import progress
 from models.progress import ProgressReport
-from tests.chaos import backlog, night, scenarios
+from tests.chaos import backlog, bucket, night, scenarios
 from tests.chaos.backlog import Outage
+from tests.chaos.bucket import Cut
 from tests.chaos.night import Plan
 from tests.chaos.scenarios import Trouble
 from tests.chaos.small_disk import CannotMountError
 from tests.postgres import Postgres
 
-SCENARIOS = ("kills", "database-away", "worker-killed", "restarts", "disk-full", "destination-down")
+SCENARIOS = ("kills", "database-away", "worker-killed", "restarts", "disk-full", "bucket", "destination-down")
 DATABASES = ("sqlite", "postgresql")
 
 Run = Callable[[Path, ProgressReport], dict[str, object]]
@@ -78,6 +80,8 @@ def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Run]]:
                 yield scenario, lambda folder, say: scenarios.restarts(folder, count=20, films=50, say=say)
             case "disk-full":
                 yield scenario, lambda folder, say: scenarios.disk_full(trouble, folder, say=say)
+            case "bucket":
+                yield scenario, partial(away, arguments)
             case "destination-down":
                 yield scenario, lambda folder, say: backlog.run(outage, folder, say=say)
 
@@ -87,6 +91,11 @@ def kills(plan: Plan, database: str, folder: Path, say: ProgressReport) -> dict[
         return night.run(plan, folder, say=say)
     with Postgres() as postgres:
         return night.run(plan, folder, database_url=postgres.url, say=say)
+
+
+def away(arguments: argparse.Namespace, folder: Path, say: ProgressReport) -> dict[str, object]:
+    cut = Cut(kills=arguments.kills, films=arguments.films // 2, seconds=30.0, seed=arguments.seed)
+    return bucket.run(cut, folder, say=say)
 
 
 def attempt(run: Run, folder: Path, say: ProgressReport) -> dict[str, object]:

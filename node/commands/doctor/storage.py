@@ -13,6 +13,7 @@ from node.commands.doctor.checks import Check, fault, note, ok
 from node.config import Settings, StorageSettings
 from node.jobs import processes
 from node.store import folder_probe
+from node.store.bucket import Bucket
 
 _NAME: Final = "storage"
 _MIB, _GIB = 2**20, 2**30
@@ -35,6 +36,7 @@ def check_storage(settings: Settings) -> Iterator[Check]:
         yield fault(_NAME, f"{storage.directory}: {complaint}")
         return
     yield _room(storage)
+    yield from _bucket(storage)
     yield from _access(storage.directory)
     yield from _processes(settings)
 
@@ -61,6 +63,17 @@ def _unusable(storage: StorageSettings, error: OSError) -> Check:
     if error.errno in (errno.EROFS, errno.EIO):
         return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); check the disk and its mount")
     return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); {_remedy(storage.directory)}")
+
+
+def _bucket(storage: StorageSettings) -> Iterator[Check]:
+    """Put, get, list and remove an object of a name of its own, and try whether a taken name is respected."""
+    if storage.s3 is not None:
+        bucket = Bucket(storage.s3)
+        complaint = bucket.fault()
+        if complaint is not None:
+            yield fault("storage s3", f"{bucket.place}: {complaint}")
+        else:
+            yield ok("storage s3", f"{bucket.place}: objects can be put, read, listed and removed")
 
 
 def _room(storage: StorageSettings) -> Check:
