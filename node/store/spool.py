@@ -48,10 +48,7 @@ DocumentKind = Literal["corrections", "questions", "objects", "patients"]
 
 
 class Spool:
-    """The files of one node below one directory (mode 0700).
-
-    place: makes them safe
-    """
+    """The files of one node below one directory (mode 0700); place: makes them safe."""
 
     def __init__(self, directory: Path, *, min_free_mib: int = 0, place: SafePlace | None = None) -> None:
         self.directory, self.place = directory, place or PlainFolder()
