@@ -18,7 +18,7 @@ HEAVY: Final = tuple(
     http_connections rounds proving web_api sweep
 
     abandon agreement alerts alerts_live answer_objects asking audit audit_journey back_pressure chart chart_split
-    chart_values checking commitment commitment_paused config conflict connections console container_clean_up
+    chart_values checking commitment commitment_paused company config conflict connections console container_clean_up
     containers conv_stem correcting cost database declared_sizes destination_kinds devices dicomscope_questions
     dicomweb docs doctor doctor_machine doctor_model doctor_peers engines evaluate explain_file fallback first_steps
     flood forked full_size fuzz golden_sizes golden_tasks gpu handover http https importer importer_export

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,12 @@ from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision, StageDifference
 from models.engines.proving import WatchedEngine, prove, require
-from models.engines.turns import Turns
+from models.engines.scheduler import Scheduler
+from models.engines.turns import Calls, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
-from models.network.packed_decoding import Choice, PackedWriter, int8_fault
+from models.network.packed_decoding import PackedWriter, Writing
+from models.network.products import Choice, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -40,9 +41,8 @@ def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "flo
     """
     network = load_network(directory)
     use_threads(threads, network)
-    turns = Turns()
-    write = open_cpu_writer(network, turns, precision=sentences)
-    return TorchEngine(cpu_name("torch", sentences), network, device=Cpu(), write=write, turns=turns)
+    writer = open_cpu_writer(network, precision=sentences)
+    return TorchEngine(cpu_name("torch", sentences), network, device=Cpu(), write=writer.write, calls=writer.scheduler)
 
 
 def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
@@ -54,7 +54,10 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
     with gpu.working():
         network = load_network(directory).to(gpu.device)
         write = _writer(network.generator, gpu, precision)
-    engine = TorchEngine("torch-cuda", network, device=gpu, write=write)
+    turns = Turns()
+    engine = TorchEngine(
+        "torch-cuda", network, device=gpu, write=lambda features: turns.call(lambda: write(features)), calls=turns
+    )
     reference = open_torch(directory, threads=threads)
     stages = prove(engine, reference, network.sizes, allowed=GPU_FLOAT32)
     require(stages, where=f"PyTorch on {gpu.name} with driver {gpu.driver}")
@@ -66,11 +69,25 @@ def cpu_name(engine: str, sentences: Precision) -> str:
     return f"{engine}-int8" if sentences == "int8" else engine
 
 
-def open_cpu_writer(network: Chex, turns: Turns, *, precision: Precision = "float32") -> Write:
-    """Take the sentence generator out of a network, and return what generates sentences with it, see `Engine.write`.
+class CpuWriter:
+    """Generates the sentences of films and people together; scheduler: does this and all other calls of the engine."""
+
+    def __init__(self, writer: PackedWriter) -> None:
+        self.scheduler = Scheduler[Writing](join=writer.join, step=writer.step)
+        self._writer = writer
+
+    def write(self, features: FloatArray) -> IntArray:
+        """See `Engine.write`."""
+        writing = self._writer.start(torch.from_numpy(np.ascontiguousarray(features)))
+        self.scheduler.write(writing, size=self._writer.bytes_of(writing))
+        ids: IntArray = writing.ids.numpy()
+        return ids
+
+
+def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWriter:
+    """Take the sentence generator out of a network, and return what generates sentences with it.
 
     The weights have a form of their own there, so the network would only keep them in memory twice.
-    turns: who may use the processor between two tokens
     precision: int8, or else float32
     Raises ModelError if this processor cannot compute in int8.
     """
@@ -79,8 +96,7 @@ def open_cpu_writer(network: Chex, turns: Turns, *, precision: Precision = "floa
     if precision == "int8" and (fault := int8_fault()):
         raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
     choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
-    writer = PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice)
-    return partial(write_sentences, partial(writer.write, after_token=turns.give_way))
+    return CpuWriter(PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice))
 
 
 def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:
@@ -90,14 +106,14 @@ def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write
 
 
 class TorchEngine:
-    """All functions in PyTorch. One call at a time, because each uses the whole device; turns: as of `GraphEngine`."""
+    """All functions in PyTorch. One call at a time, because each uses the whole device; calls: as of `GraphEngine`."""
 
-    def __init__(self, name: str, network: Chex, *, device: Device, write: Write, turns: Turns | None = None) -> None:
+    def __init__(self, name: str, network: Chex, *, device: Device, write: Write, calls: Calls) -> None:
         self._name = name
         self._network = network
         self._device = device
         self._write = write
-        self._turns = turns or Turns()
+        self._calls = calls
 
     @property
     def name(self) -> str:
@@ -135,17 +151,19 @@ class TorchEngine:
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
-        with self._turns.turn():
-            return self._write(features)
+        return self._write(features)
 
     def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
         """Run a stage as its exported graph does: inputs by name, in the order of the stage's parameters."""
         return self._run(getattr(self._network, stage), *inputs.values())
 
     def _run(self, function: Callable[..., Tensor | tuple[Tensor, ...]], *arrays: np.ndarray) -> tuple[FloatArray, ...]:
-        with self._turns.turn(), self._device.working(), torch.inference_mode():
-            outputs = function(*(self._device.put(array) for array in arrays))
-            return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        def compute() -> tuple[FloatArray, ...]:
+            with self._device.working(), torch.inference_mode():
+                outputs = function(*(self._device.put(array) for array in arrays))
+                return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
+
+        return self._calls.call(compute)
 
 
 def use_threads(threads: int, network: nn.Module) -> int:
