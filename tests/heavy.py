@@ -25,10 +25,11 @@ HEAVY: Final = tuple(
     importer_parts importer_refusals join journey_commitment journey_hl7 journey_orthanc ledger licences listener
     local located memory model_files object_corrections order_listener order_tls orthanc_names orthanc_routing
     packaging packed_decoding patient peers phantom_dicom phantoms privacy profiles published_runs random_weights
-    ratio ratio_reading reader receiving_live reception refusals refused_callers rejection reload source_probe sr
-    sr_forms startup statement static_decoding tensorrt_build tensorrt_engine tensorrt_rtx tensorrt_stubs tls
-    tls_destinations torch_cuda tracing training_steps training_store upgrade view_evaluation web_audit web_bodies
-    web_events web_flood web_looks web_passwords web_privacy web_questions web_review web_studies web_submit
+    ratio ratio_reading reader receiving_live reception refusals refused_callers rejection reload short_calls
+    source_probe sr sr_forms startup statement static_decoding tensorrt_build tensorrt_engine tensorrt_rtx
+    tensorrt_stubs tls tls_destinations torch_cuda tracing training_steps training_store upgrade view_evaluation
+    web_audit web_bodies web_events web_flood web_looks web_passwords web_privacy web_questions web_review web_studies
+    web_submit
     """.split()
 )
 """Names without `test_` and `.py`: above the empty line the slowest first, below it in the order of the alphabet."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.proof import StageDifference
+from models.engines.short_calls import UNLIMITED, Most, run_in_parts
 from models.engines.turns import Calls, Turns
 
 Inputs = Mapping[str, NDArray[np.generic]]
@@ -23,7 +24,7 @@ RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
 class GraphEngine:
     """A graph for each stage, and the generator in PyTorch. One call at a time: each uses the whole device.
 
-    calls: when a graph runs; write: waits for its own turn
+    calls: when a graph runs; write: waits for its own turn; most: films or phrases that are computed without a pause
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class GraphEngine:
         write: Callable[[FloatArray], IntArray],
         parity: Mapping[str, StageDifference] = MappingProxyType({}),
         calls: Calls | None = None,
+        most: Most = UNLIMITED,
     ) -> None:
         self._name = name
         self._parity = parity
         self._run_graph = run
         self._write = write
         self._calls: Calls = calls or Turns()
+        self._most = most
 
     @property
     def name(self) -> str:
@@ -89,4 +92,7 @@ class GraphEngine:
         return self._write(features)
 
     def _run(self, stage: str, **inputs: NDArray[np.generic]) -> Sequence[FloatArray]:
-        return self._calls.call(lambda: self._run_graph(stage, inputs))
+        def run(arrays: Sequence[NDArray[np.generic]]) -> Sequence[FloatArray]:
+            return self._run_graph(stage, dict(zip(inputs, arrays, strict=True)))
+
+        return run_in_parts(self._calls, run, stage, list(inputs.values()), most=self._most)

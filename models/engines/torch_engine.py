@@ -6,7 +6,7 @@ On a GPU it answers when TensorRT cannot. Only the sentence generator may be flo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision, StageDifference
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
+from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts
 from models.engines.turns import Calls, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
@@ -41,8 +42,10 @@ def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "flo
     """
     network = load_network(directory)
     use_threads(threads, network)
+    most = most_at_once(network)
     writer = open_cpu_writer(network, precision=sentences)
-    return TorchEngine(cpu_name("torch", sentences), network, device=Cpu(), write=writer.write, calls=writer.scheduler)
+    name, calls = cpu_name("torch", sentences), writer.scheduler
+    return TorchEngine(name, network, device=Cpu(), write=writer.write, calls=calls, most=most)
 
 
 def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
@@ -106,14 +109,16 @@ def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write
 
 
 class TorchEngine:
-    """All functions in PyTorch. One call at a time, because each uses the whole device; calls: as of `GraphEngine`."""
+    """All functions in PyTorch. One call at a time: each uses the whole device; calls, most: as of `GraphEngine`."""
 
-    def __init__(self, name: str, network: Chex, *, device: Device, write: Write, calls: Calls) -> None:
+    def __init__(
+        self, name: str, network: Chex, *, device: Device, write: Write, calls: Calls, most: Most = UNLIMITED
+    ) -> None:
         self._name = name
         self._network = network
         self._device = device
         self._write = write
-        self._calls = calls
+        self._calls, self._most = calls, most
 
     @property
     def name(self) -> str:
@@ -127,27 +132,27 @@ class TorchEngine:
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """See `Engine`."""
-        features, positions, cls = self._run(self._network.encode_image, pixels)
+        features, positions, cls = self._run("encode_image", pixels)
         return Patches(features=features, positions=positions, cls=cls)
 
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
         """See `Engine`."""
-        return self._run(self._network.encode_prompts, tokens)[0]
+        return self._run("encode_prompts", tokens)[0]
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
         """See `Engine`."""
-        found = self._run(self._network.find, patches.features, patches.positions, patches.cls, prompts)
+        found = self._run("find", patches.features, patches.positions, patches.cls, prompts)
         boxes, scores, aggregated_scores, features = found
         return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
 
     def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
         """See `Engine`."""
         film = (patches.features, patches.positions, patches.cls)
-        return self._run(self._network.describe, *film, boxes, prompts, prompted)[0]
+        return self._run("describe", *film, boxes, prompts, prompted)[0]
 
     def view(self, patches: Patches) -> FloatArray:
         """See `Engine`."""
-        return self._run(self._network.view, patches.features)[0]
+        return self._run("view", patches.features)[0]
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
@@ -155,15 +160,22 @@ class TorchEngine:
 
     def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
         """Run a stage as its exported graph does: inputs by name, in the order of the stage's parameters."""
-        return self._run(getattr(self._network, stage), *inputs.values())
+        return self._run(stage, *inputs.values())
 
-    def _run(self, function: Callable[..., Tensor | tuple[Tensor, ...]], *arrays: np.ndarray) -> tuple[FloatArray, ...]:
-        def compute() -> tuple[FloatArray, ...]:
+    def _run(self, stage: str, *arrays: np.ndarray) -> tuple[FloatArray, ...]:
+        function: Callable[..., Tensor | tuple[Tensor, ...]] = getattr(self._network, stage)
+
+        def compute(inputs: Sequence[np.ndarray]) -> tuple[FloatArray, ...]:
             with self._device.working(), torch.inference_mode():
-                outputs = function(*(self._device.put(array) for array in arrays))
+                outputs = function(*(self._device.put(array) for array in inputs))
                 return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
 
-        return self._calls.call(compute)
+        return tuple(run_in_parts(self._calls, compute, stage, arrays, most=self._most))
+
+
+def most_at_once(network: nn.Module) -> Most:
+    """Return how many films or phrases of a network are computed without a pause; a small one is quick with all."""
+    return UNLIMITED if _is_small(network) else SHORT
 
 
 def use_threads(threads: int, network: nn.Module) -> int:
@@ -174,10 +186,13 @@ def use_threads(threads: int, network: nn.Module) -> int:
     with two.
     """
     if not threads:
-        is_small = sum(parameter.numel() for parameter in network.parameters()) < _SMALL
-        threads = 1 if is_small else len(os.sched_getaffinity(0))
+        threads = 1 if _is_small(network) else len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     return threads
+
+
+def _is_small(network: nn.Module) -> bool:
+    return sum(parameter.numel() for parameter in network.parameters()) < _SMALL
 
 
 def write_sentences(write: Callable[[Tensor], Tensor], features: FloatArray) -> IntArray:

@@ -1,9 +1,9 @@
 """Products of rows with the weights of a linear layer, in the form that this machine multiplies fastest.
 
 A row's product must not depend on the rows beside it, or a sentence would depend on what else is generated. A library
-may choose another kernel for few rows (oneDNN for one row of 4096 numbers, MKL for one to three), whose sums differ in the
-last bit; MKL with several threads also where the rows are no multiple of some number. So it is measured, for each shape
-of weights, which numbers of rows give the same bits, and other numbers are padded.
+may choose another kernel for few rows (oneDNN for one row of 4096 numbers, MKL for one to three), whose sums differ in
+the last bit; MKL with several threads also where the rows are no multiple of some number. So it is measured, for each
+shape of weights, which numbers of rows give the same bits, and other numbers are padded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Padding:
         return max(self.least, -(-rows // self.multiple) * self.multiple)
 
 
-_PROBED_ROWS: Final = (*range(1, 21), 24, 29, 32, 33, 48, 64, 116, 128)
+_PROBED_ROWS: Final = (*range(1, 10), 12, 13, 15, 16, 17, 20, 24, 29, 32, 33, 64, 128)
 _PADDINGS: Final = (
     *(Padding(least=least) for least in (1, 2, 4, 8)),
     *(Padding(least=rows, multiple=rows) for rows in (2, 4, 8, 16, 32)),
