@@ -146,6 +146,16 @@ def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, pre
         assert np.array_equal(ids, ids_alone)
 
 
+def test_a_caller_may_be_in_inference_mode_or_not(phantom_model: Path) -> None:
+    engine = open_engine(phantom_model, engine="torch")
+    features = drawn(3, load_generator(phantom_model).sizes.dim).numpy()
+
+    with torch.inference_mode():
+        found = engine.write(features)
+
+    assert np.array_equal(found, engine.write(features))
+
+
 def test_a_row_has_the_same_int8_product_in_any_company() -> None:
     multiply = product(0.02 * drawn(64, 256), None, form=form_or_skip("int8"))
 

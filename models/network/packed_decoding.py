@@ -52,7 +52,7 @@ class PackedWriter:
         self._layers = [_Layer(layer, products) for layer in layers]
         self._vocabulary = products.product(generator.tokens.weight, None)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def write(self, features: Tensor) -> Tensor:
         """Return the ids that `SentenceGenerator.write` returns for features [S, dim]."""
         writing = self.start(features)
@@ -75,7 +75,7 @@ class PackedWriter:
         room = sizes.prefix_length + self._max_length
         return len(writing.features) * sizes.layers * 2 * sizes.width * room * self._positions.element_size()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def join(self, writings: Sequence[Writing]) -> Iterator[None]:
         """Compute the prefixes of sentences. Yields after every layer."""
         sizes = self._sizes
@@ -93,7 +93,7 @@ class PackedWriter:
                 writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
             yield
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def step(self, writings: Sequence[Writing]) -> Iterator[None]:
         """Generate the next token of sentences whose prefixes are computed. Yields after every layer.
 
