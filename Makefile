@@ -135,6 +135,7 @@ pictures: setup viewers model
 bench: setup system-packages model
 	$(PIP) '.[bench]'
 	$(VENV)/bin/python -m tests.generator_bench
+	$(VENV)/bin/python -m tests.scheduler_bench
 	$(VENV)/bin/python -m tests.bench
 
 pythons: setup

@@ -112,6 +112,7 @@ COMMANDS = (
 BOUNDARIES = (
     "models/checkpoint/unpickle.py",
     "models/engines/onnx_engine.py",
+    "models/engines/scheduler.py",
     "models/reading/tokenizers.py",
     "node/__main__.py",
     "node/dicom/attributes.py",

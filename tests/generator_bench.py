@@ -29,7 +29,8 @@ from torch import Tensor
 
 from models import progress, random_weights
 from models.checkpoint.weights import load_generator
-from models.network.packed_decoding import Choice, Form, PackedWriter, product
+from models.network.packed_decoding import PackedWriter
+from models.network.products import Choice, Form, product
 from models.network.sentence_generator import SentenceGenerator
 from models.progress import ProgressReport
 from tests.plain_generator import PlainGenerator

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models.evaluation.agreement import Agreement, agreement_of, main
-from models.network.packed_decoding import int8_fault
+from models.network.products import int8_fault
 from models.reading.answers import FilmReading, PromptReading
 from models.reading.decision import State
 

@@ -14,7 +14,8 @@ from models.checkpoint.weights import load_network
 from models.engines import ENGINES
 from models.engines.fallback import open_first
 from models.errors import ModelError
-from models.network.packed_decoding import Choice, Form, PackedWriter, faster_form, int8_fault, product
+from models.network.packed_decoding import PackedWriter
+from models.network.products import Choice, Form, faster_form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 from node.read import prompts
@@ -108,7 +109,7 @@ def test_a_finished_sentence_leaves_the_batch(generator: SentenceGenerator) -> N
     assert seen.rows == sorted(seen.rows, reverse=True) and seen.rows[-1] < 9
     by_step = [int((ids[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, ids.shape[1])]
     products_a_step = 4 * generator.sizes.layers + 1
-    assert seen.rows[2::products_a_step] == by_step
+    assert seen.rows[1 + generator.sizes.layers :: products_a_step] == by_step
 
 
 def test_no_step_joins_or_pads_tensors(generator: SentenceGenerator) -> None:
@@ -118,13 +119,32 @@ def test_no_step_joins_or_pads_tensors(generator: SentenceGenerator) -> None:
     assert seen.rows and not seen.joins
 
 
-def test_the_writer_gives_way_between_tokens(generator: SentenceGenerator) -> None:
-    packed, plain = list[int](), list[int]()
+def test_a_token_is_generated_in_as_many_parts_as_layers(generator: SentenceGenerator) -> None:
+    writer = writer_of(generator)
+    writing = writer.start(drawn(4))
 
-    ids = writer_of(generator).write(drawn(4), after_token=lambda: packed.append(1))
-    generator.write(drawn(4), max_length=30, after_token=lambda: plain.append(1))
+    prefix_parts = len(list(writer.join([writing])))
+    token_parts = len(list(writer.step([writing])))
 
-    assert len(packed) == len(plain) == ids.shape[1] - 2
+    assert (prefix_parts, token_parts) == (generator.sizes.layers + 1, generator.sizes.layers)
+    assert writing.place == 1
+
+
+def test_a_token_that_was_left_half_way_may_be_begun_anew(generator: SentenceGenerator) -> None:
+    features, writer = drawn(4), writer_of(generator)
+    writing = writer.start(features)
+    list(writer.join([writing]))
+
+    while not writing.is_over:
+        next(writer.step([writing]))
+        list(writer.step([writing]))
+
+    assert torch.equal(writing.ids, writer.write(features))
+
+
+def test_features_of_another_size_are_refused(generator: SentenceGenerator) -> None:
+    with pytest.raises(ValueError, match=r"\[sentence, 16\]"):
+        writer_of(generator).start(drawn(4, dim=8))
 
 
 def test_both_forms_give_the_shipped_model_the_same_ids(phantom_model: Path) -> None:

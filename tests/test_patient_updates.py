@@ -150,6 +150,7 @@ def test_the_same_message_again_changes_nothing(site: Site) -> None:
         adt("A08", "P-1^^^CLINIC", "Wrong^Patient", born="195002281200", sex="M"),
         adt("A08", "P-1", ""),
     ],
+    ids=("merge-of-others", "update-of-another", "other-issuer", "known-values", "no-values"),
 )
 def test_other_patients_and_known_values_change_nothing(site: Site, message: str) -> None:
     site.bench.receive(old(IssuerOfPatientID="CLINIC"))

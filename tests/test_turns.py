@@ -78,17 +78,6 @@ def test_one_call_at_a_time_uses_the_device() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_a_film_gives_way_in_the_middle_and_goes_on_first() -> None:
-    users = Users(Turns())
-    with users.turns.turn():
-        users.begin("film", is_person=False)
-        users.begin("person", is_person=True)
-        users.turns.give_way()
-        users.order.append("the first film again")
-
-    assert users.finish() == ["person", "the first film again", "film"]
-
-
 def test_films_wait_while_a_person_is_between_two_calls() -> None:
     users = Users(Turns())
     with for_person():
@@ -99,30 +88,6 @@ def test_films_wait_while_a_person_is_between_two_calls() -> None:
             users.order.append("the person again")
 
     assert users.finish() == ["the person again", "film"]
-
-
-def test_a_film_that_was_paused_too_long_is_not_paused_again() -> None:
-    turns, is_over, paused = Turns(patience_seconds=0.1), threading.Event(), 0.0
-
-    def ask() -> None:
-        while not is_over.is_set():
-            with for_person(), turns.turn():
-                time.sleep(0.001)
-
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    with turns.turn():
-        for thread in threads:
-            thread.start()
-        began = time.monotonic()
-        for _ in range(100):
-            time.sleep(0.001)
-            turns.give_way()
-        paused = time.monotonic() - began
-    is_over.set()
-    for thread in threads:
-        thread.join(timeout=30)
-
-    assert 0.1 < paused < 3.0  # and not 0.1 for each of the hundred
 
 
 def test_a_film_goes_on_while_a_person_makes_no_calls() -> None:
@@ -145,16 +110,6 @@ def test_a_person_within_a_person_is_the_same_person() -> None:
         users.order.append("the person")
 
     assert users.finish() == ["the person", "film"]
-
-
-def test_nobody_gives_way_to_nobody_or_to_another_person() -> None:
-    users = Users(Turns())
-    with for_person(), users.turns.turn():
-        users.begin("person", is_person=True)
-        users.turns.give_way()
-        users.order.append("the first person")
-
-    assert users.finish() == ["the first person", "person"]
 
 
 def test_a_call_that_fails_gives_its_turn_back() -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.proof import StageDifference
-from models.engines.turns import Turns
+from models.engines.short_calls import UNLIMITED, Most, run_in_parts
+from models.engines.turns import Calls, Turns
 
 Inputs = Mapping[str, NDArray[np.generic]]
 RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
@@ -23,7 +24,7 @@ RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
 class GraphEngine:
     """A graph for each stage, and the generator in PyTorch. One call at a time: each uses the whole device.
 
-    turns: who is next, for a generator that gives way to people between tokens
+    calls: when a graph runs; write: waits for its own turn; most: films or phrases that are computed without a pause
     """
 
     def __init__(
@@ -33,13 +34,15 @@ class GraphEngine:
         run: RunGraph,
         write: Callable[[FloatArray], IntArray],
         parity: Mapping[str, StageDifference] = MappingProxyType({}),
-        turns: Turns | None = None,
+        calls: Calls | None = None,
+        most: Most = UNLIMITED,
     ) -> None:
         self._name = name
         self._parity = parity
         self._run_graph = run
         self._write = write
-        self._turns = turns or Turns()
+        self._calls: Calls = calls or Turns()
+        self._most = most
 
     @property
     def name(self) -> str:
@@ -86,9 +89,10 @@ class GraphEngine:
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
-        with self._turns.turn():
-            return self._write(features)
+        return self._write(features)
 
     def _run(self, stage: str, **inputs: NDArray[np.generic]) -> Sequence[FloatArray]:
-        with self._turns.turn():
-            return self._run_graph(stage, inputs)
+        def run(arrays: Sequence[NDArray[np.generic]]) -> Sequence[FloatArray]:
+            return self._run_graph(stage, dict(zip(inputs, arrays, strict=True)))
+
+        return run_in_parts(self._calls, run, stage, list(inputs.values()), most=self._most)

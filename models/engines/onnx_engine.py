@@ -10,8 +10,7 @@ from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
-from models.engines.torch_engine import cpu_name, open_cpu_writer, use_threads
-from models.engines.turns import Turns
+from models.engines.torch_engine import cpu_name, most_at_once, open_cpu_writer, use_threads
 from models.errors import ModelError
 
 _CPU = "CPUExecutionProvider"
@@ -35,12 +34,14 @@ def open_onnx(
         outputs: list[FloatArray] = sessions[stage].run(None, inputs)
         return outputs
 
-    proof, turns = read_proof(directory), Turns()
+    most = most_at_once(network)
+    proof, writer = read_proof(directory), open_cpu_writer(network, precision=sentences)
     return GraphEngine(
         cpu_name("onnx", sentences),
         run=run,
-        write=open_cpu_writer(network, turns, precision=sentences),
-        turns=turns,
+        write=writer.write,
+        calls=writer.scheduler,
+        most=most,
         parity={} if proof is None or precision != "float32" else proof.stages,
     )
 

@@ -25,6 +25,7 @@ from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.tensorrt_build import TensorRtCompiler
 from models.engines.torch_engine import open_gpu_writer, open_torch
+from models.engines.turns import Turns
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 
@@ -46,10 +47,12 @@ def open_tensorrt(
     paths = {stage: graph_path(directory, stage, "float16") for stage in FLOAT16_STAGES}
     graphs = {stage: Graph(files.open(path, compiler), gpu, memory) for stage, path in paths.items()}
     reference, run = open_torch(directory, threads=threads), in_parts(lambda stage, given: graphs[stage].run(given))
+    write, turns = open_gpu_writer(directory, gpu=gpu, precision=precision), Turns()
     engine = GraphEngine(
         "tensorrt",
         run=lambda stage, inputs: run(stage, inputs) if stage in graphs else reference.run_stage(stage, inputs),
-        write=open_gpu_writer(directory, gpu=gpu, precision=precision),
+        write=lambda features: turns.call(lambda: write(features)),
+        calls=turns,
     )
     proofs = {stage: files.proof(path, compiler, driver=gpu.driver) for stage, path in paths.items()}
     stages = {name: stage for proof in proofs.values() if proof for name, stage in proof.items()}

@@ -6,8 +6,7 @@ On a GPU it answers when TensorRT cannot. Only the sentence generator may be flo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,13 @@ from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision, StageDifference
 from models.engines.proving import WatchedEngine, prove, require
-from models.engines.turns import Turns
+from models.engines.scheduler import Scheduler
+from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts
+from models.engines.turns import Calls, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
-from models.network.packed_decoding import Choice, PackedWriter, int8_fault
+from models.network.packed_decoding import PackedWriter, Writing
+from models.network.products import Choice, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -40,9 +42,10 @@ def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "flo
     """
     network = load_network(directory)
     use_threads(threads, network)
-    turns = Turns()
-    write = open_cpu_writer(network, turns, precision=sentences)
-    return TorchEngine(cpu_name("torch", sentences), network, device=Cpu(), write=write, turns=turns)
+    most = most_at_once(network)
+    writer = open_cpu_writer(network, precision=sentences)
+    name, calls = cpu_name("torch", sentences), writer.scheduler
+    return TorchEngine(name, network, device=Cpu(), write=writer.write, calls=calls, most=most)
 
 
 def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
@@ -54,7 +57,10 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
     with gpu.working():
         network = load_network(directory).to(gpu.device)
         write = _writer(network.generator, gpu, precision)
-    engine = TorchEngine("torch-cuda", network, device=gpu, write=write)
+    turns = Turns()
+    engine = TorchEngine(
+        "torch-cuda", network, device=gpu, write=lambda features: turns.call(lambda: write(features)), calls=turns
+    )
     reference = open_torch(directory, threads=threads)
     stages = prove(engine, reference, network.sizes, allowed=GPU_FLOAT32)
     require(stages, where=f"PyTorch on {gpu.name} with driver {gpu.driver}")
@@ -66,11 +72,25 @@ def cpu_name(engine: str, sentences: Precision) -> str:
     return f"{engine}-int8" if sentences == "int8" else engine
 
 
-def open_cpu_writer(network: Chex, turns: Turns, *, precision: Precision = "float32") -> Write:
-    """Take the sentence generator out of a network, and return what generates sentences with it, see `Engine.write`.
+class CpuWriter:
+    """Generates the sentences of films and people together; scheduler: does this and all other calls of the engine."""
+
+    def __init__(self, writer: PackedWriter) -> None:
+        self.scheduler = Scheduler[Writing](join=writer.join, step=writer.step)
+        self._writer = writer
+
+    def write(self, features: FloatArray) -> IntArray:
+        """See `Engine.write`."""
+        writing = self._writer.start(torch.from_numpy(np.ascontiguousarray(features)))
+        self.scheduler.write(writing, size=self._writer.bytes_of(writing))
+        ids: IntArray = writing.ids.numpy()
+        return ids
+
+
+def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWriter:
+    """Take the sentence generator out of a network, and return what generates sentences with it.
 
     The weights have a form of their own there, so the network would only keep them in memory twice.
-    turns: who may use the processor between two tokens
     precision: int8, or else float32
     Raises ModelError if this processor cannot compute in int8.
     """
@@ -79,8 +99,7 @@ def open_cpu_writer(network: Chex, turns: Turns, *, precision: Precision = "floa
     if precision == "int8" and (fault := int8_fault()):
         raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
     choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
-    writer = PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice)
-    return partial(write_sentences, partial(writer.write, after_token=turns.give_way))
+    return CpuWriter(PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice))
 
 
 def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:
@@ -90,14 +109,16 @@ def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write
 
 
 class TorchEngine:
-    """All functions in PyTorch. One call at a time, because each uses the whole device; turns: as of `GraphEngine`."""
+    """All functions in PyTorch. One call at a time: each uses the whole device; calls, most: as of `GraphEngine`."""
 
-    def __init__(self, name: str, network: Chex, *, device: Device, write: Write, turns: Turns | None = None) -> None:
+    def __init__(
+        self, name: str, network: Chex, *, device: Device, write: Write, calls: Calls, most: Most = UNLIMITED
+    ) -> None:
         self._name = name
         self._network = network
         self._device = device
         self._write = write
-        self._turns = turns or Turns()
+        self._calls, self._most = calls, most
 
     @property
     def name(self) -> str:
@@ -111,41 +132,50 @@ class TorchEngine:
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """See `Engine`."""
-        features, positions, cls = self._run(self._network.encode_image, pixels)
+        features, positions, cls = self._run("encode_image", pixels)
         return Patches(features=features, positions=positions, cls=cls)
 
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
         """See `Engine`."""
-        return self._run(self._network.encode_prompts, tokens)[0]
+        return self._run("encode_prompts", tokens)[0]
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
         """See `Engine`."""
-        found = self._run(self._network.find, patches.features, patches.positions, patches.cls, prompts)
+        found = self._run("find", patches.features, patches.positions, patches.cls, prompts)
         boxes, scores, aggregated_scores, features = found
         return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
 
     def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
         """See `Engine`."""
         film = (patches.features, patches.positions, patches.cls)
-        return self._run(self._network.describe, *film, boxes, prompts, prompted)[0]
+        return self._run("describe", *film, boxes, prompts, prompted)[0]
 
     def view(self, patches: Patches) -> FloatArray:
         """See `Engine`."""
-        return self._run(self._network.view, patches.features)[0]
+        return self._run("view", patches.features)[0]
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
-        with self._turns.turn():
-            return self._write(features)
+        return self._write(features)
 
     def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
         """Run a stage as its exported graph does: inputs by name, in the order of the stage's parameters."""
-        return self._run(getattr(self._network, stage), *inputs.values())
+        return self._run(stage, *inputs.values())
 
-    def _run(self, function: Callable[..., Tensor | tuple[Tensor, ...]], *arrays: np.ndarray) -> tuple[FloatArray, ...]:
-        with self._turns.turn(), self._device.working(), torch.inference_mode():
-            outputs = function(*(self._device.put(array) for array in arrays))
-            return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
+    def _run(self, stage: str, *arrays: np.ndarray) -> tuple[FloatArray, ...]:
+        function: Callable[..., Tensor | tuple[Tensor, ...]] = getattr(self._network, stage)
+
+        def compute(inputs: Sequence[np.ndarray]) -> tuple[FloatArray, ...]:
+            with self._device.working(), torch.inference_mode():
+                outputs = function(*(self._device.put(array) for array in inputs))
+                return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
+
+        return tuple(run_in_parts(self._calls, compute, stage, arrays, most=self._most))
+
+
+def most_at_once(network: nn.Module) -> Most:
+    """Return how many films or phrases of a network are computed without a pause; a small one is quick with all."""
+    return UNLIMITED if _is_small(network) else SHORT
 
 
 def use_threads(threads: int, network: nn.Module) -> int:
@@ -156,10 +186,13 @@ def use_threads(threads: int, network: nn.Module) -> int:
     with two.
     """
     if not threads:
-        is_small = sum(parameter.numel() for parameter in network.parameters()) < _SMALL
-        threads = 1 if is_small else len(os.sched_getaffinity(0))
+        threads = 1 if _is_small(network) else len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     return threads
+
+
+def _is_small(network: nn.Module) -> bool:
+    return sum(parameter.numel() for parameter in network.parameters()) < _SMALL
 
 
 def write_sentences(write: Callable[[Tensor], Tensor], features: FloatArray) -> IntArray:

@@ -1,24 +1,33 @@
-"""Who may use the device next: one call at a time, and a person's question before the films that wait.
+"""Who may use a GPU next: one call at a time, and a person's question before the films that wait.
 
-A film is read by a chain of calls, and a question goes between two of them, or between two tokens of its sentences. So
-it waits for milliseconds, and never changes what a film's answer is: a film continues with what it had computed. A
-question is a chain of calls as well, and films wait until it is answered.
+A film is read by a chain of calls, and a question goes between two of them. It never changes what a film's answer is: a
+film continues with what it had computed. A question is a chain of calls as well, and films wait until it is answered.
+On the CPU `scheduler` does this, and more.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 FILM_PATIENCE_SECONDS: Final = 2.0
 """When no film had a turn for so long, a film's call goes before questions: questions without end stop no film."""
 
+T = TypeVar("T")
+
 _question: ContextVar[ExitStack | None] = ContextVar("question", default=None)
+
+
+class Calls(Protocol):
+    """Says when a call of an engine runs: `Turns` on a GPU, `Scheduler` on the processor."""
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function in its turn. Raises what it raises."""
 
 
 @contextmanager
@@ -35,6 +44,11 @@ def for_person() -> Iterator[None]:
             _question.reset(token)
 
 
+def current_question() -> ExitStack | None:
+    """Return the question that this thread works for; None if it works for a film. It ends when the block ends."""
+    return _question.get()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Call:
     """A call that waits; question: the one that it belongs to, None for a film's call."""
@@ -49,10 +63,15 @@ class Turns:
     def __init__(self, *, patience_seconds: float = FILM_PATIENCE_SECONDS) -> None:
         self._patience_seconds = patience_seconds
         self._changed = Condition()
-        self._is_taken = self._may_give_way = False
+        self._is_taken = False
         self._questions: list[ExitStack] = []  # that have begun and not ended
         self._people, self._films = list[_Call](), list[_Call]()
         self._film_ended = time.monotonic()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function in its turn."""
+        with self.turn():
+            return function()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -63,28 +82,18 @@ class Turns:
         finally:
             self._end_turn()
 
-    def give_way(self) -> None:
-        """Let people use the device, in the middle of a film's turn; the film goes on before all other films.
-
-        A film that people have kept waiting for too long goes on to the end of its turn.
-        """
-        if self._may_give_way and self._questions:
-            self._end_turn()
-            self._take(is_continued=True)
-
-    def _take(self, *, is_continued: bool = False) -> None:
+    def _take(self) -> None:
         call = _Call(question=_question.get())
         queue = self._films if call.question is None else self._people
         with self._changed:
             if call.question is not None and call.question not in self._questions:
                 self._questions.append(call.question)
                 call.question.callback(self._end_question, call.question)
-            queue.insert(0 if is_continued else len(queue), call)
+            queue.append(call)
             while self._is_taken or self._next() is not call:
                 self._changed.wait(timeout=self._patience_seconds)
             queue.remove(call)
             self._is_taken = True
-            self._may_give_way = call.question is None and not self._has_waited_long(call)
 
     def _end_turn(self) -> None:
         with self._changed:

@@ -1,58 +1,32 @@
 """Greedy decoding for a CPU, with the weights of `sentence_generator` in the form that oneDNN multiplies fastest.
 
 Weights are reordered once, when the writer is made, if that is faster on this machine. Keys and values are written in
-place into one tensor. Equal features are decoded once, and a sentence that has ended takes no further part.
+place into one tensor for each caller. Equal features are decoded once, and a sentence that has ended takes no further
+part.
+Sentences of several callers are generated together, each at its own place: their rows share the products, and attention
+is computed for each caller. No bit of a sentence depends on the others (`products`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from statistics import median
-from typing import Final, Literal
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from models.network.attention import Mlp
+from models.network.products import Choice, Product, Products, faster_form
 from models.network.sentence_generator import GeneratorLayer, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 
-Form = Literal["prepacked", "eager", "int8"]
-Product = Callable[[Tensor], Tensor]
-"""Multiplies rows [S, inputs] by the weights of a linear layer: [S, outputs]."""
-Activation = Literal["none", "gelu", "gelu_tanh"]
-
-_ROUNDS: Final = 7
-_LEAST_RATIO: Final = 0.9
-"""Below 1, so that a small model, which both forms serve alike, has the same form after every start."""
-_MEASURED_ROWS: Final = (1, 8, 29)
-"""A question, some findings, and a whole prompt set."""
-_MOST: Final = 127
-_MIDDLE: Final = 128
-"""8-bit weights lie in -127..127; rows are shifted by 128, for oneDNN multiplies unsigned by signed numbers."""
-_PART: Final = 4096
-"""Outputs whose weights are rounded at once: the largest matrix has 2 GB."""
-_POINTWISE: Final = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The form of the weights, and why it was chosen."""
-
-    form: Form
-    reason: str
+Span = tuple["Writing", slice]
+"""The sentences of a caller, and their rows among those of all."""
 
 
 class PackedWriter:
     """Generates sentences on the CPU, with a copy of the weights in the chosen form.
 
     Everything but form "int8" is float32. There, linear layers multiply 8-bit integers; all else is float32.
-
-    May be called by several threads, each with sentences of its own.
 
     choice: which form the weights have
     """
@@ -67,206 +41,199 @@ class PackedWriter:
             raise ValueError(f"max_length is {max_length}; it must lie in 1..{generator.sizes.positions}")
         layers = [layer for layer in generator.layers if isinstance(layer, GeneratorLayer)]
         self.choice = choice or faster_form(layers[0].expand)
+        self.dim = generator.prefix.expand.in_features
         self._sizes = generator.sizes
         self._max_length = max_length
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
-        self._prefix = _prefix(generator.prefix, self.choice.form)
-        self._layers = [_Layer(layer, self.choice.form) for layer in layers]
-        self._vocabulary = product(generator.tokens.weight, None, form=self.choice.form)
+        products = Products(self.choice.form)
+        self._prefix = _Prefix(generator, products)
+        self._layers = [_Layer(layer, products) for layer in layers]
+        self._vocabulary = products.product(generator.tokens.weight, None)
 
-    @torch.no_grad()
-    def write(self, features: Tensor, *, after_token: Callable[[], None] = lambda: None) -> Tensor:
-        """Return the ids that `SentenceGenerator.write` returns for features [S, dim]; after_token: as there."""
-        distinct, sentence_of = _distinct(features)
-        ids = torch.full((len(distinct), self._max_length), SENTENCE_END, dtype=torch.int64)
-        room = self._sizes.prefix_length + self._max_length
-        rows = _Unfinished(self.prefix_key_values(features[distinct]), room=room)
-        current = ids[:, 0]
-        written = 1
-        while written < self._max_length and len(current):
-            if written > 1:
-                after_token()
-            current = self._next(current, rows, place=written - 1)
-            ids[rows.sentences, written] = current
-            current = rows.keep(current)
-            written += 1
-        return ids[sentence_of, :written]
+    @torch.inference_mode()
+    def write(self, features: Tensor) -> Tensor:
+        """Return the ids that `SentenceGenerator.write` returns for features [S, dim]."""
+        writing = self.start(features)
+        for _ in self.join([writing]):
+            pass
+        while not writing.is_over:
+            for _ in self.step([writing]):
+                pass
+        return writing.ids
 
-    def _next(self, current: Tensor, rows: _Unfinished, *, place: int) -> Tensor:
-        """Return the token after `current` [S], which is at this place, for the sentences that have not ended."""
-        hidden = self._tokens(current) + self._positions[place]
-        end = self._sizes.prefix_length + place
-        for layer, cache in zip(self._layers, rows.cache, strict=True):
-            hidden = layer.forward(hidden, cache[:, : len(current)], end=end)
-        return self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
+    def start(self, features: Tensor) -> Writing:
+        """Return sentences of which nothing is computed yet. Raises ValueError for features of another size."""
+        if features.ndim != 2 or features.shape[1] != self.dim:
+            raise ValueError(f"features have the shape {tuple(features.shape)}; it must be [sentence, {self.dim}]")
+        return Writing(features, max_length=self._max_length)
+
+    def bytes_of(self, writing: Writing) -> int:
+        """Return the bytes of the keys and values of sentences at their greatest length."""
+        sizes = self._sizes
+        room = sizes.prefix_length + self._max_length
+        return len(writing.features) * sizes.layers * 2 * sizes.width * room * self._positions.element_size()
+
+    @torch.inference_mode()
+    def join(self, writings: Sequence[Writing]) -> Iterator[None]:
+        """Compute the prefixes of sentences. Yields after every layer."""
+        sizes = self._sizes
+        shape = (sizes.heads, sizes.prefix_length + self._max_length, sizes.width // sizes.heads)
+        spans = _spans(writings)
+        if not spans:
+            return
+        hidden = self._prefix.expand(_gather(spans, [writing.features for writing in writings]))
+        for writing in writings:
+            writing.cache = hidden.new_empty((sizes.layers, 2, len(writing.features), *shape))
+        yield
+        for layer in range(sizes.layers):
+            prefixes = self._prefix.of_layer(hidden, layer)
+            for writing, rows in spans:
+                writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
+            yield
+
+    @torch.inference_mode()
+    def step(self, writings: Sequence[Writing]) -> Iterator[None]:
+        """Generate the next token of sentences whose prefixes are computed. Yields after every layer.
+
+        Nothing has changed if it is left before its end, and it may be begun anew.
+        """
+        writings = [writing for writing in writings if not writing.is_over]
+        spans = _spans(writings)
+        if not spans:
+            return
+        places = [self._positions[writing.place].expand(len(writing.current), -1) for writing in writings]
+        hidden = self._tokens(_gather(spans, [writing.current for writing in writings])) + _gather(spans, places)
+        for index, layer in enumerate(self._layers):
+            hidden = layer.forward(hidden, spans, index=index, prefix_length=self._sizes.prefix_length)
+            yield
+        chosen = self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
+        for writing, rows in spans:
+            writing.add(chosen[rows])
 
     def prefix_key_values(self, features: Tensor) -> Tensor:
         """Turn features [S, dim] into prefixes, as `SentenceGenerator.prefix_key_values`."""
-        sizes = self._sizes
-        head_width = sizes.width // sizes.heads
-        nested = self._prefix(features).view(-1, sizes.prefix_length, sizes.layers, 2, sizes.heads, head_width)
-        return nested.permute(2, 3, 0, 4, 1, 5)
+        hidden = self._prefix.expand(features)
+        return torch.stack([self._prefix.of_layer(hidden, layer) for layer in range(self._sizes.layers)])
 
 
-class _Unfinished:
-    """The sentences that have not ended, and their keys and values.
+class Writing:
+    """The sentences of one caller, and the keys and values of those that have not ended.
 
-    cache: [layer, key or value, row, head, place, width of a head]
-    sentences: the sentence of each row
+    features: the distinct ones; cache: [layer, key or value, row, head, place, width of a head]
+    current: the last token of each row
     """
 
-    def __init__(self, prefixes: Tensor, *, room: int) -> None:
-        """Start with prefixes [layer, key or value, S, head, prefix position, width of a head]."""
-        *shape, length, width = prefixes.shape
-        self.cache = prefixes.new_empty((*shape, room, width))
-        self.cache[..., :length, :] = prefixes
-        self.sentences = torch.arange(prefixes.shape[2])
+    cache: Tensor
 
-    def keep(self, chosen: Tensor) -> Tensor:
-        """Drop the rows whose token [row] ends the sentence; the last rows take their places. Returns the others."""
+    def __init__(self, features: Tensor, *, max_length: int) -> None:
+        """Take features [S, dim]; a sentence has at most so many tokens."""
+        distinct, self._sentence_of = _distinct(features)
+        self.features = features[distinct]
+        self._ids = torch.full((len(distinct), max_length), SENTENCE_END, dtype=torch.int64)
+        self._sentences = torch.arange(len(distinct))
+        self._written = 1
+        self.current = self._ids[:, 0].clone()
+
+    @property
+    def place(self) -> int:
+        """The place of the current tokens, the first of which has place 0."""
+        return self._written - 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all sentences have ended."""
+        return not len(self.current) or self._written >= self._ids.shape[1]
+
+    @property
+    def ids(self) -> Tensor:
+        """The tokens so far: [S, token], for all features in their order."""
+        return self._ids[self._sentence_of, : self._written]
+
+    def add(self, chosen: Tensor) -> None:
+        """Append a token to each row. A row whose sentence has ended is dropped; the last rows take these places."""
+        self._ids[self._sentences, self._written] = chosen
+        self._written += 1
         goes_on = chosen != SENTENCE_END
         count = int(goes_on.sum())
-        if count == len(chosen):
-            return chosen
-        freed = (~goes_on[:count]).nonzero().flatten()
-        moved = goes_on[count:].nonzero().flatten() + count
-        self.cache[:, :, freed] = self.cache[:, :, moved]
-        for held in (self.sentences, chosen):
-            held[freed] = held[moved]
-        self.sentences = self.sentences[:count]
-        return chosen[:count]
+        if count < len(chosen):
+            freed = (~goes_on[:count]).nonzero().flatten()
+            moved = goes_on[count:].nonzero().flatten() + count
+            self.cache[:, :, freed] = self.cache[:, :, moved]
+            chosen = chosen.clone()
+            for held in (self._sentences, chosen):
+                held[freed] = held[moved]
+            self._sentences = self._sentences[:count]
+        self.current = chosen[:count]
+
+
+class _Prefix:
+    """The prefix network, with the products of each layer's keys and values apart."""
+
+    def __init__(self, generator: SentenceGenerator, products: Products) -> None:
+        sizes, contract = generator.sizes, generator.prefix.contract
+        self._heads, self._length = sizes.heads, sizes.prefix_length
+        self.expand: Product = products.linear(generator.prefix.expand, activation="gelu")
+        weights = contract.weight.view(sizes.prefix_length, sizes.layers, 2 * sizes.width, -1)
+        biases = contract.bias.view(sizes.prefix_length, sizes.layers, 2 * sizes.width)
+        self._layers = [
+            products.product(weights[:, layer].flatten(0, 1), biases[:, layer].flatten())
+            for layer in range(sizes.layers)
+        ]
+
+    def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
+        """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""
+        flat = self._layers[layer](hidden)
+        return flat.view(len(hidden), self._length, 2, self._heads, -1).permute(2, 0, 3, 1, 4)
 
 
 class _Layer:
     """A layer of `sentence_generator` for one token of each sentence."""
 
-    def __init__(self, layer: GeneratorLayer, form: Form) -> None:
+    def __init__(self, layer: GeneratorLayer, products: Products) -> None:
         self._heads = layer.heads
         self._norm_attention, self._norm_mlp = layer.norm_attention, layer.norm_mlp
-        self._packed = _linear(layer.packed, form)
-        self._out = _linear(layer.out, form)
-        self._expand = _linear(layer.expand, form, activation="gelu_tanh")
-        self._contract = _linear(layer.contract, form)
+        self._packed = products.linear(layer.packed)
+        self._out = products.linear(layer.out)
+        self._expand = products.linear(layer.expand, activation="gelu_tanh")
+        self._contract = products.linear(layer.contract)
 
-    def forward(self, hidden: Tensor, cache: Tensor, *, end: int) -> Tensor:
-        """Map hidden states [S, width], and write their keys and values into the cache at place `end`."""
+    def forward(self, hidden: Tensor, spans: Sequence[Span], *, index: int, prefix_length: int) -> Tensor:
+        """Map hidden states [row, width], and write the keys and values of this layer into the caches."""
         width = hidden.shape[-1]
         packed = self._packed(self._norm_attention(hidden)).view(-1, 3, self._heads, width // self._heads)
-        cache[:, :, :, end] = packed[:, 1:].transpose(0, 1)
-        keys, values = cache[:, :, :, : end + 1]
-        mixed = functional.scaled_dot_product_attention(packed[:, 0].unsqueeze(2), keys, values)
-        hidden = hidden + self._out(mixed.reshape(-1, width))
+        mixed = torch.empty_like(hidden)
+        for writing, rows in spans:
+            cache, end = writing.cache[index, :, : len(writing.current)], prefix_length + writing.place
+            cache[:, :, :, end] = packed[rows, 1:].transpose(0, 1)
+            keys, values = cache[:, :, :, : end + 1]
+            query = packed[rows, 0].unsqueeze(2)
+            mixed[rows] = functional.scaled_dot_product_attention(query, keys, values).reshape(-1, width)
+        hidden = hidden + self._out(mixed)
         return hidden + self._contract(self._expand(self._norm_mlp(hidden)))
 
 
-def faster_form(linear: nn.Linear) -> Choice:
-    """Measure both forms of a layer, in turns, and choose the one that takes less time for few and many rows."""
-    if not torch._C._has_mkldnn:
-        return Choice(form="eager", reason="this build of PyTorch has no oneDNN")
-    try:
-        packed = _linear(linear, "prepacked")
-    except (AttributeError, RuntimeError) as error:
-        line = str(error).partition("\n")[0]
-        return Choice(form="eager", reason=f"oneDNN cannot reorder the weights: {line}")
-    eager = _linear(linear, "eager")
-    seconds = [_seconds((eager, packed), linear.weight.new_ones(rows, linear.in_features)) for rows in _MEASURED_ROWS]
-    ratio = sum(of_eager for of_eager, _ in seconds) / sum(of_packed for _, of_packed in seconds)
-    return Choice(
-        form="prepacked" if ratio > _LEAST_RATIO else "eager",
-        reason=f"prepacked weights are {ratio:.2f} times as fast as eager ones",
-    )
+def _spans(writings: Sequence[Writing]) -> list[Span]:
+    """Place the rows of all callers one after another; a caller without rows has none."""
+    spans, first = list[Span](), 0
+    for writing in writings:
+        rows = slice(first, first + len(writing.current))
+        if rows.start < rows.stop:
+            spans.append((writing, rows))
+        first = rows.stop
+    return spans
 
 
-def int8_fault() -> str:
-    """Say why this machine cannot compute in int8; empty if it can.
-
-    The instructions of older processors overflow where neighboring products are large, which no error tells.
-    """
-    weight, rows = torch.ones(16, 256), torch.ones(2, 256)
-    try:
-        outputs = product(weight, None, form="int8")(rows)
-    except (AttributeError, RuntimeError) as error:
-        return str(error).partition("\n")[0]
-    exact = torch.allclose(outputs, functional.linear(rows, weight), rtol=1e-4)
-    return "" if exact else "the processor's 8-bit products overflow"
-
-
-def product(weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none") -> Product:
-    """Return the product with a weight [outputs, inputs], then the bias and the activation."""
-    if form == "int8":
-        return _int8_product(weight, bias, _activation(activation))
-    if form == "eager":
-        after = _activation(activation)
-        return lambda rows: after(functional.linear(rows, weight, bias))
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    multiply, (attribute, algorithm) = torch.ops.mkldnn._linear_pointwise, _POINTWISE[activation]
-
-    def multiplied(rows: Tensor) -> Tensor:
-        outputs: Tensor = multiply(rows, packed, bias, attribute, [], algorithm)
-        return outputs
-
-    return multiplied
-
-
-def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Product:
-    """Return a product of 8-bit integers.
-
-    Each output has a scale of its own, and each row has its own at every call. A scale for all rows together would be
-    faster to find, but then a sentence would depend on its neighbors.
-    """
-    scales = _scales(weight)
-    zeros = torch.zeros(len(weight), dtype=torch.int64)
-    whole_weight = torch.empty(weight.shape, dtype=torch.int8)
-    for first in range(0, len(weight), _PART):
-        part = slice(first, first + _PART)
-        whole_weight[part] = (weight[part] / scales[part]).round_()
-    # Without the shape of the rows, the packed weights are those of the matrix turned.
-    packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
-    multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
-    shift = weight.new_zeros(()) if bias is None else bias
-
-    def multiplied(rows: Tensor) -> Tensor:
-        row_scales = _scales(rows)
-        whole = (rows / row_scales + _MIDDLE).round().to(torch.uint8)
-        sums = multiply(whole, 1.0, _MIDDLE, packed, flat, zeros, None, 1.0, 0, torch.float32, "none", [], "")
-        return after(torch.addcmul(shift, sums, row_scales))
-
-    return multiplied
-
-
-def _scales(rows: Tensor) -> Tensor:
-    """Return for each row [S, inputs] what 1 of the 8-bit numbers stands for: [S, 1]."""
-    # Seven times as fast as the maximum of the absolute values, and without a copy of the weights.
-    greatest = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
-    return greatest.clamp_min(torch.finfo(rows.dtype).tiny) / _MOST
-
-
-def _linear(linear: nn.Linear, form: Form, *, activation: Activation = "none") -> Product:
-    return product(linear.weight, linear.bias, form=form, activation=activation)
-
-
-def _prefix(mlp: Mlp, form: Form) -> Product:
-    expand, contract = _linear(mlp.expand, form, activation="gelu"), _linear(mlp.contract, form)
-    return lambda features: contract(expand(features))
-
-
-def _activation(name: Activation) -> Product:
-    if name == "none":
-        return lambda rows: rows
-    return partial(functional.gelu, approximate="tanh" if name == "gelu_tanh" else "none")
-
-
-def _seconds(products: Sequence[Product], rows: Tensor) -> list[float]:
-    """Return the median seconds of each product; they run in turns, so that other work delays all of them alike."""
-    taken: list[list[float]] = [[] for _ in products]
-    for _ in range(_ROUNDS):
-        for multiply, seconds in zip(products, taken, strict=True):
-            began = time.perf_counter()
-            multiply(rows)
-            seconds.append(time.perf_counter() - began)
-    return [median(seconds) for seconds in taken]
+def _gather(spans: Sequence[Span], parts: Sequence[Tensor]) -> Tensor:
+    """Put the parts [row, ...] of the callers one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = parts[0].new_empty((spans[-1][1].stop, *parts[0].shape[1:]))
+    parts = [part for part in parts if len(part)]
+    for (_, rows), part in zip(spans, parts, strict=True):
+        whole[rows] = part
+    return whole
 
 
 def _distinct(features: Tensor) -> tuple[list[int], list[int]]:

@@ -1,0 +1,302 @@
+"""One queue for all work on a processor: calls of films and of people, and sentences that are generated together.
+
+One thread does the work in small units: a call, a layer of a token of the films' sentences, or a token of people's
+sentences. Before each unit it chooses what is next. People go first; after `PERSON_UNITS` of their units films get
+`FILM_UNITS` of theirs, so questions without end stop no film. Sentences join and leave between two tokens. Calls go
+before sentences of their own class, so that those who call join them soon. The callers wait for their results; a
+caller that gives up takes its work out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import Final, Generic, Protocol, TypeVar
+
+from models.engines.turns import current_question
+from models.errors import Abandoned, ModelError
+
+PERSON_UNITS: Final = 4
+"""Calls and tokens of people in a row while films wait."""
+FILM_UNITS: Final = 6
+"""Layers of a token of films after that; a call counts as all of them."""
+MOST_BYTES: Final = 3 << 30
+"""Keys and values of films' sentences, at their greatest length; people have a quarter of it on top."""
+_PEOPLE_PART: Final = 4
+_BETWEEN_CALLS_SECONDS: Final = 0.05
+"""For so long films wait for the next call of a question that has begun: a film's call would delay it more."""
+_LINGER_SECONDS: Final = 0.2
+"""The thread ends when there was no work for so long. So an engine needs no closing, and a process ends at once."""
+_LOOK_SECONDS: Final = 0.1
+"""A caller that may give up looks so often whether it has."""
+
+T = TypeVar("T")
+
+_is_abandoned: ContextVar[Callable[[], bool] | None] = ContextVar("is_abandoned", default=None)
+
+
+class Rows(Protocol):
+    """Sentences of one caller."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of them have ended."""
+
+
+R = TypeVar("R", bound=Rows)
+Advance = Callable[[Sequence[R]], Iterator[None]]
+"""Advances the sentences of several callers together, and yields between two layers. May be repeated if it failed."""
+
+
+@contextmanager
+def while_wanted(is_abandoned: Callable[[], bool]) -> Iterator[None]:
+    """Let the calls that this thread makes in the block end with `Abandoned` once nobody wants their results.
+
+    is_abandoned: is asked in this thread, ten times a second
+    """
+    token = _is_abandoned.set(is_abandoned)
+    try:
+        yield
+    finally:
+        _is_abandoned.reset(token)
+
+
+class Scheduler(Generic[R]):
+    """Does all work of one engine on the processor. May be called from several threads."""
+
+    def __init__(
+        self,
+        *,
+        join: Advance[R],
+        step: Advance[R],
+        most_bytes: int = MOST_BYTES,
+        between_calls_seconds: float = _BETWEEN_CALLS_SECONDS,
+    ) -> None:
+        """Start no thread before there is work.
+
+        join: computes what sentences begin with; step: generates the next token of each; most_bytes: see `MOST_BYTES`
+        """
+        self._join, self._step = join, step
+        self._between_calls_seconds = between_calls_seconds
+        self._changed = Condition()
+        self._films = _Lane[R](most_bytes=most_bytes)
+        self._people = _Lane[R](most_bytes=most_bytes // _PEOPLE_PART)
+        self._questions: list[ExitStack] = []  # that have begun and not ended
+        self._person_ended = time.monotonic()
+        self._person_units = self._film_units = 0
+        self._thread: Thread | None = None
+        self._is_stopped = False
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of the keys and values of all sentences that are being generated, at their greatest length."""
+        with self._changed:
+            return self._films.used_bytes + self._people.used_bytes
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function in its turn. Raises what it raises; Abandoned; ModelError if the scheduler was stopped."""
+        results = list[T]()
+        call = _Function(run=lambda: results.append(function()))
+        self._wait(call, lambda lane: lane.calls.append(call))
+        return results.pop()
+
+    def write(self, rows: R, *, size: int) -> None:
+        """Generate sentences to their end, with those of others; size: as of `used_bytes`. Raises as `call`."""
+        sentences = _Sentences(rows=rows, size=size)
+        self._wait(sentences, lambda lane: lane.waiting.append(sentences))
+
+    def stop(self) -> None:
+        """Let all callers go with ModelError, and take no more work. The unit that is being computed ends first."""
+        with self._changed:
+            self._is_stopped, thread = True, self._thread
+            for lane in (self._films, self._people):
+                for work in (*lane.calls, *lane.waiting, *lane.active):
+                    work.fail(ModelError("the engine was stopped"))
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+
+    def _wait(self, work: _Work, enqueue: Callable[[_Lane[R]], None]) -> None:
+        """Queue work of this thread, and wait until it is done."""
+        question, is_abandoned = current_question(), _is_abandoned.get()
+        with self._changed:
+            if self._is_stopped:
+                raise ModelError("the engine was stopped")
+            if question is not None and question not in self._questions:
+                self._questions.append(question)
+                question.callback(self._end_question, question)
+            enqueue(self._films if question is None else self._people)
+            if self._thread is None:
+                self._thread = Thread(target=self._work, name="scheduler")
+                self._thread.start()
+            self._changed.notify_all()
+        try:
+            work.wait(is_abandoned)
+        except BaseException:
+            work.done.cancel()
+            raise
+
+    def _end_question(self, question: ExitStack) -> None:
+        with self._changed:
+            self._questions.remove(question)
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (lane := self._next()) is not None:
+            if lane.calls:
+                lane.calls.popleft().start()
+            elif lane is self._films:
+                self._advance(lane)
+            else:
+                while self._advance(lane):
+                    pass
+            if lane is self._people:
+                self._person_ended = time.monotonic()
+
+    def _next(self) -> _Lane[R] | None:
+        """Wait for work, and return the lane whose unit is next; None if the thread is to end."""
+        with self._changed:
+            while True:
+                self._films.drop_done()
+                self._people.drop_done()
+                if self._people.has_work or (self._films.has_work and not self._seconds_for_question()):
+                    return self._chosen()
+                seconds = self._seconds_for_question() if self._films.has_work else _LINGER_SECONDS
+                was_told = not self._is_stopped and self._changed.wait(seconds)
+                if not was_told and not self._films.has_work and not self._people.has_work:
+                    self._thread = None
+                    return None
+
+    def _seconds_for_question(self) -> float:
+        """Return for how long films are to wait for the next call of a question; 0 if they need not."""
+        if not self._questions:
+            return 0.0
+        return max(0.0, self._person_ended + self._between_calls_seconds - time.monotonic())
+
+    def _chosen(self) -> _Lane[R]:
+        """Return the lane that is next, people or films, and count its units while both have work."""
+        films, people = self._films, self._people
+        if not (films.has_work and people.has_work):
+            self._person_units = self._film_units = 0
+            return people if people.has_work else films
+        if self._person_units < PERSON_UNITS:
+            self._person_units += 1
+            return people
+        self._film_units += FILM_UNITS if films.calls else 1
+        if self._film_units >= FILM_UNITS:
+            self._person_units = self._film_units = 0
+        return films
+
+    def _advance(self, lane: _Lane[R]) -> bool:
+        """Compute a layer of the current token of a lane, or begin the next one. Returns whether layers remain."""
+        if lane.token is None:
+            with self._changed:
+                lane.admit()
+                lane.token = self._token(list(lane.active))
+        try:
+            next(lane.token)
+        except StopIteration:
+            lane.token = None
+        return lane.token is not None
+
+    def _token(self, batch: list[_Sentences[R]]) -> Iterator[None]:
+        """Generate a token of each of these sentences; those that are new join first."""
+        new = [sentences for sentences in batch if not sentences.has_joined]
+        if new:
+            yield from _each(self._join, new)
+            for sentences in new:
+                sentences.has_joined = True
+        yield from _each(self._step, [s for s in batch if not s.done.done() and not s.rows.is_over])
+        for sentences in batch:
+            if sentences.rows.is_over:
+                sentences.succeed()
+
+
+class _Work:
+    """What a caller waits for."""
+
+    def __init__(self) -> None:
+        self.done: Future[None] = Future()
+
+    def wait(self, is_abandoned: Callable[[], bool] | None) -> None:
+        while is_abandoned is not None and not wait([self.done], timeout=_LOOK_SECONDS).done:
+            if is_abandoned():
+                raise Abandoned("nobody waits for this answer any more")
+        self.done.result()
+
+    def succeed(self) -> None:
+        with suppress(InvalidStateError):  # the caller has given up
+            self.done.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        with suppress(InvalidStateError):  # as above
+            self.done.set_exception(error)
+
+
+class _Function(_Work):
+    def __init__(self, *, run: Callable[[], None]) -> None:
+        super().__init__()
+        self._run = run
+
+    def start(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # of any library; the caller raises it
+            self.fail(error)
+        else:
+            self.succeed()
+
+
+class _Sentences(_Work, Generic[R]):
+    def __init__(self, *, rows: R, size: int) -> None:
+        super().__init__()
+        self.rows, self.size = rows, size
+        self.has_joined = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Lane(Generic[R]):
+    """The work of films, or that of people; token: the one that is being generated, layer by layer."""
+
+    most_bytes: int
+    calls: deque[_Function] = field(default_factory=deque)
+    waiting: deque[_Sentences[R]] = field(default_factory=deque)
+    active: deque[_Sentences[R]] = field(default_factory=deque)
+    token: Iterator[None] | None = None
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.calls or self.waiting or self.active)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(sentences.size for sentences in self.active)
+
+    def admit(self) -> None:
+        """Let sentences join in their order while they fit. Those that alone are too large are generated alone."""
+        while self.waiting and (not self.active or self.used_bytes + self.waiting[0].size <= self.most_bytes):
+            self.active.append(self.waiting.popleft())
+
+    def drop_done(self) -> None:
+        """Remove what is over, has failed, or is wanted by nobody any more."""
+        self.calls = deque(call for call in self.calls if not call.done.done())
+        self.waiting = deque(sentences for sentences in self.waiting if not sentences.done.done())
+        self.active = deque(sentences for sentences in self.active if not sentences.done.done())
+
+
+def _each(advance: Advance[R], batch: Sequence[_Sentences[R]]) -> Iterator[None]:
+    """Advance sentences together; if that fails, each alone, and those at fault fail."""
+    try:
+        yield from advance([sentences.rows for sentences in batch])
+    except Exception as error:  # of any library; the caller raises it
+        if len(batch) == 1:
+            batch[0].fail(error)
+            return
+        for sentences in batch:
+            yield from _each(advance, [sentences])
