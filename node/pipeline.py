@@ -282,25 +282,21 @@ class Pipeline:
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
             yield oru.write(report, headers, self.zone, order=order, documents=documents)
         earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
-        for dataset in rejection.own_notes(
-            self._notes(plan.study_uid, plan.files),
-            report,
-            earlier=earlier,
-            content_of=self.spool.output,
-            zone=self.zone,
+        notes = self._notes(plan.study_uid, plan.files)
+        followed = Followed(updates=self._updates(plan), earlier=earlier, header_of=self._unrejected(plan, notes))
+        for dataset in (
+            *rejection.own_notes(notes, report, earlier=earlier, content_of=self.spool.output, zone=self.zone),
+            *followed.notes(report, written=documents, content_of=self.spool.output, zone=self.zone),
         ):
-            yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
-        followed = Followed(updates=self._updates(plan), earlier=earlier, header_of=self._unrejected(plan))
-        for dataset in followed.notes(report, written=documents, content_of=self.spool.output, zone=self.zone):
             yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
 
     def _updates(self, plan: Round) -> list[StoredUpdate]:
         """Return the updates of patients that a round follows."""
         return patient_update.from_json(self.spool.documents(plan.study_uid, "patients"), ids=plan.corrections)
 
-    def _unrejected(self, plan: Round) -> Callable[[str], Dataset | None]:
+    def _unrejected(self, plan: Round, notes: Mapping[str, RejectionNote]) -> Callable[[str], Dataset | None]:
         """Return what reads the received header of a film; None for one that a note rejects: its objects are noted."""
-        rejected = rejection.rejected_by(self._notes(plan.study_uid, plan.files))
+        rejected = rejection.rejected_by(notes)
         headers = FilmHeaders(spool=self.spool, study_uid=plan.study_uid)
 
         def header_of(file: str) -> Dataset | None:

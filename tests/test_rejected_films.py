@@ -25,7 +25,7 @@ def test_a_rejection_has_a_reason_and_a_time(tmp_path: Path) -> None:
     for received in (wrong, right, highdicom_note(wrong)):
         bench.receive(received)
 
-    found = rejections_of(bench.spool, STUDY)
+    found = rejections_of(bench.spool.study(STUDY).instances)
 
     note = next(item for item in bench.spool.study(STUDY).instances if item.sop_instance_uid == "1.2.3.4.8")
     assert found.keys() == {str(wrong.SOPInstanceUID)}

@@ -201,6 +201,18 @@ def test_other_titles_and_schemes_reject_nothing() -> None:
     assert rejection_note.parse(note) is None
 
 
+def test_a_file_that_was_replaced_is_looked_at_anew(tmp_path: Path) -> None:
+    path, fresh = tmp_path / "object.dcm", tmp_path / "fresh.dcm"
+    assert not rejection_note.may_be(path)
+    path.write_bytes(films.file_bytes(highdicom_note(film("wrong"))))
+    assert rejection_note.may_be(path)
+
+    fresh.write_bytes(films.file_bytes(film("wrong")))
+    fresh.replace(path)
+
+    assert not rejection_note.may_be(path)
+
+
 def test_the_nodes_own_note_rejects_nothing(tmp_path: Path) -> None:
     bench, wrong = Bench(tmp_path), film("wrong")
     bench.receive(wrong)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,8 @@ REPORTS: Final = (EnhancedSRStorage, ComprehensiveSRStorage, Comprehensive3DSRSt
 SOP_CLASSES: Final = frozenset(map(str, (*STATES, *REPORTS)))
 MOST: Final = 20
 """Questions of one object that are answered, as many as in one request over the interface for programs."""
+_MOST_KNOWN: Final = 65_536
+"""Files whose SOP class is remembered: every step of a study asks for those of all its objects."""
 _PERSON: Final = "121008"
 _UNKNOWN: Final = frozenset(("", "unknown", "unknown unknown", "anonymous"))
 
@@ -75,13 +78,20 @@ def class_of(path: Path) -> str:
     Raises OSError when the disk fails.
     """
     try:
-        return attributes.text(read_file_meta_info(path), "MediaStorageSOPClassUID")
+        found = path.stat()
+        return _class_in(path, found.st_ino, found.st_mtime_ns)
     except FileNotFoundError:
         return ""
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         if is_of_disk(error):
             raise
         return ""
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _class_in(path: Path, _inode: int, _modified_ns: int) -> str:
+    """Read the SOP class of a file; one that was replaced or changed is read again."""
+    return attributes.text(read_file_meta_info(path), "MediaStorageSOPClassUID")
 
 
 def sender_of(dataset: Dataset) -> str:

@@ -58,19 +58,18 @@ class PatientUpdates:
         known = {known.changes.get("PatientID", "") for known in stored}
         if wanted.isdisjoint(known | self._numbers_of(study)):
             return False
-        changes: dict[str, dict[str, str]] = {}
+        files_of: dict[tuple[tuple[str, str], ...], set[str]] = {}  # by what changes in their headers
         for instance in self._spool.study(study).instances:
             if (header := _header(instance.path)) is not None:
                 current = patient_update.corrected(header, instance.path.name, stored)
-                if change := patient_update.changes_of(update, current):
-                    changes[instance.path.name] = change
+                if changes := patient_update.changes_of(update, current):
+                    files_of.setdefault(tuple(sorted(changes.items())), set()).add(instance.path.name)
         is_new = False
-        for values in {tuple(sorted(change.items())) for change in changes.values()}:
-            files = frozenset(file for file, change in changes.items() if tuple(sorted(change.items())) == values)
+        for values, files in files_of.items():
             name = hashlib.sha256(repr((message, update, values)).encode()).hexdigest()[:16]
             if not any(item.id.endswith(name) for item in stored):
                 self._keep(study, StoredUpdate(
-                    id=f"{len(stored) + 1:06d}-{name}", event=update.event, files=files, changes=dict(values)
+                    id=f"{len(stored) + 1:06d}-{name}", event=update.event, files=frozenset(files), changes=dict(values)
                 ))  # fmt: skip
                 is_new = True
         return is_new

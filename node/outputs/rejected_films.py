@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from node.outputs import rejection
 from node.outputs.rejection import notes_among
+from node.store.instances import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 
@@ -31,15 +32,15 @@ class FilmRejection:
         return f"rejected by the archive: {self.meaning} ({self.code} DCM)"
 
 
-def rejections_of(spool: Spool, study_uid: str) -> dict[str, FilmRejection]:
-    """Return what is rejected in a study, by SOP Instance UID, films that never came included."""
-    instances = {instance.path.name: instance for instance in spool.study(study_uid).instances}
-    notes = notes_among(instance.path for instance in instances.values())
+def rejections_of(instances: Iterable[Instance]) -> dict[str, FilmRejection]:
+    """Return what the notes among a study's objects reject, by SOP Instance UID, films that never came included."""
+    received_at = {instance.path: instance.received_at for instance in instances}
+    notes = notes_among(received_at)
     found: dict[str, FilmRejection] = {}
-    for file in sorted(notes, key=lambda file: instances[file].received_at):
-        title = notes[file].title
-        rejected = FilmRejection(code=title.value, meaning=title.meaning, at=instances[file].received_at)
-        for film in notes[file].rejected:
+    for path in sorted((path for path in received_at if path.name in notes), key=received_at.__getitem__):
+        note = notes[path.name]
+        rejected = FilmRejection(code=note.title.value, meaning=note.title.meaning, at=received_at[path])
+        for film in note.rejected:
             found.setdefault(film, rejected)
     return found
 

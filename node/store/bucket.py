@@ -141,8 +141,7 @@ class Bucket:
     def lock(self, owner: str) -> bool:
         """Say whether this owner holds the lock on the prefix; takes it if it is free. It is kept until deleted."""
         self.put_new(_OWNER, owner.encode(), modified_ns=0)
-        held = self.get(_OWNER)
-        return held is not None and held.content == owner.encode()
+        return self.is_held_by(owner)
 
     def is_held_by(self, owner: str) -> bool:
         """Say whether an owner holds the lock, without taking it."""

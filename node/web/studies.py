@@ -274,9 +274,10 @@ def received_films(study_uid: str, settings: Settings, spool: Spool) -> list[Rec
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
     corrections = [from_json(content) for content in spool.documents(study_uid, "corrections")]
     asking = {mark.file for mark in question_objects.all_of(spool, study_uid)}
-    rejected = rejections_of(spool, study_uid)
+    instances = spool.study(study_uid).instances
+    rejected = rejections_of(instances)
     seen = []
-    for instance in spool.study(study_uid).instances:
+    for instance in instances:
         if instance.path.name in asking:
             continue
         number, parked = rounds.get(instance.path.name, (None, None))

@@ -172,8 +172,8 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
     readings, conflicts = spool.readings(study_uid), spool.conflicts(study_uid)
     rounds = coverage(marks)
     asking = {mark.file: mark for mark in question_objects.all_of(spool, study_uid)}
-    rejected = rejections_of(spool, study_uid)
-    newest = {instance.path for instance in spool.study(study_uid).instances}
+    instances = spool.study(study_uid).instances
+    rejected, newest = rejections_of(instances), {instance.path for instance in instances}
     for instance in (*spool.versions(study_uid), *conflicts):
         is_conflict = instance in conflicts
         is_intact = received.is_intact(instance.path)
