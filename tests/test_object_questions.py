@@ -96,7 +96,8 @@ def test_a_kill_after_any_step_answers_once(settings: Settings, archive: peers.R
     with Service(settings) as second:
         archive.wait_for_kept(4)
         assert peers.send(REPORT, port=second.dicom_port) == 0  # the archive sends it again
-        second.wait_for("study.finished")
+        if not first.logged("study.finished"):  # the answer's objects may be sent after the study's round
+            second.wait_for("study.finished")
         assert second.stop() == 0
 
     # What another thread was sending at the kill comes again, the same to the byte.

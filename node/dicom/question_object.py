@@ -24,7 +24,7 @@ from pydicom.uid import (
 from node.dicom import attributes, drawn_reports, drawn_states, identity
 from node.dicom.drawn import LeftOut, MarkedQuestion, words
 from node.domain import ObjectReference, is_uid
-from node.errors import InputError, is_of_disk
+from node.errors import InputError, is_of_disk, is_of_file
 
 STATES: Final = (GrayscaleSoftcopyPresentationStateStorage,)
 REPORTS: Final = (EnhancedSRStorage, ComprehensiveSRStorage, Comprehensive3DSRStorage)
@@ -73,9 +73,9 @@ def may_be(path: Path) -> bool:
 
 
 def class_of(path: Path) -> str:
-    """Return the SOP class of a stored object, "" for one that is removed or damaged.
+    """Return the SOP class of a stored object, "" for one that is removed, damaged, or on a bad sector.
 
-    Raises OSError when the disk fails.
+    Raises OSError when the disk as a whole fails.
     """
     try:
         found = path.stat()
@@ -83,7 +83,7 @@ def class_of(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
-        if is_of_disk(error):
+        if is_of_disk(error) and not is_of_file(error):
             raise
         return ""
 
