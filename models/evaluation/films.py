@@ -12,12 +12,12 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 from language.labels import NO_FINDING
 from models.evaluation.bootstrap import Figures, Indices, mean
 from models.evaluation.calibration import calibration_error, reliability
 from models.evaluation.cases import Truth
+from models.evaluation.curves import area_under_curve
 from models.evaluation.evaluated_model import sigmoid
 from models.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate
 from models.training.split import part_of
@@ -120,8 +120,8 @@ def figures(films: Films, called: Called, some: Indices) -> dict[str, float | No
     known = films.known[some][:, chosen]
     return {
         "macro_auroc": mean([auroc(films, key, some) for key in counted]),
-        "opacity_against_normal": _area(scores[opposed], seen[opposed]),
-        "opacity_against_all_others": _area(scores[read_as != ""], seen[read_as != ""]),
+        "opacity_against_normal": area_under_curve(seen[opposed], scores[opposed]),
+        "opacity_against_all_others": area_under_curve(seen[read_as != ""], scores[read_as != ""]),
         "auroc_no_finding": auroc(films, NO_FINDING, some),
         "false_findings": float(false.sum() / len(false)) if len(false) else None,
         "opacity_sensitivity": float(found.mean()) if len(found) else None,
@@ -137,7 +137,7 @@ def auroc(films: Films, key: str, some: Indices) -> float | None:
     """Return the area under the curve of a finding; None if all films of which it is known have it, or none."""
     place = films.place(key)
     known = films.known[some, place]
-    return _area(films.differences[some, place][known], films.there[some, place][known])
+    return area_under_curve(films.there[some, place][known], films.differences[some, place][known])
 
 
 def cross_fitted(films: Films, *, most_false: float = MOST_FALSE) -> Called:
@@ -190,7 +190,3 @@ def interval(drawn: Sequence[Figures]) -> dict[str, list[float]]:
     """Return the bounds of the 95 % interval of each figure that could be measured."""
     values = {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
     return {name: [float(np.percentile(made, bound)) for bound in _INTERVAL] for name, made in values.items() if made}
-
-
-def _area(scores: Numbers, there: Marks) -> float | None:
-    return float(roc_auc_score(there, scores)) if there.any() and not there.all() else None

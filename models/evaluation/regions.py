@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 from models.evaluation.anatomy import REGIONS
 from models.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.evaluation.cases import Truth
+from models.evaluation.curves import area_under_curve
 from models.phantoms import FINDINGS
 
 LEAST: Final = 5
@@ -71,7 +71,7 @@ def area(there: NDArray[np.bool_], scores: NDArray[np.float64], *, least: int) -
     positive = int(np.count_nonzero(there & known))
     if min(positive, int(np.count_nonzero(known)) - positive) < least:
         return None
-    return float(roc_auc_score(there[known], scores[known]))
+    return area_under_curve(there[known], scores[known])
 
 
 def measure(judged: Judged, bootstrap: Bootstrap) -> dict[str, object]:

@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -23,6 +22,7 @@ from language.labels import NO_FINDING
 from models.errors import ModelError
 from models.evaluation.boxes_file import FileFilms
 from models.evaluation.cases import EvaluationCase
+from models.evaluation.curves import area_under_curve
 from models.evaluation.evaluated_model import EvaluatedModel
 from models.evaluation.films import FOLDS, drawn_by_patient, interval
 from models.progress import ProgressReport
@@ -100,8 +100,7 @@ def measure(first: NormalFilms, second: NormalFilms, *, resamples: int, seed: in
     scores = max((_scores(features, is_second, patients, penalty) for penalty in PENALTIES), key=lambda own: own[0])[1]
 
     def figures(films: NDArray[np.intp]) -> dict[str, float | None]:
-        own = is_second[films]
-        return {"source_auroc": float(roc_auc_score(own, scores[films])) if own.any() and not own.all() else None}
+        return {"source_auroc": area_under_curve(is_second[films], scores[films])}
 
     drawn = [figures(films) for films in drawn_by_patient(patients, resamples=resamples, seed=seed)]
     return {
@@ -121,4 +120,4 @@ def _scores(
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, class_weight="balanced", max_iter=1000))
     folds = GroupKFold(FOLDS).split(features, is_second, patients)
     scores = cross_val_predict(probe, features, is_second, cv=folds, method="decision_function")
-    return float(roc_auc_score(is_second, scores)), np.asarray(scores, dtype=np.float64)
+    return area_under_curve(is_second, scores) or 0.0, np.asarray(scores, dtype=np.float64)

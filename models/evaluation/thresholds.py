@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import log_loss
 
 from language.labels import NO_FINDING
 from models.errors import ModelError
@@ -133,9 +132,10 @@ def _offers(some: Labelled, budget: int) -> Iterator[tuple[int, float, float]]:
 
 def best_temperature(differences: Scores, there: Marks, *, start: float) -> float:
     """Choose the temperature that makes the labels most likely, from a list and the previous value."""
+    against = np.where(there, -differences, differences)
 
     def loss(temperature: float) -> float:
-        return float(log_loss(there, sigmoid(differences / temperature), labels=[False, True]))
+        return float(np.logaddexp(0.0, against / temperature).mean())
 
     return min((start, *TEMPERATURES), key=loss)
 
