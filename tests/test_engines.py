@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from models.checkpoint.weights import load_network
 from models.engines import ENGINES, Engine, open_engine
 from models.engines.proof import PROOF, STAGES, VIEW, StageDifference, check_proof, read_proof
+from models.engines.torch_engine import open_cpu_writer, use_threads
 from models.errors import ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
 from tests.directories import linked_copy
@@ -199,3 +202,20 @@ def test_a_small_network_takes_one_thread_unless_told_otherwise(phantom_model: P
     open_engine(phantom_model, engine="onnx", threads=asked)
 
     assert torch.get_num_threads() == used
+
+
+def test_a_new_thread_of_the_scheduler_computes_with_as_many_threads_as_were_set(phantom_model: Path) -> None:
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+    openmp = ctypes.CDLL(next(path for path in maps if "torch/lib/libgomp" in path))
+    with ThreadPoolExecutor(1) as untold:
+        default = untold.submit(openmp.omp_get_max_threads).result()
+    before = torch.get_num_threads()
+    network = load_network(phantom_model)
+    try:
+        use_threads(default + 1, network)
+        scheduler = open_cpu_writer(network).scheduler
+        used = scheduler.call(openmp.omp_get_max_threads)
+    finally:
+        torch.set_num_threads(before)
+
+    assert used == default + 1

@@ -40,6 +40,36 @@ def test_a_study_is_handed_on_at_most_once_a_second() -> None:
     assert engine.taken == ["1", "1"]
 
 
+def test_a_study_does_not_wait_for_the_pause_of_another() -> None:
+    engine = Engine()
+    submitter = Submitter(engine.touch_study)
+    submitter.start()
+    submitter.submit("1")
+    engine.wait_for(1)
+
+    submitter.submit("1")
+    submitter.submit("2")
+    engine.wait_for(3)
+    submitter.close()
+
+    assert engine.taken == ["1", "2", "1"]
+
+
+def test_while_the_engine_takes_nothing_new_studies_are_no_reason_to_try_again() -> None:
+    engine, failed = Engine(failures=2), threading.Semaphore(0)
+    submitter = Submitter(engine.touch_study, on_delayed=failed.release)
+    submitter.start()
+    submitter.submit("1")
+    assert failed.acquire(timeout=20)
+
+    for number in range(2, 20):
+        submitter.submit(str(number))
+    submitter.close()
+
+    assert failed.acquire(blocking=False), "the second and last try is that of the end"
+    assert engine.taken == []
+
+
 def test_a_study_that_the_engine_did_not_take_is_handed_on_again() -> None:
     engine, delays = Engine(failures=1), Counter[str]()
     submitter = Submitter(engine.touch_study, on_delayed=lambda: delays.update(["delayed"]))

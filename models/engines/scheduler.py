@@ -75,14 +75,16 @@ class Scheduler(Generic[R]):
         *,
         join: Advance[R],
         step: Advance[R],
+        begin: Callable[[], object] = lambda: None,
         most_bytes: int = MOST_BYTES,
         between_calls_seconds: float = _BETWEEN_CALLS_SECONDS,
     ) -> None:
         """Start no thread before there is work.
 
-        join: computes what sentences begin with; step: generates the next token of each; most_bytes: see `MOST_BYTES`
+        join: computes what sentences begin with; step: generates the next token of each; begin: called first in each
+        thread that does the work; most_bytes: see `MOST_BYTES`
         """
-        self._join, self._step = join, step
+        self._join, self._step, self._begin = join, step, begin
         self._between_calls_seconds = between_calls_seconds
         self._changed = Condition()
         self._films = _Lane[R](most_bytes=most_bytes)
@@ -148,6 +150,7 @@ class Scheduler(Generic[R]):
             self._changed.notify_all()
 
     def _work(self) -> None:
+        self._begin()
         while (lane := self._next()) is not None:
             if lane.calls:
                 lane.calls.popleft().start()

@@ -76,7 +76,9 @@ class CpuWriter:
     """Generates the sentences of films and people together; scheduler: does this and all other calls of the engine."""
 
     def __init__(self, writer: PackedWriter) -> None:
-        self.scheduler = Scheduler[Writing](join=writer.join, step=writer.step)
+        # A new thread computes with all cores until something asks for the number that was set: oneDNN does not.
+        begin = torch.get_num_threads
+        self.scheduler = Scheduler[Writing](join=writer.join, step=writer.step, begin=begin)
         self._writer = writer
 
     def write(self, features: FloatArray) -> IntArray:

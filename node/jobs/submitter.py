@@ -1,19 +1,21 @@
 """Hands studies from the listener, which must never wait for a database, to the durable executor, which may block.
 
-A thread hands on each study at most once a second, and keeps the studies that the executor did not accept. While the
-database does not answer, it tries once a second, however many studies wait. Nothing is lost if the process dies in
+A thread hands on a study at once, but each study at most once a second, because more objects of an association that is
+still sending follow. It keeps the studies that the executor did not accept. While the database does not answer, it
+tries once a second, however many studies wait. Nothing is lost if the process dies in
 between: at start, the spool lists every study with files that no finished round covers.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from node import log
 
-_PAUSE_SECONDS = 1.0
+_PAUSE_SECONDS: Final = 1.0
 
 
 class Touch(Protocol):
@@ -36,6 +38,8 @@ class Submitter:
     def __init__(self, touch_study: Touch, *, on_delayed: Callable[[], object] = lambda: None) -> None:
         self._touch_study, self._on_delayed = touch_study, on_delayed
         self._waiting: dict[str, bool] = {}  # by study: whether a file arrived now
+        self._resting: dict[str, float] = {}  # by study that was just handed on: when it may be handed on again
+        self._failed_until = 0.0  # nothing is handed on before, of `time.monotonic`
         self._changed = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -67,13 +71,27 @@ class Submitter:
     def _run(self) -> None:
         closing = False
         while not closing:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
-                batch, closing = dict(self._waiting), self._closing
-                self._waiting.clear()
+            batch, closing = self._due()
             self._hand_on(batch)
-            with self._changed:  # wait for more objects of an association that is still sending
-                self._changed.wait_for(lambda: self._closing, timeout=_PAUSE_SECONDS)
+
+    def _due(self) -> tuple[dict[str, bool], bool]:
+        """Wait until studies may be handed on, and return them; all of them at the end, and whether that is now."""
+        with self._changed:
+            while not self._closing:
+                now = time.monotonic()
+                if now < self._failed_until:
+                    self._changed.wait(self._failed_until - now)
+                    continue
+                self._resting = {study: until for study, until in self._resting.items() if until > now}
+                due = {study: is_new for study, is_new in self._waiting.items() if study not in self._resting}
+                if due:
+                    self._waiting = {study: is_new for study, is_new in self._waiting.items() if study not in due}
+                    return due, False
+                next_time = min((self._resting[study] for study in self._waiting), default=None)
+                self._changed.wait(None if next_time is None else next_time - now)
+            due = dict(self._waiting)
+            self._waiting.clear()
+            return due, True
 
     def _hand_on(self, batch: dict[str, bool]) -> None:
         """Hand on studies in order until the executor does not accept one; that study and the rest wait."""
@@ -86,7 +104,9 @@ class Submitter:
                 log.get().warning("study.delayed", study=study_uid, reason=type(error).__name__)
                 self._on_delayed()
                 batch[study_uid] = is_new
+                self._failed_until = time.monotonic() + _PAUSE_SECONDS
                 break
+            self._resting[study_uid] = time.monotonic() + _PAUSE_SECONDS
             if is_submitted:
                 log.get().info("study.submitted", study=study_uid)
         for study_uid, is_new in batch.items():
