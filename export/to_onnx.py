@@ -1,4 +1,4 @@
-"""One ONNX graph per stage function, for any number of films, prompts and boxes.
+"""One ONNX graph per stage function, for any number of films, prompts and boxes, and prompts of any length.
 
 Traced with several of each: a size of one would be burnt in.
 """
@@ -20,7 +20,7 @@ from models.engines.proof import graph_path
 from models.network.chex import Chex
 
 OPSET = 18
-_FILMS, _PROMPTS, _BOXES = 2, 5, 4
+_FILMS, _PROMPTS, _BOXES, _TOKENS = 2, 5, 4, 7
 _FILM, _PROMPT, _PHRASE, _BOX = Dim("film"), Dim("prompt"), Dim("phrase"), Dim("box")
 
 Axes = dict[int, Dim]
@@ -52,7 +52,8 @@ def _stages(network: Chex) -> list[tuple[str, tuple[str, ...], dict[str, tuple[T
     """Name each stage's outputs, and give each input by name: a tensor to trace with, and its free axes."""
     sizes = network.sizes
     side, dim, cells = sizes.image_encoder.image_size, sizes.detector.dim, sizes.image_encoder.grid**2
-    tokens = torch.zeros(_PROMPTS, sizes.prompt_encoder.context, dtype=torch.int64)
+    token = Dim("token", max=sizes.prompt_encoder.context)
+    tokens = torch.zeros(_PROMPTS, _TOKENS, dtype=torch.int64)
     film = {
         "patches": (torch.randn(_FILMS, cells, dim), {0: _FILM}),
         "positions": (torch.randn(_FILMS, cells, dim), {0: _FILM}),
@@ -71,7 +72,7 @@ def _stages(network: Chex) -> list[tuple[str, tuple[str, ...], dict[str, tuple[T
             ("features", "patch_positions", "film"),
             {"pixels": (torch.rand(_FILMS, side, side), {0: _FILM})},
         ),
-        ("encode_prompts", ("vectors",), {"tokens": (tokens, {0: _PHRASE})}),
+        ("encode_prompts", ("vectors",), {"tokens": (tokens, {0: _PHRASE, 1: token})}),
         ("find", ("boxes", "scores", "aggregated_scores", "features"), film | prompts),
         ("describe", ("features",), film | asked),
         *views,

@@ -63,11 +63,10 @@ class ScriptedEngine:
         return Patches(features=films, positions=films, cls=films[:, 0])
 
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        axes = {PROMPTS.encode([text]).tobytes(): axis for text, axis in self.likeness.items()}
-        negative = {PROMPTS.encode([text]).tobytes() for text in ("No edema", "No fracture", "Abnormal")}
-        return np.eye(DIM, dtype=np.float32)[
-            [axes.get(row.tobytes(), int(row.tobytes() in negative)) for row in tokens]
-        ]
+        axes = {_ids(text): axis for text, axis in self.likeness.items()}
+        negative = {_ids(text) for text in ("No edema", "No fracture", "Abnormal")}
+        asked = [tuple(row[: row.argmax() + 1].tolist()) for row in tokens]
+        return np.eye(DIM, dtype=np.float32)[[axes.get(ids, int(ids in negative)) for ids in asked]]
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
         count = prompts.shape[1]
@@ -98,6 +97,11 @@ class ScriptedEngine:
         for row, sentence in zip(rows, ids, strict=True):
             row[1 : 1 + len(sentence)] = sentence
         return rows
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    (row,) = PROMPTS.encode([text])
+    return tuple(row[: row.argmax() + 1].tolist())
 
 
 def reader_of(engine: Engine, rule: ReportRule | None = None, *, trusted: Trusted = "any") -> ChexReader:

@@ -96,7 +96,7 @@ class Engine(Protocol):
         """Encode normalized films, pixels: [film, side, side]."""
 
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        """Encode phrases, tokens: [phrase, 77]. Returns [phrase, dim]."""
+        """Encode phrases, tokens: [phrase, token], at most 77, the end token in each. Returns [phrase, dim]."""
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
         """Locate prompts: [film, prompt, dim]. Prompts of one film see each other in the post decoder (spec §6)."""

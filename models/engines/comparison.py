@@ -32,6 +32,8 @@ FLOAT16 = Tolerance(boxes=2e-3, scores=5e-3, features=5e-3)
 FILMS = 64
 _FILMS = (1, 2, 3)
 _PHRASES = (1, 14, 29, 60)
+_LENGTHS = (None, 12)
+"""Tokens of phrases: the context, and what most sentences have."""
 _QUERIES = ((1, 29), (2, 14), (3, 1), (1, 60))
 _PROMPTS_OF_A_READING = 14
 _SEED = 20240701
@@ -80,8 +82,9 @@ def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[Output
         if sizes.views is not None:
             yield "view", first.view(patches), second.view(patches)
     for count in _PHRASES:
-        tokens = samples.phrases(random, count, sizes)
-        yield "encode_prompts", first.encode_prompts(tokens), second.encode_prompts(tokens)
+        for length in _LENGTHS:
+            tokens = samples.phrases(random, count, sizes, length=length)
+            yield "encode_prompts", first.encode_prompts(tokens), second.encode_prompts(tokens)
     for films, count in _QUERIES:
         patches = first.encode_image(samples.films(random, films, side=side))
         prompts = first.encode_prompts(samples.phrases(random, films * count, sizes)).reshape(films, count, -1)

@@ -12,6 +12,7 @@ from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
 from models.engines.torch_engine import cpu_name, most_at_once, open_cpu_writer, use_threads
 from models.errors import ModelError
+from node import command_for
 
 _CPU = "CPUExecutionProvider"
 
@@ -29,6 +30,7 @@ def open_onnx(
     threads = use_threads(threads, network)
     paths = graphs_of(directory, precision, stages=stages)
     sessions = {stage: _session(path, threads=threads) for stage, path in paths.items()}
+    _require_any_length(sessions["encode_prompts"], paths["encode_prompts"])
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         outputs: list[FloatArray] = sessions[stage].run(None, inputs)
@@ -44,6 +46,12 @@ def open_onnx(
         most=most,
         parity={} if proof is None or precision != "float32" else proof.stages,
     )
+
+
+def _require_any_length(prompts: onnxruntime.InferenceSession, path: Path) -> None:
+    """Raise ModelError for a graph that takes phrases only with all their padding, as earlier exports did."""
+    if isinstance(prompts.get_inputs()[0].shape[1], int):
+        raise ModelError(f"{path} takes phrases of one length only; run {command_for('export.build')} again")
 
 
 def _session(path: Path, *, threads: int) -> onnxruntime.InferenceSession:

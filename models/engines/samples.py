@@ -17,11 +17,11 @@ def films(random: np.random.Generator, count: int, *, side: int) -> FloatArray:
     return drawn
 
 
-def phrases(random: np.random.Generator, count: int, sizes: NetworkSizes) -> IntArray:
-    """Draw token ids [phrase, context]: start, words, end, zeros; of every possible length."""
-    context, end = sizes.prompt_encoder.context, sizes.prompt_encoder.vocabulary - 1
-    tokens = np.zeros((count, context), dtype=np.int64)
-    for row, words in zip(tokens, random.integers(0, context - 1, count), strict=True):
+def phrases(random: np.random.Generator, count: int, sizes: NetworkSizes, *, length: int | None = None) -> IntArray:
+    """Draw token ids [phrase, length]: start, words, end, zeros; of all lengths; length: the context if None."""
+    length, end = length or sizes.prompt_encoder.context, sizes.prompt_encoder.vocabulary - 1
+    tokens = np.zeros((count, length), dtype=np.int64)
+    for row, words in zip(tokens, random.integers(0, length - 1, count), strict=True):
         row[0], row[1 + words] = end - 1, end
         row[1 : 1 + words] = random.integers(1, end - 1, words)
     return tokens

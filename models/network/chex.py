@@ -45,7 +45,7 @@ class Chex(nn.Module):
         return patches, positions, cls
 
     def encode_prompts(self, tokens: Tensor) -> Tensor:
-        """Encode prompts [P, 77], int64, into [P, dim], not of unit length (spec §3)."""
+        """Encode prompts [P, token], int64, into [P, dim], not of unit length (spec §3)."""
         vectors: Tensor = self.prompt_encoder(tokens)
         return vectors
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.engines import Engine
+from models.engines.short_calls import MOST_TOKENS
 from models.errors import ModelError
 from models.reading.answers import FloatArray, Question, ReaderPrompt
 from models.reading.deduplicate import unit_length
@@ -45,8 +47,19 @@ class Phrasebook:
         self.vectors = lru_cache(maxsize=16)(self._vectors)
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
-        """Embed at least one phrase or sentence: [text, dim]."""
-        return self._engine.encode_prompts(self._tokenizer.encode(texts))
+        """Embed at least one phrase or sentence: [text, dim]. Each text is encoded once, without its padding.
+
+        The encoder is causal (spec §3), so no padding after the end token changes a vector. Texts of like length are
+        encoded together.
+        """
+        distinct = list(dict.fromkeys(texts))
+        tokens = self._tokenizer.encode(distinct)
+        lengths = tokens.argmax(axis=1) + 1  # the end token has the largest id
+        vectors: dict[str, FloatArray] = {}
+        for part in _parts_of(lengths):
+            encoded = self._engine.encode_prompts(tokens[part, : lengths[part[-1]]])
+            vectors.update(zip([distinct[index] for index in part], encoded, strict=True))
+        return np.stack([vectors[text] for text in texts])
 
     def check(self, prompts: Sequence[ReaderPrompt]) -> None:
         """Raise ModelError if a phrase of a prompt would be truncated."""
@@ -94,6 +107,16 @@ class Phrasebook:
         return PromptVectors(
             queries=queries, judged=judged, positive=queries[list(judged)], negative=means[len(prompts) :]
         )
+
+
+def _parts_of(lengths: NDArray[np.int64]) -> list[list[int]]:
+    """Divide texts [text] into parts of at most MOST_TOKENS tokens with their padding, the longest of a part last."""
+    parts: list[list[int]] = [[]]
+    for index in np.argsort(lengths, kind="stable").tolist():
+        if parts[-1] and (len(parts[-1]) + 1) * lengths[index] > MOST_TOKENS:
+            parts.append([])
+        parts[-1].append(index)
+    return parts
 
 
 def opposite(phrase: str, reference: Sequence[ReaderPrompt]) -> str:
