@@ -171,8 +171,26 @@ def test_a_certificate_fault_of_a_sender_of_orders_is_an_alert() -> None:
     assert users(etree.fromstring(text.encode())) == ["4711", "10.0.0.9"]
 
 
-@pytest.mark.parametrize(("event", "facts"), [("delivery.sent", {"kind": "oru"}), ("instance.kept", {"study": "1.2"})])
-def test_a_transfer_without_an_ae_title_leaves_no_message(event: str, facts: dict[str, object]) -> None:
+def test_a_destination_without_an_ae_title_is_known_by_its_host() -> None:
+    event = {"event": "delivery.sent", "study": "1.2", "kind": "sr", "host": "pacs.example.org"}
+
+    text = message.write(event, at=AT, reporter=REPORTER)
+
+    assert text is not None
+    assert SCHEMA.validate(etree.fromstring(text.encode()))
+    assert users(etree.fromstring(text.encode())) == ["4711", "pacs.example.org"]
+    assert "AETITLES=CHEX" in text and text.count("AETITLES") == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "facts"),
+    [
+        ("delivery.sent", {"kind": "oru", "host": "10.0.0.7"}),
+        ("delivery.parked", {"kind": "sr"}),
+        ("instance.kept", {"host": "10.0.0.8"}),
+    ],
+)
+def test_what_is_no_dicom_transfer_leaves_no_message(event: str, facts: dict[str, object]) -> None:
     assert message.write({"event": event, "study": "1.2", **facts}, at=AT, reporter=REPORTER) is None
 
 

@@ -23,7 +23,7 @@ from node import __version__, config
 from node.__main__ import main
 from node.config import Caller, Settings
 from node.net.tls import ca_of
-from node.settings.destinations import DicomDestination, Hl7Destination
+from node.settings.destinations import DicomDestination, DicomwebDestination, Hl7Destination
 from tests import mllp
 from tests.chart import (
     CHART,
@@ -234,7 +234,7 @@ def test_the_operator_makes_the_job_that_the_alerts_ask_for() -> None:
 def test_the_schema_knows_exactly_the_settings_of_the_node() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     tables = cast(Object, schema["properties"]["settings"]["properties"])
-    destinations = {"dicom": DicomDestination, "hl7": Hl7Destination}
+    destinations = {"dicom": DicomDestination, "hl7": Hl7Destination, "dicomweb": DicomwebDestination}
 
     known = {f"{table}.{key}" for table, about in tables.items() for key in about.get("properties", ())}
     assert known == set(setting_names()) - OWN

@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 
 from node.settings.audit import Collector
+from node.settings.destinations import DicomwebDestination
 from node.settings.tls import TlsSettings
 from tests import peers
 from tests.chart import (
@@ -234,4 +235,40 @@ def test_a_bucket_is_named_and_its_port_is_let_out() -> None:
         for port in rule["ports"]
     ]
     without_port = made("cpu", {"settings": {"storage": {"s3": {**table, "endpoint": "https://s3.example.org"}}}})
-    assert "443" in str(of_kind(without_port, "NetworkPolicy"))
+    assert {443} <= let_out(without_port)
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("https://pacs.example.org/dicom-web", 443),
+        ("http://pacs.example.org/dicom-web", 80),
+        ("https://pacs.example.org:8443/dicom-web", 8443),
+        ("http://[fd00::5]:8042/dicom-web", 8042),
+    ],
+)
+def test_the_port_of_an_archive_by_dicomweb_is_let_out(url: str, port: int) -> None:
+    web = {"name": "web", "type": "dicomweb", "url": url}
+
+    objects = made("cpu", {"settings": {"destinations": [web]}})
+
+    (destination,) = settings_of(objects).destinations
+    assert destination == DicomwebDestination(name="web", url=url)
+    assert let_out(objects) == {53, port}
+
+
+@pytest.mark.parametrize("name", ["cpu", "split"])
+def test_every_part_may_reach_the_collector_of_traces(name: str) -> None:
+    endpoint = "http://traces.example.org:4318/v1/traces"
+
+    objects = made(name, {"settings": {"trace": {"endpoint": endpoint}}})
+
+    assert settings_of(objects).trace.endpoint == endpoint
+    for policy in of_kind(objects, "NetworkPolicy"):
+        assert 4318 in let_out([policy])
+
+
+def let_out(objects: list[Object]) -> set[object]:
+    """The ports that the policies of all parts let out."""
+    policies = of_kind(objects, "NetworkPolicy")
+    return {port["port"] for policy in policies for rule in policy["spec"]["egress"] for port in rule["ports"]}

@@ -15,6 +15,7 @@ from dicomweb_client.api import DICOMwebClient
 from node.deliver import destinations, dicomweb
 from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater
+from node.settings.audit import AuditSettings
 from node.settings.destinations import DicomwebDestination
 from node.settings.tls import TlsSettings
 from node.store.database import connect
@@ -28,6 +29,7 @@ from tests.web_archive import WebArchive, web_archive
 
 CONTENT = films.file_bytes(films.thumbnail())
 UID = str(films.thumbnail().SOPInstanceUID)
+TRANSFERS = ("Begin Transferring DICOM Instances", "DICOM Instances Transferred")
 STUDY = str(films.thumbnail().StudyInstanceUID)
 
 
@@ -235,7 +237,8 @@ def orthanc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:
 def test_results_arrive_in_orthanc_and_are_committed(orthanc: Orthanc, tmp_path: Path) -> None:
     url = f"http://{peers.LOOPBACK}:{orthanc.http_port}/dicom-web"
     destination = DicomwebDestination(name="web", url=url, storage_commitment=True)
-    settings = replace(settings_for(tmp_path / "node", archive_port=1), destinations=(destination,))
+    audit = AuditSettings(file=tmp_path / "audit.log")
+    settings = replace(settings_for(tmp_path / "node", archive_port=1), destinations=(destination,), audit=audit)
     with Service(settings) as service:
         assert peers.send(films.thumbnail(), port=service.dicom_port) == 0
         service.wait_for("delivery.committed", count=2)
@@ -251,6 +254,8 @@ def test_results_arrive_in_orthanc_and_are_committed(orthanc: Orthanc, tmp_path:
         assert client.retrieve_instance(*uids).SOPInstanceUID == output.sop_instance_uid
         assert spool.output(output) in orthanc.files()  # not a byte is changed
     assert "answers a query for no study" in examined
+    told = [line for line in (tmp_path / "audit.log").read_text().splitlines() if f'UserID="{peers.LOOPBACK}"' in line]
+    assert [sum(f'originalText="{event}"' in line for line in told) for event in TRANSFERS] == [2, 2]
 
 
 def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_path: Path) -> None:

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from pydicom import Dataset, dcmread
 from pydicom.data import get_testdata_file
-from pydicom.uid import ComputedRadiographyImageStorage, JPEG2000Lossless, generate_uid
+from pydicom.uid import (
+    ComputedRadiographyImageStorage,
+    JPEG2000Lossless,
+    KeyObjectSelectionDocumentStorage,
+    generate_uid,
+)
 
 from node.config import load
 from node.settings.destinations import DicomDestination
@@ -52,6 +57,17 @@ def dose_report(*, beside: Dataset) -> Dataset:
     report.PatientID, report.StudyInstanceUID = beside.PatientID, beside.StudyInstanceUID
     report.SeriesInstanceUID = generate_uid()
     return report
+
+
+def key_object(*, of: Dataset, title: str = "113038") -> Dataset:
+    """A Key Object Selection Document with all that routing looks at."""
+    note = dose_report(beside=of)
+    note.Modality, note.SOPInstanceUID = "KO", generate_uid()
+    note.SOPClassUID = note.file_meta.MediaStorageSOPClassUID = KeyObjectSelectionDocumentStorage
+    note.file_meta.MediaStorageSOPInstanceUID = note.SOPInstanceUID
+    note.ConceptNameCodeSequence[0].CodeValue = title
+    note.ConceptNameCodeSequence[0].CodingSchemeDesignator = "DCM"
+    return note
 
 
 def routed(node: ReceivingArchive, orthanc: Orthanc) -> list[str]:
@@ -135,6 +151,16 @@ def test_other_images_of_the_study_follow_the_chest_film(node: ReceivingArchive,
         orthanc.upload(image)
 
     assert sorted(routed(node, orthanc)) == sorted(image.SOPInstanceUID for image in (before, film, after))
+
+
+def test_a_rejection_note_is_sent_and_another_key_object_stays(node: ReceivingArchive, orthanc: Orthanc) -> None:
+    film, gone = radiograph(study_uid=generate_uid()), radiograph(study_uid=generate_uid())
+    notes = [key_object(of=film, title="113000"), key_object(of=film, title="113001"), key_object(of=gone)]
+
+    for item in (film, *notes):
+        orthanc.upload(item)
+
+    assert sorted(routed(node, orthanc)) == sorted(item.SOPInstanceUID for item in (film, *notes[1:]))
 
 
 def test_a_study_without_a_chest_film_is_left_alone(node: ReceivingArchive, orthanc: Orthanc) -> None:

@@ -15,7 +15,10 @@ from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorag
 
 from node.dicom import rejection_note
 from node.domain import Delivery
+from node.outputs import rejection
+from node.store.spool import Spool
 from tests import films, peers
+from tests.orthanc import beside_node
 from tests.service import Service, settings_for
 from tests.test_rounds import STUDY, Bench, film
 
@@ -30,7 +33,7 @@ _DUMP = """
 (0008,0030) TM []
 (0008,0050) SH []
 (0010,0010) PN [WRONG^PATIENT]
-(0010,0020) LO [WRONG]
+(0010,0020) LO [{patient}]
 (0010,0030) DA []
 (0010,0040) CS []
 (0020,000d) UI [{study}]
@@ -64,10 +67,13 @@ _DUMP = """
 """
 
 
-def dcmtk_note(folder: Path, rejected: Dataset, *, title: str = "113038", uid: str = "1.2.3.4.7") -> Dataset:
+def dcmtk_note(
+    folder: Path, rejected: Dataset, *, title: str = "113038", uid: str = "1.2.3.4.7", patient: str = "WRONG"
+) -> Dataset:
     """A note that dcmtk wrote."""
     text, file = folder / "note.txt", folder / "note.dcm"
-    text.write_text(_DUMP.format(uid=uid, study=STUDY, title=title, film=rejected.SOPInstanceUID))
+    facts = {"study": rejected.StudyInstanceUID, "film": rejected.SOPInstanceUID}
+    text.write_text(_DUMP.format(uid=uid, title=title, patient=patient, **facts))
     subprocess.run([peers.require("dump2dcm"), "+te", text, file], check=True)
     return dcmread(file)
 
@@ -225,6 +231,32 @@ def test_the_nodes_own_note_rejects_nothing(tmp_path: Path) -> None:
     bench.receive(own)
 
     assert bench.round() == []
+
+
+def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> None:
+    wrong = films.thumbnail()
+    with beside_node(tmp_path) as (orthanc, settings), Service(settings) as node:
+        orthanc.upload(wrong)
+        orthanc.wait_for_count(3, study_uid=STUDY)
+        theirs = dcmtk_note(tmp_path, wrong, patient=str(wrong.PatientID))
+
+        orthanc.upload(tmp_path / "note.dcm")
+
+        orthanc.wait_for_count(5, study_uid=STUDY)
+        node.wait_for("delivery.sent", count=3)
+        orthanc.wait_until_idle()
+        files = orthanc.files()
+        assert node.stop() == 0
+    found = {str(item.SOPInstanceUID): item for item in (dcmread(BytesIO(content)) for content in files)}
+    spool = Spool(tmp_path / "node")
+    [note] = [output for mark in spool.rounds(STUDY) for output in mark.outputs if output.kind == rejection.KIND]
+    assert found[note.sop_instance_uid] == dcmread(BytesIO(spool.output(note) or b""))
+    results = {uid for uid, item in found.items() if item.Modality in ("SR", "PR")}
+    assert (len(results), rejected_uids(found[note.sop_instance_uid])) == (2, results)
+    sent = [arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")]
+    assert sorted(sent) == sorted([*results, note.sop_instance_uid])
+    assert str(theirs.SOPInstanceUID) in {item.sop_instance_uid for item in spool.study(STUDY).instances}
+    assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
 
 
 @pytest.mark.parametrize("step", [5, 6])

@@ -12,6 +12,7 @@ import pytest
 
 from node import config
 from node.config import Caller, Settings
+from node.deliver.destination_table import DestinationTable
 from node.jobs.processes import Process, Role
 from node.service.reload import needs_restart
 from node.settings.destinations import DicomDestination
@@ -123,3 +124,15 @@ def test_what_needs_a_restart_is_named(
     complaints = needs_restart(settings, change(settings), process=Process(only=role))
 
     assert [complaint.split(":")[0] for complaint in complaints] == named
+
+
+def test_destinations_that_are_looked_through_stay_whole_while_they_are_replaced() -> None:
+    old = DicomDestination(name="old", ae_title="OLD", host=LOOPBACK, port=104)
+    new = DicomDestination(name="new", ae_title="NEW", host=LOOPBACK, port=104)
+    table = DestinationTable([old])
+
+    views = (iter(table.values()), iter(table.items()), iter(table))
+    table.replace([new])
+
+    assert [next(view) for view in views] == [old, ("old", old), "old"]
+    assert list(table.values()) == [new]

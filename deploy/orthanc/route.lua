@@ -1,5 +1,5 @@
--- Sends chest films to the ChEX Node as they arrive, and with them every other image of their study, and on demand
--- what readers ask there.
+-- Sends chest films to the ChEX Node as they arrive, and with them every other image of their study, the notes by which
+-- films are rejected, and on demand what readers ask there.
 --
 -- A film goes out as a job of its own. Storing never waits for the node, one refused object takes no other with it,
 -- and a job that failed stays visible in Orthanc (GET /jobs), where POST /jobs/<id>/resubmit runs it again.
@@ -19,6 +19,9 @@ local QUESTIONS = false
 -- Every series description of the node starts so.
 local RESULT_PREFIX = 'AI RESEARCH - NOT FOR DIAGNOSIS'
 
+-- The titles of notes that reject objects (PS3.16 CID 7011); other Key Objects mark images and stay here.
+local REJECTS = { ['113001'] = true, ['113037'] = true, ['113038'] = true, ['113039'] = true }
+
 local RADIOGRAPHY = { CR = true, DX = true, RG = true }
 
 
@@ -36,8 +39,14 @@ local function isImage(tags)
 end
 
 
+local function isRejectionNote(tags)
+   local title = (tags['ConceptNameCodeSequence'] or {})[1] or {}
+   return tags['Modality'] == 'KO' and title['CodingSchemeDesignator'] == 'DCM' and REJECTS[title['CodeValue']] ~= nil
+end
+
+
 local function isRouted(tags)
-   return isImage(tags) or (QUESTIONS and (tags['Modality'] == 'PR' or tags['Modality'] == 'SR'))
+   return isImage(tags) or isRejectionNote(tags) or (QUESTIONS and (tags['Modality'] == 'PR' or tags['Modality'] == 'SR'))
 end
 
 
@@ -109,7 +118,9 @@ function OnStoredInstance(instance, tags, metadata, origin)
       return
    end
    local study = get('/instances/' .. instance .. '/study')['ID']
-   if isChestFilm(tags) then
+   if isRejectionNote(tags) then
+      send(instance) -- its film may have been removed here, and is still at the node
+   elseif isChestFilm(tags) then
       sendStudy(study) -- with what arrived before its first chest film
    elseif hasChestFilm(study) then
       send(instance)

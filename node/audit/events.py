@@ -130,6 +130,7 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "correction.made": _touched("U"),
     "correction.received": _touched("U", Party.NOBODY),
     "patient.updated": _touched("U", Party.NOBODY),
+    "film.rejected": _touched("U", Party.NOBODY),
     "study.retried": _touched("U"),
     "film.submitted": _touched("C"),
     "study.removed": AuditRule(event=_DELETED, action="D", subject=Subject.STUDY),

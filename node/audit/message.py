@@ -28,7 +28,6 @@ _MACHINE_NAME, _IP_ADDRESS = "1", "2"
 _SYSTEM_OBJECT, _REPORT, _SECURITY_RESOURCE = "2", "3", "13"
 _APPLICATION_SERVER: Final = "4"
 
-_NEEDED: Final = {Party.CALLER: "calling_aet", Party.DESTINATION: "called_aet"}
 _NOBODY: Final = "unknown"
 _OUTCOMES: Final = {"not_found": "4", "refused": "4", "failed": "8"}
 """The outcome of a message by the `outcome` of what a user did."""
@@ -50,14 +49,14 @@ class Reporter:
 def write(event: Event, *, at: datetime, reporter: Reporter) -> str | None:
     """Return the message of a log event, on one line; None if the event leaves none.
 
-    A transfer leaves none without the AE title of the other side: HL7 transfers no DICOM instances, and for an object
-    that came over HTTP `film.submitted` names the user.
+    What is no transfer of DICOM instances by two known sides leaves none: a message by HL7, a delivery to a destination
+    that the settings no longer name. For an object that came over HTTP `film.submitted` names the user.
     """
     rule = RULES.get(_text(event, "event"))
     reason = _text(event, "reason").partition(":")[0]  # `tls: what the library says`
     if rule is None or (rule.reasons and reason not in rule.reasons):
         return None
-    if rule.party in _NEEDED and _NEEDED[rule.party] not in event:
+    if not _has_parties(rule, event):
         return None
     root = ET.Element("AuditMessage")
     _identify(root, rule, event, at)
@@ -70,6 +69,16 @@ def write(event: Event, *, at: datetime, reporter: Reporter) -> str | None:
     if rule.subject is Subject.ALERT:
         _alert(root, event, reporter)
     return '<?xml version="1.0" encoding="UTF-8"?>' + ET.tostring(root, encoding="unicode")
+
+
+def _has_parties(rule: AuditRule, event: Event) -> bool:
+    match rule.party:
+        case Party.CALLER:
+            return "calling_aet" in event
+        case Party.DESTINATION:
+            return "host" in event and event.get("kind") != "oru"
+        case _:
+            return True
 
 
 def _identify(root: ET.Element, rule: AuditRule, event: Event, at: datetime) -> None:
@@ -88,7 +97,7 @@ def _identify(root: ET.Element, rule: AuditRule, event: Event, at: datetime) -> 
 
 
 def _participants(root: ET.Element, rule: AuditRule, event: Event, reporter: Reporter) -> None:
-    """Write the node and who takes part with it; a peer over DICOM is known by its AE title (PS3.15 A.5.2.2)."""
+    """Write the node and who takes part with it; a peer over DIMSE is known by its AE title (PS3.15 A.5.2.2)."""
     host = _text(event, "host")
     match rule.party:
         case Party.NOBODY:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 
 from node.outputs.writers import kinds_wanted
 from node.settings.destinations import DEFAULT_OUTPUTS, DestinationSettings
@@ -30,6 +30,10 @@ class DestinationTable(Mapping[str, DestinationSettings]):
     def items(self) -> ItemsView[str, DestinationSettings]:
         """Return the destinations of this moment with their names."""
         return self._by_name.items()
+
+    def values(self) -> ValuesView[DestinationSettings]:
+        """Return the destinations of this moment."""
+        return self._by_name.values()
 
 
 def kinds_of(destinations: Iterable[DestinationSettings]) -> frozenset[str]:

@@ -16,10 +16,10 @@ from pynetdicom.pdu_primitives import A_ASSOCIATE
 from pynetdicom.presentation import build_context
 
 from node.config import Caller, ListenerSettings, ServerTlsSettings, SiteSettings
-from node.deliver import associations, commitment, dicom
+from node.deliver import associations, commitment, dicom, dicomweb
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.errors import Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
+from node.errors import DestinationDown, Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
 from node.jobs.executor import SENDS_AT_ONCE
 from node.net import admission
 from node.net.admission import Call, Refusal
@@ -27,7 +27,7 @@ from node.read import routing
 from node.read.routing import Action
 from node.receive import contexts
 from node.receive.listener import application_entity
-from node.settings.destinations import DicomDestination
+from node.settings.destinations import DicomDestination, DicomwebDestination
 from node.settings.tls import TlsSettings
 from tests import films
 
@@ -116,6 +116,15 @@ def settings() -> Rows:
         ("destinations.tls", TlsSettings),
         ("site", SiteSettings),
     ]
+    return _defaults(tables)
+
+
+def web_settings() -> Rows:
+    """Return the settings of an archive by DICOMweb with their defaults."""
+    return _defaults([("destinations", DicomwebDestination)])
+
+
+def _defaults(tables: Iterable[tuple[str, type]]) -> Rows:
     rows: Rows = [("setting", "default")]
     for table, kind in tables:
         fields = [field for field in dataclasses.fields(kind) if field.name not in ("tls", "callers")]
@@ -276,6 +285,34 @@ def _ranges(codes: Iterable[int]) -> str:
         run = [code for _, code in group]
         texts.append(f"`{run[0]:04X}`" + (f" to `{run[-1]:04X}`" if len(run) > 1 else ""))
     return ", ".join(texts)
+
+
+def web_outcomes() -> Rows:
+    """Return what the node does at each HTTP status of a STOW-RS response without a failed object."""
+    found: dict[str, list[int]] = {
+        "the object counts as sent": [],
+        "the destination counts as down: it waits": [],
+        "the delivery is parked, for a person": [],
+        "tried again": [],
+    }
+    accepted, down, parked, again = found.values()
+    for status in range(100, 600):
+        try:
+            dicomweb.judge(dicomweb.WebAnswer(status=status), "archive")
+        except GiveUp:
+            parked.append(status)
+        except DestinationDown:
+            down.append(status)
+        except RetryLater:
+            again.append(status)
+        else:
+            accepted.append(status)
+    most = max(found.values(), key=len)
+    rows = [
+        ("any other" if codes is most else ", ".join(f"`{code}`" for code in codes), outcome)
+        for outcome, codes in found.items()
+    ]
+    return [("status", "what the node does"), *rows, ("no answer in time", "tried again")]
 
 
 def failure_reasons() -> Rows:
