@@ -11,6 +11,7 @@
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases, buckets and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
+#   make day      24 hours of a hospital in 30 minutes, watched by Prometheus: nothing lost, memory flat, each alert once
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    sentences beside GPT-2 of transformers, films taken beside dcmtk, what a film costs the node around the network
@@ -45,7 +46,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick coverage lint types run-tests float16 train full-size
-.PHONY: chaos soak flood bench sweep pictures fuzz conformance pythons sbom container-test clean
+.PHONY: chaos soak day flood bench sweep pictures fuzz conformance pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -119,8 +120,8 @@ train: setup
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
 
-# `make test` has short forms of chaos (kills, a full disk), soak, flood, fuzz and conformance. Each ends with one JSON object; see --help for what can be chosen.
-chaos soak flood fuzz: setup system-packages
+# `make test` has short forms of chaos (kills, a full disk), soak, day, flood, fuzz and conformance. Each ends with one JSON object; see --help for what can be chosen.
+chaos soak day flood fuzz: setup system-packages
 	$(VENV)/bin/python -m tests.$@
 
 conformance: viewers

@@ -1,4 +1,7 @@
-"""A real Prometheus for tests: scrapes a node every three seconds, evaluates the shipped rules, and answers queries."""
+"""A real Prometheus for tests: scrapes a node every three seconds, evaluates the shipped rules, and answers queries.
+
+With a `Pace` it watches a node whose day takes minutes: every duration of the rules is as much shorter.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import yaml
 
@@ -20,6 +24,30 @@ from tests.peers import LOOPBACK, free_port, require, wait_until
 SHIPPED = Path(__file__).parents[1] / "deploy" / "prometheus"
 
 Json = dict[str, object]
+Series = tuple[dict[str, str], list[tuple[float, float]]]
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = r"(?:\d+[smhd])+"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast a simulated day passes.
+
+    scale: simulated seconds in a real one
+    began: when it began, in real seconds since the epoch; first_hour: which hour of the day that was
+    answered_within: the bucket of `cxr_turnaround_seconds`, in real seconds, that stands for the minute of the aim; a
+        node's own work does not become faster
+    """
+
+    scale: float
+    began: float
+    first_hour: float = 0.0
+    answered_within: float = 2.5
+
+    def time_of(self, real: float) -> float:
+        """Seconds from the simulated midnight at a real time."""
+        return self.first_hour * 3600.0 + (real - self.began) * self.scale
 
 
 class Prometheus:
@@ -33,6 +61,18 @@ class Prometheus:
         data = self._get("query", query=expression)
         result = cast(list[Json], data["result"])
         return [float(cast(list[str], sample["value"])[1]) for sample in result]
+
+    def series(self, selector: str, *, seconds: float) -> list[Series]:
+        """The samples of every series of the last so many seconds, as they were stored: labels, then time and value."""
+        data = self._get("query", query=f"{selector}[{_milliseconds(seconds)}]")
+        result = cast(list[dict[str, object]], data["result"])
+        return [
+            (
+                cast(dict[str, str], one["metric"]),
+                [(at, float(value)) for at, value in cast(list[tuple[float, str]], one["values"])],
+            )
+            for one in result
+        ]
 
     def rules(self) -> list[Json]:
         """Every rule, with its health and its last error."""
@@ -67,22 +107,25 @@ class Prometheus:
 
 
 @contextmanager
-def run_prometheus(folder: Path, **ports: Sequence[int]) -> Iterator[Prometheus]:
+def run_prometheus(folder: Path, *, pace: Pace | None = None, **ports: Sequence[int]) -> Iterator[Prometheus]:
     """Run Prometheus with the shipped settings, but more often, and with alerts that fire after one second.
 
+    pace: of a simulated day; then the rules keep their relation to it, and alerts fire as much sooner
     ports: of the processes of each service, by its name
     A scrape may take as long as its interval; one that takes longer makes every series stale.
     """
     program, port = require("prometheus"), free_port()
     settings = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
-    settings["global"] = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
+    often = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
+    settings["global"] = often if pace is None else dict.fromkeys(often, _milliseconds(max(0.5, 15.0 / pace.scale)))
     settings["scrape_configs"][0]["static_configs"] = [
         {"targets": [f"{LOOPBACK}:{of_process}" for of_process in of_service], "labels": {"service": service}}
         for service, of_service in ports.items()
     ]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     for name in settings["rule_files"]:
-        rules = re.sub(r"for: \w+", "for: 1s", (SHIPPED / name).read_text(encoding="utf-8"))
+        shipped = (SHIPPED / name).read_text(encoding="utf-8")
+        rules = re.sub(r"for: \w+", "for: 1s", shipped) if pace is None else at_pace(shipped, pace)
         (folder / name).write_text(rules, encoding="utf-8")
     command = [
         program,
@@ -102,3 +145,37 @@ def run_prometheus(folder: Path, **ports: Sequence[int]) -> Iterator[Prometheus]
                 process.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def at_pace(rules: str, pace: Pace) -> str:
+    """Return rules of Prometheus with every duration and every limit in seconds as much shorter as the day is.
+
+    The hour and the day of the week are those of the simulated day, which is a Thursday.
+    """
+    content = yaml.safe_load(rules)
+    for rule in (rule for group in content["groups"] for rule in group["rules"]):
+        rule["expr"] = _expression(rule["expr"], pace)
+        if "for" in rule:
+            rule["for"] = _scaled(rule["for"], pace)
+    return yaml.safe_dump(content, sort_keys=False, width=10**6)
+
+
+def _expression(expression: str, pace: Pace) -> str:
+    now = f"vector((time() - {pace.began}) * {pace.scale} + {pace.first_hour * 3600})"
+    expression = re.sub(rf"(\[|offset )({_DURATION})", lambda found: found[1] + _scaled(found[2], pace), expression)
+    expression = re.sub(
+        r"(_seconds(?:\{[^}]*\})?\)* [<>]=? )(\d+)",
+        lambda found: f"{found[1]}{int(found[2]) / pace.scale}",
+        expression,
+    )
+    expression = expression.replace('le="60.0"', f'le="{pace.answered_within}"')
+    return expression.replace("hour()", f"hour({now})").replace("day_of_week()", f"day_of_week({now})")
+
+
+def _scaled(duration: str, pace: Pace) -> str:
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", duration))
+    return _milliseconds(seconds / pace.scale)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(1000 * seconds)}ms"

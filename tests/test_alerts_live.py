@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from tests import films, peers
+from tests.expressions import panel_queries
 from tests.postgres import Postgres
 from tests.prometheus import run_prometheus
 from tests.service import REPOSITORY, Service, on_database, settings_for
@@ -42,6 +43,8 @@ def test_a_full_disk_and_a_dead_worker_raise_only_their_alerts(tmp_path: Path) -
                 limit_seconds=60,
             )
             assert not dead & prometheus.firing("many")
+            ready = next(query for query in panel_queries() if query.place.endswith(": Ready"))
+            assert prometheus.values(ready.runnable) == [0.0]  # a disk is full
 
             worker.kill()
             assert peers.send(films.thumbnail(), port=listener.dicom_port) == 0
@@ -52,5 +55,6 @@ def test_a_full_disk_and_a_dead_worker_raise_only_their_alerts(tmp_path: Path) -
 
             peers.wait_until(lambda: dead <= prometheus.firing("many"), what=f"{dead} fire", limit_seconds=90)
             assert not of_others & prometheus.firing("many")
+            assert prometheus.values(ready.runnable) == [-1.0]
             full_disk = {"CxrDiskFull", "CxrDiskAlmostFull", "CxrNotReady"}
             peers.wait_until(lambda: full_disk <= prometheus.firing("full"), what=f"{full_disk} fire", limit_seconds=60)

@@ -80,6 +80,13 @@ def test_every_metric_is_watched() -> None:
     assert unseen == set()
 
 
+def test_a_dead_node_shows_down() -> None:
+    (ready,) = (panel for panel in panels(dashboards()["chex-overview.json"]) if panel["title"] == "Ready")
+    defaults = cast(dict[str, list[dict[str, Json]]], cast(Json, ready["fieldConfig"])["defaults"])
+
+    assert defaults["mappings"][0]["options"]["-1"] == {"text": "down"}  # the value for it: tests/test_alerts_live.py
+
+
 def test_details_are_on_a_dashboard_that_exists() -> None:
     names = {name.removesuffix(".json") for name in NAMES}
     links = [

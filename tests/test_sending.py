@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -152,8 +153,7 @@ def test_a_delivery_that_a_person_ended_is_not_sent(bench: Bench) -> None:
 
 
 def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
-    (instance,) = bench.spool.study(STUDY).instances
-    os.utime(instance.path, (time.time() - HOUR, time.time() - HOUR))
+    os.utime(bench.spool.study(STUDY).instances[0].path, (time.time() - HOUR, time.time() - HOUR))
 
     for number, delivery in enumerate(bench.deliveries):
         assert counted(bench.sending, "cxr_turnaround_seconds_count") == 0, number
@@ -161,6 +161,17 @@ def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
 
     assert counted(bench.sending, "cxr_turnaround_seconds_count") == 1
     assert HOUR <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 2 * HOUR
+
+
+def test_a_round_of_a_person_is_timed_from_what_was_said(bench: Bench) -> None:
+    os.utime(bench.spool.study(STUDY).instances[0].path, (time.time() - HOUR, time.time() - HOUR))
+    for kind, minutes in (("corrections", 2), ("patients", 1), ("corrections", -9)):
+        at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+        bench.spool.keep_document(STUDY, kind, str(minutes), {"at": at})  # type: ignore[arg-type]  # both are kinds
+    for delivery in bench.deliveries:
+        bench.sending.send(delivery, 1, time.time())
+
+    assert 60.0 <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 120.0
 
 
 def test_failures_are_counted_by_class(bench: Bench) -> None:

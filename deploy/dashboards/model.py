@@ -29,6 +29,7 @@ _DRIFT = (
         unit=COUNT,
         steps=(0.1, 0.2),
         height=12,
+        empty="not enough films yet",
     ),
     Panel(
         title="Films in the windows",
@@ -166,6 +167,7 @@ _GROUPS = (
         },
         unit=RATIO,
         height=12,
+        empty="not enough films yet",
     ),
     Panel(
         title="Median probability by group",
@@ -176,6 +178,7 @@ _GROUPS = (
         },
         unit=RATIO,
         height=12,
+        empty="not enough films yet",
     ),
     Panel(
         title="Drift by group",
@@ -185,6 +188,7 @@ _GROUPS = (
         unit=COUNT,
         kind=Kind.BARS,
         steps=(0.1, 0.2),
+        empty="not enough films yet",
     ),
     Panel(
         title="Films of each group",
@@ -193,6 +197,7 @@ _GROUPS = (
         queries={"{{group}}": 'max by (group) (cxr_group_films{instance=~"$instance"})'},
         unit=COUNT,
         kind=Kind.BARS,
+        empty="no films yet",
     ),
 )
 

@@ -29,7 +29,7 @@ _EVENTS = {
     "start": ("blue", 'process_start_time_seconds{job="chex-node",instance=~"$instance"} > time() - 60'),
     "other model": (
         "purple",
-        'cxr_build_info{instance=~"$instance"} unless on (instance, model) cxr_build_info offset 2m '
+        'cxr_build_info{instance=~"$instance"} unless on (instance, model, prompts) cxr_build_info offset 2m '
         'and on (instance) up{job="chex-node"} offset 2m',
     ),
 }

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Final, TypeAlias, TypeGuard
 
 from node import log
@@ -243,16 +244,19 @@ class Sending:
                 self._parked(delivery, attempt, failure, reason=reason, stage="commit")
 
     def _observe_turnaround(self, delivery: Delivery, started: float) -> None:
-        """Record the time since the last object arrived that the outputs, written at `started`, can cover.
+        """Record the time since the last thing came that the outputs, written at `started`, can follow.
 
-        An answer that a person sends counts for nothing: its film may have arrived long ago.
+        That is an object, a reader's correction or an update of the patient: a film that is corrected may have arrived
+        long ago. An answer that a person sends counts for nothing.
         """
         study_uid = delivery.study_uid
         answers = sent_answers.outputs_of(self.spool, study_uid)
         if any(output.sop_instance_uid == delivery.sop_instance_uid for output in answers):
             return
-        arrivals = [instance.received_at.timestamp() for instance in self.spool.study(study_uid).instances]
-        last = max((arrival for arrival in arrivals if arrival <= started), default=started)
+        arrivals = [instance.received_at for instance in self.spool.study(study_uid).instances]
+        said = (*self.spool.documents(study_uid, "corrections"), *self.spool.documents(study_uid, "patients"))
+        arrivals += [datetime.fromisoformat(str(document["at"])) for document in said]
+        last = max((at.timestamp() for at in arrivals if at.timestamp() <= started), default=started)
         self.metrics.turnaround_seconds.observe(time.time() - last)
 
     def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater, *, seconds: float) -> StepResult:
