@@ -62,6 +62,17 @@ class Asked:
         connection.close()
         return answer.status, said
 
+    def get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, content
+
+    def page(self, path: str) -> str:
+        return self.get(path)[1].decode()
+
     def questions(self, *questions: Content, **headers: str) -> tuple[int, Content]:
         return self.ask("POST", f"/api/v1/films/{self.uid}/questions", {"questions": questions}, **headers)
 
@@ -215,6 +226,27 @@ def test_an_answer_is_sent_to_the_archive_once(asked: Asked) -> None:
     assert {dataset.StudyInstanceUID for dataset in new} == {films.rg1().StudyInstanceUID}
     listed = cast(list[Content], asked.ask("GET", f"/api/v1/films/{asked.uid}/questions")[1]["questions"])
     assert [question["sent"] for question in listed if question["id"] == answer["id"]] == [True]
+
+
+def test_the_objects_of_a_sent_answer_are_listed_and_given_back(asked: Asked) -> None:
+    (answer,) = cast(list[Content], asked.questions({"prompt": "Fracture", "box": BOX})[1]["questions"])
+    before = len(asked.archive.kept)
+    asked.ask("POST", f"/api/v1/questions/{answer['id']}/send")
+    asked.archive.wait_for_kept(before + 2)
+    sent = {str(kept.dataset.SOPInstanceUID) for kept in asked.archive.kept[before:]}
+
+    study = f"/studies/{films.rg1().StudyInstanceUID}"
+    outputs = cast(list[Content], asked.ask("GET", f"/api/v1{study}")[1]["outputs"])
+    of_answer = [output for output in outputs if output["question"] == answer["id"]]
+    page = asked.page(study)
+
+    assert {output["uid"] for output in of_answer} == sent
+    assert {(output["film"], output["round"], output["is_there"]) for output in of_answer} == {(asked.uid, None, True)}
+    assert None not in {output["round"] for output in outputs if not output["question"]}
+    assert {asked.get(f"/api/v1/outputs/{uid}")[0] for uid in sent} == {200}
+    assert asked.get(f"/api/v1/outputs/{of_answer[0]['uid']}")[1][128:132] == b"DICM"
+    assert page.count("of the answer to &#34;Fracture&#34; on film 1</span>") == 2
+    assert "no longer here" not in page
 
 
 def test_words_that_were_never_learned_are_not_sent(asked: Asked) -> None:

@@ -24,6 +24,7 @@ from node.web import pictures, studies
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, problem_response, responses
 from node.web.studies import StudyDetail, Worklist
+from node.web.study_outputs import find_output
 from node.web.users import audit, host_of, name_of
 
 UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
@@ -122,7 +123,7 @@ def show_film(
 @router.get("/outputs/{uid}", response_class=Response, responses={**_OBJECT, **responses(404, 410, 422)})
 def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
     """Return an output, byte for byte as it was written."""
-    found = studies.find_output(parts.spool, uid)
+    found = find_output(parts.spool, uid)
     if found is None:
         raise Problem(404, "this node knows no such output")
     output, content = found

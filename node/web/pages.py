@@ -30,7 +30,8 @@ from node.outputs.gsps_grayscale import pixel_shape
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.shown_corrections import show_corrections
-from node.web.studies import Sent, StudyDetail, StudyOutput, header_of
+from node.web.studies import Sent, StudyDetail, header_of
+from node.web.study_outputs import StudyOutput
 from node.web.users import audit, name_of
 
 FOLDER: Final = Path(__file__).parent
@@ -219,7 +220,7 @@ def _results(found: StudyDetail) -> list[_Result]:
     known = [
         _Result(
             kind=words.OUTPUT_KINDS.get(output.kind, output.kind),
-            about=_about(output.film, numbers),
+            about=_about(output, numbers),
             uid=output.uid,
             file=output,
             deliveries=tuple(sent.pop(output.uid, ())),
@@ -241,7 +242,7 @@ def _results(found: StudyDetail) -> list[_Result]:
 
 def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]:
     """Count the deliveries of a round's outputs by destination and state."""
-    uids = {output.uid for output in found.outputs if output.round == number}
+    uids = {output.uid for output in found.outputs if output.round is not None and output.round == number}
     counts: dict[str, Counter[str]] = {}
     for delivery in found.deliveries:
         if delivery.uid in uids:
@@ -249,7 +250,10 @@ def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]
     return counts
 
 
-def _about(film: str, numbers: Mapping[str, str]) -> str:
-    """Say what an output is about; film: as `OutputObject.film`."""
-    of_ratio, _, uid = film.rpartition(" ")
-    return f"{'cardiothoracic ratio of ' if of_ratio else ''}{numbers.get(uid, 'a removed film')}" if film else ""
+def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
+    """Say what an output is about; numbers: of the films that are here, by UID."""
+    of_ratio, _, uid = output.film.rpartition(" ")  # as `OutputObject.film`
+    film = numbers.get(uid, "a removed film") if uid else ""
+    if output.question:
+        return f'the answer to "{output.asked}" on {film}' if output.asked else "the answer to a damaged question"
+    return f"cardiothoracic ratio of {film}" if of_ratio else film

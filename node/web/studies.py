@@ -14,7 +14,7 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 
 from node.config import Settings
-from node.domain import Film, JsonObject, OutputObject, Reason
+from node.domain import Film, JsonObject, Reason
 from node.errors import Undecodable
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
@@ -27,6 +27,7 @@ from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
 from node.store.rounds import coverage
 from node.store.spool import Spool
+from node.web.study_outputs import StudyOutput, outputs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +87,6 @@ class StudyFilm:
     model: str
     engine: str
     prompts: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOutput:
-    """An output that a round wrote.
-
-    kind: sr, sr3d, text, gsps, sc or oru
-    film: SOP Instance UID of the film that it is about, if it is about one
-    is_there: whether the node still has it
-    """
-
-    kind: str
-    uid: str
-    film: str
-    round: int
-    written_at: datetime
-    is_there: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,20 +192,10 @@ def study_with_films(settings: Settings, spool: Spool, study_uid: str) -> tuple[
     detail = StudyDetail(
         line=_line(study_uid, row, seen, counts, spool),
         films=tuple(found.described for found in seen),
-        outputs=tuple(_written(study_uid, spool)),
+        outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
     )
     return detail, seen
-
-
-def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
-    """Return an output of any study and its bytes, None if they are removed or damaged; None if it is unknown."""
-    study_uid = spool.find_study(uid)
-    if study_uid is None:
-        return None
-    outputs = (output for mark in spool.rounds(study_uid) for output in mark.outputs)
-    found = next((output for output in outputs if output.sop_instance_uid == uid), None)
-    return None if found is None else (found, spool.output(found))
 
 
 def _line(
@@ -301,24 +275,6 @@ def header_of(path: Path) -> Dataset | None:
         return decoding.read_header(path)
     except (Undecodable, OSError):
         return None
-
-
-def _written(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
-    """Yield the outputs of all rounds, each once, the newest round first."""
-    yielded = set()
-    for mark in reversed(spool.rounds(study_uid)):
-        for output in mark.outputs:
-            if output.sop_instance_uid in yielded:
-                continue
-            yielded.add(output.sop_instance_uid)
-            yield StudyOutput(
-                kind=output.kind,
-                uid=output.sop_instance_uid,
-                film=output.film,
-                round=mark.number,
-                written_at=mark.created_at,
-                is_there=spool.has_output(output),
-            )
 
 
 def _sent(row: DeliveryRow) -> Sent:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from node.domain import MESSAGE_KIND, FindingState
-from node.outputs import wording
+from node.outputs import rejection, wording
 
 STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
@@ -31,6 +31,7 @@ OUTPUT_KINDS: Final[Mapping[str, str]] = {
     "gsps": "presentation state",
     "sc": "picture with boxes",
     MESSAGE_KIND: "HL7 message",
+    rejection.KIND: "rejection note",
 }
 WITHHELD: Final[Mapping[str, str]] = {
     "not_measured": "says more than was measured: its finding's threshold was not measured on such films",

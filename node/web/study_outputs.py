@@ -1,0 +1,94 @@
+"""The outputs of a study that stand on its page and may be downloaded: those of its rounds, and of sent answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from node.domain import OutputObject
+from node.errors import InputError
+from node.jobs.answers import stored_question
+from node.outputs import answer_wording
+from node.store import sent_answers
+from node.store.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOutput:
+    """An output that a round wrote, or that was written for a sent answer.
+
+    kind: sr, sr3d, text, gsps, sc, oru or rejection
+    film: SOP Instance UID of the film that it is about, if it is about one
+    round: its number; None for an answer
+    question: id of the question that it answers; "" for an output of a round
+    asked: what that question asks for, in words; "" if the question is damaged
+    written_at: when its round began, or the answer was sent
+    is_there: whether the node still has it
+    """
+
+    kind: str
+    uid: str
+    film: str
+    round: int | None
+    question: str
+    asked: str
+    written_at: datetime
+    is_there: bool
+
+
+def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
+    """Yield the outputs of all rounds, each once, the newest round first, then those of sent answers in their order."""
+    yielded = set()
+    for mark in reversed(spool.rounds(study_uid)):
+        for output in mark.outputs:
+            if output.sop_instance_uid in yielded:
+                continue
+            yielded.add(output.sop_instance_uid)
+            yield StudyOutput(
+                kind=output.kind,
+                uid=output.sop_instance_uid,
+                film=output.film,
+                round=mark.number,
+                question="",
+                asked="",
+                written_at=mark.created_at,
+                is_there=spool.has_output(output),
+            )
+    for answer in sent_answers.all_of(spool, study_uid):
+        film, asked = _question(spool, study_uid, answer.question)
+        for output in answer.outputs:
+            yield StudyOutput(
+                kind=output.kind,
+                uid=output.sop_instance_uid,
+                film=output.film or film,
+                round=None,
+                question=answer.question,
+                asked=asked,
+                written_at=answer.requested_at,
+                is_there=spool.has_output(output),
+            )
+
+
+def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
+    """Return an output of any study and its bytes, None if they are removed or damaged; None if it is unknown."""
+    study_uid = spool.find_study(uid)
+    if study_uid is None:
+        return None
+    found = next((output for output in _all_outputs(study_uid, spool) if output.sop_instance_uid == uid), None)
+    return None if found is None else (found, spool.output(found))
+
+
+def _question(spool: Spool, study_uid: str, question_id: str) -> tuple[str, str]:
+    """Return the film and the name of a question; both "" if it is damaged."""
+    try:
+        question = stored_question(spool, study_uid, question_id)
+    except InputError:
+        return "", ""
+    return question.film, answer_wording.name(question)
+
+
+def _all_outputs(study_uid: str, spool: Spool) -> Iterator[OutputObject]:
+    for mark in spool.rounds(study_uid):
+        yield from mark.outputs
+    yield from sent_answers.outputs_of(spool, study_uid)
