@@ -17,6 +17,7 @@ import pytest
 from models import progress
 from models.evaluation.evaluated_model import side_of
 from models.reading.decision import Trusted
+from models.training.split import HeldOut
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence
 from node.read import decoding, prompts
 from node.read.model import Reading, open_reader
@@ -188,6 +189,11 @@ def test_a_list_of_films_is_read_in_steps(tmp_path: Path, phantom_model: Path) -
         "2.png": (60, 60),
         "4.png": (60, 120),
     }
+    validation = HeldOut(named=frozenset({"1", "3"}))
+    assert [name for name, _ in of_file(tmp_path / "films.jsonl", held_out=[validation]).pictures()] == [
+        "1.png",
+        "3.png",
+    ]
     (tmp_path / "2.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"2\.png is no picture"):
         list(of_file(tmp_path / "films.jsonl", every=2).pictures())

@@ -1,6 +1,7 @@
 """Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
 
-    python -m tests.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--model DIR] [--corrections]
+    python -m tests.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
+                          [--corrections]
 
 Every film is read, and asked about in every phrase of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
@@ -20,6 +21,7 @@ from typing import Final
 from models import progress
 from models.reading.decision import Trusted
 from models.reading.tokenizers import VOCABULARIES
+from models.training.split import read_held_out
 from node.read import prompts
 from node.read.model import Reader, open_reader
 from tests.sweep.checks import Sweep, Swept, measured_on
@@ -39,15 +41,23 @@ def main() -> int:
         metavar="FILE.jsonl[:EVERY]",
         help="lists of real films; EVERY 10 takes a tenth",
     )
+    parser.add_argument(
+        "--held-out",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="take only films of patients that one of these files names, a patient a line (models/training/validation)",
+    )
     parser.add_argument("--corrections", action="store_true", help="correct findings of each film, too")
     parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
     arguments = parser.parse_args()
     sources: list[tuple[str, Trusted, Films]] = []
     if arguments.phantoms:
         sources.append(("phantoms", "phantoms", of_phantoms(arguments.first, arguments.phantoms)))
+    held_out = [read_held_out(name) for name in arguments.held_out]
     for name in arguments.films:
         path, _, every = name.partition(":")
-        sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1))))
+        sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1), held_out=held_out)))
     figures: dict[str, dict[str, object]] = {}
     with progress.on(sys.stderr) as say:
         for name, by_default, films in sources:
@@ -71,7 +81,10 @@ def run(
     sweep = Sweep(reader=reader, prompts=asked, measured=measured_on(model, trusted, asked), corrects=corrects)
     swept = Swept()
     for number, (film, image) in enumerate(films.images(reader), 1):
+        known = len(swept.faults)
         sweep.look(film, image, swept)
+        for fault in swept.faults[known:]:
+            say(f"{name}, {trusted}: {fault}")
         say(f"{name}, {trusted}", number, films.count)
     return swept
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.phantoms import phantom
+from models.training.films import patient_of
+from models.training.split import HeldOut
 from node.domain import Box
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
@@ -54,19 +56,24 @@ def of_phantoms(first: int, count: int) -> Films:
     return Films(count=count, pictures=pictures)
 
 
-def of_file(path: Path, *, every: int = 1) -> Films:
-    """Read the pictures that a list names, as `models.evaluate` reads them; every: 10 takes a tenth of them."""
-    lines = path.read_text(encoding="utf-8").splitlines()[::every]
+def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> Films:
+    """Read the pictures that a list names, as `models.evaluate` reads them.
+
+    every: 10 takes a tenth of them
+    held_out: takes only films of patients that one of them holds; of all, if there is none
+    """
+    films = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    taken = [film for film in films if not held_out or any(patient_of(film) in part for part in held_out)]
+    names = [film["file"] for film in taken][::every]
 
     def pictures() -> Iterator[tuple[str, Picture]]:
-        for line in lines:
-            name = json.loads(line)["file"]
+        for name in names:
             picture = cv2.imread(str(path.parent / name), cv2.IMREAD_GRAYSCALE)
             if picture is None:
                 raise FileNotFoundError(f"{path.parent / name} is no picture")
             yield name, np.asarray(picture, dtype=np.uint8)
 
-    return Films(count=len(lines), pictures=pictures)
+    return Films(count=len(names), pictures=pictures)
 
 
 def of_picture(picture: Picture, *, count: int) -> Films:
