@@ -5,22 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import pytest
-from pydicom.dataset import Dataset
+from pydicom import dcmread
 
 from node.config import ModelSettings, QuestionsSettings
-from node.domain import Box
-from node.outputs.answer_json import answer_to_json
-from node.read import open_film, prompts
-from node.read.model import FilmQuestion, Reader, open_reader
 from tests import films, peers
 from tests.peers import LOOPBACK, ReceivingArchive
 from tests.service import Service, run_command, settings_for
-from tests.workstation import finding, group, region, report
 
 Content = dict[str, object]
 
@@ -50,8 +46,11 @@ class Asked:
     path: Path
     uid: str
     model: Path
-    reader: Reader
     archive: ReceivingArchive
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.service.http_port}"
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Content]:
         connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
@@ -77,83 +76,31 @@ class Asked:
         return self.ask("POST", f"/api/v1/films/{self.uid}/questions", {"questions": questions}, **headers)
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, chest_film: Path) -> Iterator[Asked]:
-    directory = tmp_path_factory.mktemp("asked")
+@contextmanager
+def asking(directory: Path, *, model: Path, film: Path) -> Iterator[Asked]:
+    """Run a node that has read a film, and answers what workstations ask about it."""
     with ReceivingArchive() as archive:
-        settings = settings_for(
-            directory / "node", archive_port=archive.port, model=ModelSettings(directory=phantom_model)
-        )
+        settings = settings_for(directory / "node", archive_port=archive.port, model=ModelSettings(directory=model))
         settings = replace(settings, questions=QuestionsSettings(ae_titles=("TESTER",)))
         with Service(settings, scripted=False) as service:
-            assert peers.send(chest_film, port=service.dicom_port) == 0
+            assert peers.send(film, port=service.dicom_port) == 0
             service.wait_for("study.finished")
-            uid = str(films.rg1().SOPInstanceUID)
-            reader = open_reader(phantom_model, prompts=prompts.load("chexpert14"), engine="onnx")
-            yield Asked(service=service, path=chest_film, uid=uid, model=phantom_model, reader=reader, archive=archive)
+            header = dcmread(film, stop_before_pixels=True)
+            uid = str(header.SOPInstanceUID)
+            asked = Asked(service=service, path=film, uid=uid, model=model, archive=archive)
+            _, study = asked.ask("GET", f"/api/v1/studies/{header.StudyInstanceUID}")
+            archive.wait_for_kept(len(cast(list[Content], study["outputs"])))
+            yield asked
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, chest_film: Path) -> Iterator[Asked]:
+    with asking(tmp_path_factory.mktemp("asked"), model=phantom_model, film=chest_film) as opened:
+        yield opened
 
 
 def bare(answer: Content) -> Content:
     return {key: value for key, value in answer.items() if key not in FACTS}
-
-
-def _question(question: Content) -> FilmQuestion:
-    box = None
-    if question.get("box") is not None:
-        left, top, right, bottom = cast(list[float], question["box"])
-        box = Box(left=left, top=top, right=right, bottom=bottom)
-    return FilmQuestion(prompt=cast(str | None, question.get("prompt")), box=box)
-
-
-@pytest.mark.parametrize(
-    ("question", "arguments"),
-    [
-        ({"prompt": "Pneumonia"}, ["--prompt", "Pneumonia"]),
-        ({"prompt": "left lung"}, ["--prompt", "left lung"]),
-        ({"box": BOX}, ["--box", ",".join(map(str, BOX))]),
-        ({"prompt": "Edema", "box": BOX}, ["--prompt", "Edema", "--box", ",".join(map(str, BOX))]),
-        ({"prompt": "a zebra"}, ["--prompt", "a zebra"]),
-    ],
-    ids=["of the set", "region", "box", "both", "never learned"],
-)
-def test_everyone_gets_the_same_answer(asked: Asked, question: Content, arguments: list[str]) -> None:
-    status, content = asked.questions(question)
-    (of_api,) = cast(list[Content], content["questions"])
-    address = f"http://{LOOPBACK}:{asked.service.http_port}"
-    of_node = run_command("ask", asked.path, "--node", address, *arguments)
-    (here,) = open_film.ask(asked.path, [_question(question)], reader=asked.reader, prompts=prompts.load("chexpert14"))
-
-    assert (status, of_node.returncode) == (201, 0)
-    (by_command,) = json.loads(of_node.stdout)["questions"]
-    assert bare(of_api) == bare(by_command) == json.loads(json.dumps(answer_to_json(here)))
-    assert (of_api["source"], by_command["source"]) == ("api", "command")
-
-
-def _text_of(report: Dataset) -> str:
-    """All values of a structured report's content items, in their order."""
-    return "\n".join(str(item.value) for item in report.iterall() if item.keyword in ("TextValue", "NumericValue"))
-
-
-@pytest.mark.parametrize("prompt", ["Edema", None])
-def test_a_workstation_gets_the_answer_of_the_interface(asked: Asked, prompt: str | None) -> None:
-    left, top, right, bottom = BOX
-    place = region(films.rg1(), "POLYLINE", [left, top, right, top, right, bottom, left, bottom, left, top])
-    content = [place] if prompt is None else [finding(prompt), place]
-    (of_api,) = cast(list[Content], asked.questions({"prompt": prompt, "box": BOX})[1]["questions"])
-    before = len(asked.archive.kept)
-
-    assert peers.send(report(films.rg1(), group(*content), name=str(prompt)), port=asked.service.dicom_port) == 0
-    asked.archive.wait_for_kept(before + 2)
-
-    _, listed = asked.ask("GET", f"/api/v1/films/{asked.uid}/questions")
-    (of_report,) = [
-        answer
-        for answer in cast(list[Content], listed["questions"])
-        if answer["source"] == "dicom" and answer["prompt"] == prompt
-    ]
-    assert bare(of_report) == bare(of_api)
-    (written,) = [kept.dataset for kept in asked.archive.kept[before:] if kept.dataset.Modality == "SR"]
-    assert str(of_api["sentence"]) in _text_of(written)
 
 
 def test_the_report_and_the_question_agree(asked: Asked) -> None:
