@@ -73,7 +73,7 @@ HOMES = {
     "rich": ("models/progress.py",),
     "rouge_score": ("models/evaluation/reports.py",),
     "sacrebleu": ("models/evaluation/reports.py",),
-    "scipy": ("models/losses/matching.py",),
+    "scipy": ("models/evaluation/curves.py", "models/losses/matching.py"),
     "sklearn": ("models/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",

@@ -28,7 +28,7 @@ def test_films_that_all_show_a_finding_or_none_have_no_area() -> None:
     assert area_under_curve(np.zeros(0, dtype=bool), scores[:0]) is None
 
 
-def test_the_temperature_is_that_of_the_least_log_loss_of_scikit_learn() -> None:
+def test_the_temperature_is_that_of_the_least_log_loss() -> None:
     rng = np.random.default_rng(3)
     there = rng.random(300) < 0.5
     differences = rng.normal(size=300) * 0.3 + np.where(there, 0.2, -0.2)

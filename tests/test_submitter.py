@@ -55,7 +55,7 @@ def test_a_study_does_not_wait_for_the_pause_of_another() -> None:
     assert engine.taken == ["1", "2", "1"]
 
 
-def test_while_the_engine_takes_nothing_new_studies_are_no_reason_to_try_again() -> None:
+def test_new_studies_are_no_reason_to_ask_a_closed_engine_again() -> None:
     engine, failed = Engine(failures=2), threading.Semaphore(0)
     submitter = Submitter(engine.touch_study, on_delayed=failed.release)
     submitter.start()
