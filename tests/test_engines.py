@@ -204,7 +204,7 @@ def test_a_small_network_takes_one_thread_unless_told_otherwise(phantom_model: P
     assert torch.get_num_threads() == used
 
 
-def test_a_new_thread_of_the_scheduler_keeps_the_number_of_threads(phantom_model: Path) -> None:
+def test_a_new_thread_of_the_scheduler_keeps_its_thread_count(phantom_model: Path) -> None:
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").split()
     openmp = ctypes.CDLL(next(path for path in maps if "torch/lib/libgomp" in path))
     with ThreadPoolExecutor(1) as untold:

@@ -126,7 +126,7 @@ def test_what_needs_a_restart_is_named(
     assert [complaint.split(":")[0] for complaint in complaints] == named
 
 
-def test_a_look_through_destinations_stays_whole_while_they_change() -> None:
+def test_a_look_through_destinations_is_whole_while_they_change() -> None:
     old = DicomDestination(name="old", ae_title="OLD", host=LOOPBACK, port=104)
     new = DicomDestination(name="new", ae_title="NEW", host=LOOPBACK, port=104)
     table = DestinationTable([old])
