@@ -111,3 +111,12 @@ def settled(place: Locator) -> FloatRect:
         before = now
         place.page.wait_for_timeout(100)
     raise AssertionError("a part of the page is hidden, or does not come to rest")
+
+
+def tab_to(place: Locator, *, most: int = 200) -> None:
+    """Press Tab until a part of the page has the focus. Raises AssertionError where no Tab leads there."""
+    for _ in range(most):
+        if place.evaluate("part => part === document.activeElement"):
+            return
+        place.page.keyboard.press("Tab")
+    raise AssertionError("no Tab leads there")

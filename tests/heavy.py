@@ -28,7 +28,7 @@ HEAVY: Final = tuple(
     profiles published_runs random_weights ratio ratio_reading reader receiving_live reception refusals refused_callers
     rejected_films rejection reload s3_journey same_answer short_calls source_probe sr sr_forms startup statement
     static_decoding tensorrt_build tensorrt_engine tensorrt_rtx tensorrt_stubs tls tls_destinations torch_cuda tracing
-    training_steps training_store upgrade view_evaluation web_audit web_bodies web_events web_flood web_looks
+    training_steps training_store upgrade view_evaluation web_audit web_bodies web_events web_flood web_keys web_looks
     web_passwords web_privacy web_questions web_review web_studies web_submit
     """.split()
 )
