@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from node.jobs.executor import Client
+from node.store.database import open_executor_database
 from node.store.spool import Spool
 from tests import films, peers
 from tests.service import Service, run_command, settings_for
@@ -165,3 +167,16 @@ def test_a_node_that_loses_its_databases_starts_from_the_spool(tmp_path: Path) -
             archive.wait_for_kept(2)
 
         assert len(archive.kept) == 2
+
+
+def test_a_study_whose_quiet_time_has_just_ended_is_not_queued_twice_at_the_start(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings, die_at=1) as node:  # its place in the queue is known, and the study is not in it yet
+            assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
+            assert node.wait_until_dead() == -9
+
+    with closing(Client(open_executor_database(settings.storage))) as client:
+        planned = client.planned_files()
+
+    assert planned == {films.thumbnail().StudyInstanceUID: None}, "every file of the study"

@@ -186,13 +186,13 @@ class Client:
     def planned_files(self) -> dict[str, frozenset[str] | None]:
         """Return the files of each study that open workflows will read; None means every file of the study.
 
-        A workflow that has begun continues with the files in its recorded plan, and ignores files that arrived since.
+        A round that has begun continues with the files in its recorded plan, and ignores files that arrived since.
         """
         planned: dict[str, frozenset[str] | None] = {}
         begun = database.begun_workflows(self._sql)
         for status in self._client.list_workflows(status=[*OPEN], name=[QUIET, "study"], load_output=False):
             study_uid = str(status.input["args"][0]) if status.input else ""
-            if status.workflow_id not in begun:
+            if status.name == QUIET or status.workflow_id not in begun:  # its round makes a plan later
                 planned[study_uid] = None
             elif planned.get(study_uid, frozenset()) is not None:
                 planned[study_uid] = (planned.get(study_uid) or frozenset()) | self._files_of(status.workflow_id)

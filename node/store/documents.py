@@ -6,17 +6,18 @@ from pathlib import Path
 
 from node.domain import JsonObject
 from node.store import files
+from node.store.folders import Folders
 from node.store.place import SafePlace
 
 
-def keep(study: Path, name: str, *, content: JsonObject, lock: Path, place: SafePlace) -> None:
+def keep(study: Path, name: str, *, content: JsonObject, folders: Folders, place: SafePlace) -> None:
     """Write a document into the folder of a study, synced.
 
-    name: below the folder; lock: held by who makes and removes such folders
+    name: below the folder
     Raises FileNotFoundError if the study was removed: no janitor would remove a folder that is made again.
     """
     path = study / name
-    with files.lock(lock):
+    with folders.of(study) as make:
         (study / "received").stat()
-        files.make_folder(path.parent)
+        make(path.parent)
     place.write(path, files.to_json(content))

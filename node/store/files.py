@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,12 +110,12 @@ def unfinished(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in names if name.startswith(TEMPORARY))
 
 
-def merge(source: Path, target: Path) -> None:
-    """Move the files of a folder into another one, synced; what that has already, stays."""
+def merge(source: Path, target: Path, *, make: Callable[[Path], None]) -> None:
+    """Move the files of a folder into another one, synced; what that has already, stays. make: makes a folder."""
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
         if path.is_file() and not place.exists():
-            make_folder(place.parent)
+            make(place.parent)
             path.rename(place)
             sync_folder(place.parent)
 
@@ -144,11 +144,14 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock among all threads and processes; the end of the process releases it."""
+def lock(path: Path) -> Iterator[TextIO]:
+    """Hold an exclusive lock among all threads and processes; the end of the process releases it.
+
+    Yields the lock's open file, whose content belongs to its holder.
+    """
     with _open_private(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused, is_of_file
 from node.store import documents, files, output_files, received, rounds
 from node.store.conflict import has_other_pixels
+from node.store.folders import Folders
 from node.store.incoming import Incoming, full
 from node.store.index import Index
 from node.store.instances import Instance, Study
@@ -54,8 +55,8 @@ class Spool:
         self.directory, self.place = directory, place or PlainFolder()
         self._studies, self._windows = directory / "studies", directory / "windows"
         self._min_free_bytes = min_free_mib * _MIB
-        self._folders_lock = directory / "folders.lock"
         self._keeping = directory / "keeping"
+        self._folders = Folders(directory, locks=self._keeping)
         self.index = Index(directory / "index", self._studies)
         self._in_hand: set[Path] = set()  # files that count the readings this process has begun
         for folder in (self._studies, self._keeping):
@@ -115,7 +116,7 @@ class Spool:
             return received.Kept(instance=same[0], is_new=False, is_conflict=is_conflict)
         number = same[0].number if same else known[-1].number + 1 if known else 1
         path = place / received.file_name(sop_instance_uid, number=number, sha256=incoming.sha256)
-        self._make_folder(place)
+        self._folders.make(place)
         self.index.add(sop_instance_uid, folder.name)
         self.place.publish(incoming, path)
         new = received.instance_of(path)
@@ -165,7 +166,7 @@ class Spool:
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
         """Count a reading as begun until it returns or raises; it stays counted only if the process ends."""
         path = self._attempts(study_uid, key)
-        self._make_folder(path.parent)
+        self._folders.make(path.parent)
         files.write(path, str(self.interrupted_readings(study_uid, key) + 1).encode())
         self._in_hand.add(path)
         try:
@@ -226,7 +227,7 @@ class Spool:
         if kind == "questions":
             self.index.add(name, study_uid)
         folder, path = self._folder(study_uid), f"{kind}/{name}.json"
-        keep = partial(documents.keep, folder, path, content=content, lock=self._folders_lock, place=self.place)
+        keep = partial(documents.keep, folder, path, content=content, folders=self._folders, place=self.place)
         _ = self.place.patiently(keep) if kind == "objects" else keep()  # a person waits for the others
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
@@ -236,7 +237,7 @@ class Spool:
     def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
         """Store one output; an existing one stays as it is, so that one UID never has two contents."""
         folder = self._outputs(output)
-        self._make_folder(folder)
+        self._folders.make(folder)
         self.index.add(output.sop_instance_uid, output.study_uid)
 
         def keep() -> None:
@@ -258,7 +259,7 @@ class Spool:
     def mark_round(self, study_uid: str, mark: RoundMark) -> None:
         """Mark a round as finished; its files are not read again. If its number is taken, it gets the next one."""
         folder = self._folder(study_uid) / "rounds"
-        self._make_folder(folder)
+        self._folders.make(folder)
         self.place.patiently(lambda: rounds.keep(folder, mark, place=self.place))
 
     def rounds(self, study_uid: str) -> list[RoundMark]:
@@ -294,7 +295,7 @@ class Spool:
 
     def keep_windows(self, contents: Mapping[str, JsonObject]) -> None:
         """Store windows by name."""
-        self._make_folder(self._windows)
+        self._folders.make(self._windows)
         named = {f"{name}.json": files.to_json(item) for name, item in contents.items()}
         self.place.patiently(lambda: self.place.write_all(self._windows, named))
 
@@ -307,11 +308,11 @@ class Spool:
 
         is_shared: other processes may be writing now, so only old files are removed
         """
-        with files.lock(self._folders_lock):
-            for aside in self._studies.glob(f"{_REMOVING}*"):
-                folder = self._studies / aside.name.removeprefix(_REMOVING)
+        for aside in self._studies.glob(f"{_REMOVING}*"):
+            folder = self._studies / aside.name.removeprefix(_REMOVING)
+            with self._folders.of(folder) as make:
                 if not (folder / "rounds").exists():  # the check for unread files did not finish
-                    files.merge(aside, folder)
+                    files.merge(aside, folder, make=make)
                 shutil.rmtree(aside, ignore_errors=True)  # another process may be removing it
         youngest = time.time() - (_LEFTOVER_SECONDS if is_shared else 0.0)
         leftovers = [
@@ -336,12 +337,12 @@ class Spool:
             if not (folder / "received").exists() or _has_unread(folder):
                 return False
             self.place.withdraw(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "rounds")
-            with files.lock(self._folders_lock):
+            with self._folders.of(folder) as make:
                 folder.rename(aside)
                 if is_unread := _has_unread(aside):
                     aside.rename(folder)
                 elif (aside / "rounds").exists():  # without marks there was nothing to read
-                    files.make_folder(folder)
+                    make(folder)
                     (aside / "rounds").rename(folder / "rounds")
                     files.sync_folder(folder)
             if is_unread:
@@ -353,13 +354,9 @@ class Spool:
 
     def _write(self, path: Path, content: bytes = b"", *, at_once: bool = False) -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
-        self._make_folder(path.parent)
+        self._folders.make(path.parent)
         write = partial(self.place.write, path, content)
         _ = write() if at_once else self.place.patiently(write)
-
-    def _make_folder(self, folder: Path) -> None:
-        with files.lock(self._folders_lock):  # a folder made by another process is used only after its entry is synced
-            files.make_folder(folder)
 
     def _attempts(self, study_uid: str, key: str) -> Path:
         return self._folder(study_uid) / "readings" / f"{key}.begun"
