@@ -19,7 +19,7 @@ The parts, in their order:
 The first six have random weights of the published size, made for this run. What is compared runs in one process and
 takes turns, so that other work on the machine slows both: the ratios count, not the seconds. A part that fails hides no
 other. The last line is one JSON object: `passed` says that no part failed, and that every limit was kept. Needs the
-extra `bench`, 10 GB of disk and 12 GB of memory.
+extra `bench`, 10 GB of disk and 14 GB of memory.
 """
 
 from __future__ import annotations

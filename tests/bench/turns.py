@@ -45,20 +45,28 @@ def beside_plain(rounds: Sequence[Round[T]], name: str, *, count: int = 1) -> di
     """Compare a run with the plain one: the ratio is taken in each round, before the median.
 
     count: how many films a run has; seconds are those of one
-    core_ratio: that of processor time, which changes least with other work on the machine
+    core_seconds, core_ratio: of processor time, which changes least with other work on the machine
     """
     pairs = [(taken[name], taken[PLAIN]) for taken in rounds]
-    core_ratios = [plain.core_seconds / max(ours.core_seconds, 1e-9) for ours, plain in pairs]
     seconds = beside((ours.seconds / count, plain.seconds / count) for ours, plain in pairs)
-    return seconds | spread(core_ratios, "core_ratio")
+    cores = [(ours.core_seconds / count, plain.core_seconds / count) for ours, plain in pairs]
+    return seconds | _beside(cores, prefix="core_")
 
 
 def beside(pairs: Iterable[tuple[float, float]]) -> dict[str, float]:
     """Return the medians and the spread of seconds of ours and of the plain way, and of their ratio."""
     pairs = list(pairs)
+    return _beside(pairs, prefix="") | {"rounds": len(pairs)}
+
+
+def _beside(pairs: Sequence[tuple[float, float]], *, prefix: str) -> dict[str, float]:
     ours, plain = ([pair[place] for pair in pairs] for place in (0, 1))
-    ratios = [theirs / own for own, theirs in pairs]
-    return spread(ours, "seconds") | spread(plain, "plain_seconds") | spread(ratios, "ratio") | {"rounds": len(pairs)}
+    ratios = [theirs / max(own, 1e-9) for own, theirs in pairs]
+    return {
+        **spread(ours, f"{prefix}seconds"),
+        **spread(plain, f"plain_{prefix}seconds"),
+        **spread(ratios, f"{prefix}ratio"),
+    }
 
 
 def spread(values: Sequence[float], name: str) -> dict[str, float]:
