@@ -14,7 +14,7 @@
 #   make day      24 hours of a hospital in 30 minutes, watched by Prometheus: nothing lost, memory flat, each alert once
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
-#   make bench    sentences beside GPT-2 of transformers, films taken beside dcmtk, what a film costs the node around the network
+#   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; an hour
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; two minutes
 #   make fuzz     bent associations, requests and files for more than an hour
@@ -23,6 +23,7 @@
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
+# ONLY         parts of make bench, such as report,question; python -m tests.bench --help names them
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
 # EXTRAS       gpu,test on a machine with a GPU
@@ -135,9 +136,7 @@ pictures: setup viewers model
 
 bench: setup system-packages model
 	$(PIP) '.[bench]'
-	$(VENV)/bin/python -m tests.generator_bench
-	$(VENV)/bin/python -m tests.scheduler_bench
-	$(VENV)/bin/python -m tests.bench
+	$(VENV)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 pythons: setup
 	$(VENV)/bin/python -m tests.pythons

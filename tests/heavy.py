@@ -17,7 +17,7 @@ HEAVY: Final = tuple(
     web_uploads sweep_corrections backup pdu_fuzz hl7_delivery shadow start destinations damage golden metrics_live
     http_connections rounds proving web_api sweep
 
-    abandon agreement alerts alerts_live answer_objects asking audit audit_journey back_pressure bucket chart
+    abandon agreement alerts alerts_live answer_objects asking audit audit_journey back_pressure bench bucket chart
     chart_split chart_values checking commitment commitment_paused company config conflict connections console
     container_clean_up containers conv_stem correcting cost database declared_sizes destination_kinds devices
     dicomscope_questions dicomweb docs doctor doctor_machine doctor_model doctor_peers engines evaluate explain_file

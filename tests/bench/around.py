@@ -1,0 +1,92 @@
+"""The node around the network: receiving beside dcmtk, writing, films through a node, questions meanwhile."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, cast
+from zoneinfo import ZoneInfo
+
+from models.progress import ProgressReport
+from node.outputs import document, writers
+from node.outputs.source import Source
+from node.read import decoding, prompts
+from node.read.film import answer_film
+from tests import ask_bench, films, node_bench, receive_bench
+from tests.bench.results import Found
+from tests.bench.turns import spread
+from tests.fakes import ScriptedReader
+
+WRITES: Final = 21
+_ASKED_FILMS: Final = 60
+
+
+def receive(folder: Path) -> Found:
+    """Receive films and small objects, beside dcmtk."""
+    figures = receive_bench.measure(folder, count=8, rounds=3)
+    ratios = {name: _number(cast("Mapping[str, object]", figures[name])["ratio"]) for name in ("films", "small")}
+    return Found(figures=figures, held={f"receive_{name}_ratio": ratio for name, ratio in ratios.items()})
+
+
+def writing(folder: Path) -> Found:
+    """Write report and presentation state of a film with ten boxes, from findings to bytes: seconds of a core.
+
+    The film is decoded before, because that takes longer for some transfer syntaxes than for others.
+    """
+    path, prompt_set, reader = folder / "film.dcm", prompts.load("chexpert14"), ScriptedReader()
+    path.write_bytes(films.file_bytes(films.rg1()))
+    answered = answer_film(path, reader, prompt_set)
+    film, header = answered.film, answered.dataset
+    if film is None:
+        raise RuntimeError("the film was not read")
+    picture = decoding.picture_of(decoding.read_file(path))
+    report = writers.make_report(
+        header.StudyInstanceUID, [film], model=reader.identity, prompts=prompt_set, created_at=datetime.now(UTC)
+    )
+    sources = {film.source: Source(header=header, picture=lambda: picture)}
+    seconds = []
+    for _ in range(WRITES):
+        began = time.process_time()
+        for _, dataset in writers.write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=("sr", "gsps")):
+            document.save_bytes(dataset)
+        seconds.append(time.process_time() - began)
+    figures = {"sr_and_gsps": spread(seconds, "core_seconds")}
+    return Found(figures=figures, held={"writing_core_seconds": statistics.median(seconds)})
+
+
+def node(folder: Path, *, sent: int, say: ProgressReport) -> Found:
+    """Send films to a node whose network takes no time."""
+    figures = node_bench.measure(folder, sent, rounds=3, scripted=True, say=say)
+    turnaround = _number(figures["turnaround_seconds_longest"]) - _number(figures["quiet_seconds_of_that"])
+    return Found(
+        figures=figures,
+        held={
+            "node_core_seconds_a_film": _number(figures["core_seconds_a_film"]),
+            "node_films_a_second": _number(figures["answered_per_second"]),
+            "node_turnaround_seconds_without_quiet_time": turnaround,
+        },
+    )
+
+
+def asking(folder: Path) -> Found:
+    """Ask a node about a film while it reads others with the shipped model."""
+    figures = ask_bench.measure(folder, _ASKED_FILMS, rounds=10)
+    asked = len(cast("list[float]", figures["seconds_of_each_answer"]))
+    held = {
+        "asking_longest_seconds": _number(figures["longest"]),
+        "asking_films_read_a_question": _number(figures["films_read_meanwhile"]) / asked,
+    }
+    return Found(figures=figures, held=held)
+
+
+def shipped(folder: Path, *, sent: int, say: ProgressReport) -> Found:
+    """Send films to a node with the shipped model."""
+    figures = node_bench.measure(folder, sent, scripted=False, say=say)
+    return Found(figures=figures, held={"shipped_films_a_second": _number(figures["answered_per_second"])})
+
+
+def _number(figure: object) -> float:
+    return float(cast(float, figure))
