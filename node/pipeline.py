@@ -36,7 +36,7 @@ from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader
-from node.store import received
+from node.store import received, sent_answers
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
@@ -175,13 +175,17 @@ class Pipeline:
 
         Returns `read`, the reason why the film was not read, or `left:` and the reason for an object without an answer.
         """
-        received_files = [instance.path.name for instance in self.spool.study(study_uid).instances]
-        if sop_instance_uid_of(file) in rejection.rejected_by(self._notes(study_uid, received_files)):
+        if self.is_rejected(study_uid, sop_instance_uid_of(file)):
             return "left:rejected"
         film, left = self._film(study_uid, file)
         if film is None:
             return f"left:{left}"
         return "read" if film.reason is None else str(film.reason)
+
+    def is_rejected(self, study_uid: str, film: str) -> bool:
+        """Say whether a note in the study rejects a film; film: its SOP Instance UID."""
+        files = [instance.path.name for instance in self.spool.study(study_uid).instances]
+        return film in rejection.rejected_by(self._notes(study_uid, files))
 
     def answers(self, plan: Round) -> Answers:
         """Collect the answers of a round, and the header of each film; its picture is decoded if a writer asks for it.
@@ -283,10 +287,12 @@ class Pipeline:
             yield oru.write(report, headers, self.zone, order=order, documents=documents)
         earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
         notes = self._notes(plan.study_uid, plan.files)
-        followed = Followed(updates=self._updates(plan), earlier=earlier, header_of=self._unrejected(plan, notes))
+        sent, header_of = sent_answers.all_of(self.spool, plan.study_uid), self._unrejected(plan, notes)
+        followed = Followed(updates=self._updates(plan), earlier=earlier, answers=sent, header_of=header_of)
+        content_of, zone = self.spool.output, self.zone
         for dataset in (
-            *rejection.own_notes(notes, report, earlier=earlier, content_of=self.spool.output, zone=self.zone),
-            *followed.notes(report, written=documents, content_of=self.spool.output, zone=self.zone),
+            *rejection.own_notes(notes, report, earlier=earlier, answers=sent, content_of=content_of, zone=zone),
+            *followed.notes(report, written=documents, content_of=content_of, zone=zone),
         ):
             yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
 

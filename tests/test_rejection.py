@@ -16,6 +16,7 @@ from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorag
 from node.dicom import rejection_note
 from node.domain import Delivery
 from node.outputs import rejection
+from node.store import sent_answers
 from node.store.spool import Spool
 from tests import films, peers
 from tests.orthanc import beside_node
@@ -168,6 +169,49 @@ def test_the_same_rejection_is_noted_once(tmp_path: Path) -> None:
 
     assert [delivery.kind for delivery in sent] == ["rejection"]
     assert sorted(delivery.kind for delivery in later) == ["gsps", "sr"]
+
+
+def test_the_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(film("right"))
+    bench.receive(wrong)
+    bench.round()
+    answered = uids(bench.answer(str(wrong.SOPInstanceUID)))
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    first = bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong, uid="1.2.3.4.11"))
+
+    [note] = bench.objects(first, "rejection")
+    assert len(answered) == 2
+    assert answered < rejected_uids(note)
+    assert "rejection" not in {delivery.kind for delivery in bench.round()}
+
+
+def test_an_answer_to_a_rejected_film_is_not_sent(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(wrong)
+    bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    assert bench.answer(str(wrong.SOPInstanceUID)) == []
+
+    [answer] = sent_answers.all_of(bench.spool, STUDY)
+    assert answer.reason == "the archive has rejected the film of this question; nothing was sent"
+
+
+def test_a_note_that_comes_after_retention_is_answered(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(wrong)
+    written = uids(bench.round())
+    bench.ledger.forget(STUDY)
+    assert bench.spool.remove_study(STUDY)
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    [delivery] = bench.round()
+
+    [note] = bench.objects([delivery], "rejection")
+    assert rejected_uids(note) == written
 
 
 def test_a_step_that_runs_again_writes_the_same_note(tmp_path: Path) -> None:
