@@ -31,7 +31,7 @@ from node.outputs.correction import from_json
 from node.outputs.film_headers import FilmHeaders
 from node.outputs.patient_update import Followed, StoredUpdate
 from node.outputs.source import Source, from_files
-from node.outputs.sr.forms import FORMS
+from node.outputs.withdrawal import withdraw
 from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
@@ -210,7 +210,7 @@ class Pipeline:
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
-            predecessors=_predecessors(rounds),
+            predecessors=writers.predecessors(rounds),
             earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds if mark.outputs),
         )
         parked = {file: film.reason for file, film in films.items() if film.reason in _PARKED}
@@ -280,16 +280,18 @@ class Pipeline:
             if instead_of is None or output in instead_of:
                 documents.append(output)
                 yield output, document.save_bytes(dataset)
-        if MESSAGE_KIND in wanted and report.films:
+        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
+        notes, content_of, zone = self._notes(plan.study_uid, plan.files), self.spool.output, self.zone
+        if MESSAGE_KIND in wanted and not report.films:
+            rejected = rejection.rejected_by(notes)
+            yield from withdraw(earlier, report, rejected=rejected, content_of=content_of, zone=zone)
+        elif MESSAGE_KIND in wanted:
             headers = {uid: source.header for uid, source in sources.items()}
             accession = oru.accession_of(headers.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
             yield oru.write(report, headers, self.zone, order=order, documents=documents)
-        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
-        notes = self._notes(plan.study_uid, plan.files)
         sent, header_of = sent_answers.all_of(self.spool, plan.study_uid), self._unrejected(plan, notes)
         followed = Followed(updates=self._updates(plan), earlier=earlier, answers=sent, header_of=header_of)
-        content_of, zone = self.spool.output, self.zone
         for dataset in (
             *rejection.own_notes(notes, report, earlier=earlier, answers=sent, content_of=content_of, zone=zone),
             *followed.notes(report, written=documents, content_of=content_of, zone=zone),
@@ -392,9 +394,3 @@ class Pipeline:
         """Store an output, unless an earlier round wrote it: then it exists, or was removed after its delivery."""
         if not any(output.sop_instance_uid in written for written in report.earlier):
             self.spool.keep_output(output, content)
-
-
-def _predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:
-    """Return the structured reports of the newest finished round that wrote any, in every form."""
-    reports = [tuple(output for output in mark.outputs if output.kind in FORMS) for mark in rounds]
-    return next(filter(None, reversed(reports)), ())

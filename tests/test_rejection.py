@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 
 import highdicom
+import hl7
 import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
@@ -19,8 +20,9 @@ from node.outputs import rejection
 from node.store import sent_answers
 from node.store.spool import Spool
 from tests import films, peers
+from tests.mllp import InformationSystem
 from tests.orthanc import beside_node
-from tests.service import Service, settings_for
+from tests.service import Service, settings_for, settings_with
 from tests.test_rounds import STUDY, Bench, film
 
 TITLES = sorted(rejection_note.TITLES)
@@ -301,6 +303,40 @@ def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> N
     assert sorted(sent) == sorted([*results, note.sop_instance_uid])
     assert str(theirs.SOPInstanceUID) in {item.sop_instance_uid for item in spool.study(STUDY).instances}
     assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_result_is_withdrawn_once(tmp_path: Path, step: int) -> None:
+    wrong, other = films.thumbnail(), film("other", "other")
+    dcmtk_note(tmp_path, wrong)
+    with peers.ReceivingArchive() as archive, InformationSystem() as system:
+        settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as first:
+            assert peers.send(wrong, port=first.dicom_port) == 0
+            first.wait_for("delivery.sent", count=3)
+            assert first.stop() == 0
+        with Service(settings, die_at=step) as second:
+            assert peers.send(dcmread(tmp_path / "note.dcm"), port=second.dicom_port) == 0
+            assert second.wait_until_dead() == -9
+        with Service(settings) as third:
+            system.wait_for_kept(2)
+            third.wait_for("study.finished")
+            again = dcmtk_note(tmp_path, wrong, uid="1.2.3.4.11")
+            assert peers.send(again, port=third.dicom_port) == 0
+            assert peers.send(other, port=third.dicom_port) == 0
+            third.wait_for("study.finished", count=3)
+            third.stop()
+
+    about = [kept for kept in system.kept if STUDY.encode() in kept.content]
+    assert len({kept.control_id for kept in about}) == 2
+    result, withdrawn = (hl7.parse(kept.content.decode()) for kept in (about[0], about[-1]))
+    assert (str(result.segment("OBR")[25]), str(withdrawn.segment("OBR")[25])) == ("P", "X")
+    assert {str(segment[11]) for segment in withdrawn.segments("OBX")} == {"W"}
+    assert str(withdrawn.segment("PID")) == str(result.segment("PID"))
+    for field in (2, 3, 4, 18):
+        assert str(withdrawn.segment("OBR")[field]) == str(result.segment("OBR")[field])
+    observed = [[(str(item[3]), str(item[4])) for item in found.segments("OBX")] for found in (result, withdrawn)]
+    assert observed[0] == observed[1]
 
 
 @pytest.mark.parametrize("step", [5, 6])
