@@ -31,12 +31,12 @@ from node.outputs.correction import from_json
 from node.outputs.film_headers import FilmHeaders
 from node.outputs.patient_update import Followed, StoredUpdate
 from node.outputs.source import Source, from_files
-from node.outputs.sr.forms import FORMS
+from node.outputs.withdrawal import withdraw
 from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader
-from node.store import received
+from node.store import received, sent_answers
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
@@ -175,13 +175,17 @@ class Pipeline:
 
         Returns `read`, the reason why the film was not read, or `left:` and the reason for an object without an answer.
         """
-        received_files = [instance.path.name for instance in self.spool.study(study_uid).instances]
-        if sop_instance_uid_of(file) in rejection.rejected_by(self._notes(study_uid, received_files)):
+        if self.is_rejected(study_uid, sop_instance_uid_of(file)):
             return "left:rejected"
         film, left = self._film(study_uid, file)
         if film is None:
             return f"left:{left}"
         return "read" if film.reason is None else str(film.reason)
+
+    def is_rejected(self, study_uid: str, film: str) -> bool:
+        """Say whether a note in the study rejects a film; film: its SOP Instance UID."""
+        files = [instance.path.name for instance in self.spool.study(study_uid).instances]
+        return film in rejection.rejected_by(self._notes(study_uid, files))
 
     def answers(self, plan: Round) -> Answers:
         """Collect the answers of a round, and the header of each film; its picture is decoded if a writer asks for it.
@@ -206,7 +210,7 @@ class Pipeline:
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
-            predecessors=_predecessors(rounds),
+            predecessors=writers.predecessors(rounds),
             earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds if mark.outputs),
         )
         parked = {file: film.reason for file, film in films.items() if film.reason in _PARKED}
@@ -276,17 +280,21 @@ class Pipeline:
             if instead_of is None or output in instead_of:
                 documents.append(output)
                 yield output, document.save_bytes(dataset)
-        if MESSAGE_KIND in wanted and report.films:
+        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
+        notes, content_of, zone = self._notes(plan.study_uid, plan.files), self.spool.output, self.zone
+        if MESSAGE_KIND in wanted and not report.films:
+            rejected = rejection.rejected_by(notes)
+            yield from withdraw(earlier, report, rejected=rejected, content_of=content_of, zone=zone)
+        elif MESSAGE_KIND in wanted:
             headers = {uid: source.header for uid, source in sources.items()}
             accession = oru.accession_of(headers.values())
             order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
             yield oru.write(report, headers, self.zone, order=order, documents=documents)
-        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
-        notes = self._notes(plan.study_uid, plan.files)
-        followed = Followed(updates=self._updates(plan), earlier=earlier, header_of=self._unrejected(plan, notes))
+        sent, header_of = sent_answers.all_of(self.spool, plan.study_uid), self._unrejected(plan, notes)
+        followed = Followed(updates=self._updates(plan), earlier=earlier, answers=sent, header_of=header_of)
         for dataset in (
-            *rejection.own_notes(notes, report, earlier=earlier, content_of=self.spool.output, zone=self.zone),
-            *followed.notes(report, written=documents, content_of=self.spool.output, zone=self.zone),
+            *rejection.own_notes(notes, report, earlier=earlier, answers=sent, content_of=content_of, zone=zone),
+            *followed.notes(report, written=documents, content_of=content_of, zone=zone),
         ):
             yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
 
@@ -386,9 +394,3 @@ class Pipeline:
         """Store an output, unless an earlier round wrote it: then it exists, or was removed after its delivery."""
         if not any(output.sop_instance_uid in written for written in report.earlier):
             self.spool.keep_output(output, content)
-
-
-def _predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:
-    """Return the structured reports of the newest finished round that wrote any, in every form."""
-    reports = [tuple(output for output in mark.outputs if output.kind in FORMS) for mark in rounds]
-    return next(filter(None, reversed(reports)), ())

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -112,6 +113,25 @@ def test_a_merge_after_a_merge_follows_the_chain(site: Site) -> None:
     assert rejected_uids(note) == {delivery.sop_instance_uid for delivery in second if delivery.kind != "rejection"}
     assert patients([note]) == {("P-2", "RIGHT^PATIENT")}
     assert patients(site.bench.objects(third, "sr")) == {("P-3", "RIGHT^PATIENT")}
+
+
+def test_an_answer_is_rejected_by_the_update_that_ends_its_identity(site: Site) -> None:
+    film = films.thumbnail(OLD)
+    site.bench.receive(film)
+    site.bench.round()
+    earlier = datetime.now(UTC) - timedelta(seconds=2)
+    first = uids(site.bench.answer(str(film.SOPInstanceUID), 1, at=earlier))
+    site.hear(merge("P-1", "P-2"))
+    second = uids(site.bench.answer(str(film.SOPInstanceUID), 2))
+    rounds = [site.bench.round()]
+    site.hear(merge("P-2", "P-3", control="M2"))
+    rounds.append(site.bench.round())
+
+    [[one], [two]] = [site.bench.objects(deliveries, "rejection") for deliveries in rounds]
+    assert (len(first), len(second), first & second) == (2, 2, set())
+    assert (first < rejected_uids(one), second & rejected_uids(one)) == (True, set())
+    assert (second < rejected_uids(two), first & rejected_uids(two)) == (True, set())
+    assert patients([one, two]) == {("P-1", "WRONG^PATIENT"), ("P-2", "RIGHT^PATIENT")}
 
 
 def test_two_merges_before_one_round_reject_once(site: Site) -> None:

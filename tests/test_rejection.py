@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 
 import highdicom
+import hl7
 import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
@@ -16,10 +17,12 @@ from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorag
 from node.dicom import rejection_note
 from node.domain import Delivery
 from node.outputs import rejection
+from node.store import sent_answers
 from node.store.spool import Spool
 from tests import films, peers
+from tests.mllp import InformationSystem
 from tests.orthanc import beside_node
-from tests.service import Service, settings_for
+from tests.service import Service, settings_for, settings_with
 from tests.test_rounds import STUDY, Bench, film
 
 TITLES = sorted(rejection_note.TITLES)
@@ -170,6 +173,49 @@ def test_the_same_rejection_is_noted_once(tmp_path: Path) -> None:
     assert sorted(delivery.kind for delivery in later) == ["gsps", "sr"]
 
 
+def test_the_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(film("right"))
+    bench.receive(wrong)
+    bench.round()
+    answered = uids(bench.answer(str(wrong.SOPInstanceUID)))
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    first = bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong, uid="1.2.3.4.11"))
+
+    [note] = bench.objects(first, "rejection")
+    assert len(answered) == 2
+    assert answered < rejected_uids(note)
+    assert "rejection" not in {delivery.kind for delivery in bench.round()}
+
+
+def test_an_answer_to_a_rejected_film_is_not_sent(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(wrong)
+    bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    assert bench.answer(str(wrong.SOPInstanceUID)) == []
+
+    [answer] = sent_answers.all_of(bench.spool, STUDY)
+    assert answer.reason == "the archive has rejected the film of this question; nothing was sent"
+
+
+def test_a_note_that_comes_after_retention_is_answered(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(wrong)
+    written = uids(bench.round())
+    bench.ledger.forget(STUDY)
+    assert bench.spool.remove_study(STUDY)
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    [delivery] = bench.round()
+
+    [note] = bench.objects([delivery], "rejection")
+    assert rejected_uids(note) == written
+
+
 def test_a_step_that_runs_again_writes_the_same_note(tmp_path: Path) -> None:
     bench, wrong = Bench(tmp_path), film("wrong")
     bench.receive(wrong)
@@ -257,6 +303,40 @@ def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> N
     assert sorted(sent) == sorted([*results, note.sop_instance_uid])
     assert str(theirs.SOPInstanceUID) in {item.sop_instance_uid for item in spool.study(STUDY).instances}
     assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_result_is_withdrawn_once(tmp_path: Path, step: int) -> None:
+    wrong, other = films.thumbnail(), film("other", "other")
+    dcmtk_note(tmp_path, wrong)
+    with peers.ReceivingArchive() as archive, InformationSystem() as system:
+        settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as first:
+            assert peers.send(wrong, port=first.dicom_port) == 0
+            first.wait_for("delivery.sent", count=3)
+            assert first.stop() == 0
+        with Service(settings, die_at=step) as second:
+            assert peers.send(dcmread(tmp_path / "note.dcm"), port=second.dicom_port) == 0
+            assert second.wait_until_dead() == -9
+        with Service(settings) as third:
+            system.wait_for_kept(2)
+            third.wait_for("study.finished")
+            again = dcmtk_note(tmp_path, wrong, uid="1.2.3.4.11")
+            assert peers.send(again, port=third.dicom_port) == 0
+            assert peers.send(other, port=third.dicom_port) == 0
+            third.wait_for("study.finished", count=3)
+            third.stop()
+
+    about = [kept for kept in system.kept if STUDY.encode() in kept.content]
+    assert len({kept.control_id for kept in about}) == 2
+    result, withdrawn = (hl7.parse(kept.content.decode()) for kept in (about[0], about[-1]))
+    assert (str(result.segment("OBR")[25]), str(withdrawn.segment("OBR")[25])) == ("P", "X")
+    assert {str(segment[11]) for segment in withdrawn.segments("OBX")} == {"W"}
+    assert str(withdrawn.segment("PID")) == str(result.segment("PID"))
+    for field in (2, 3, 4, 18):
+        assert str(withdrawn.segment("OBR")[field]) == str(result.segment("OBR")[field])
+    observed = [[(str(item[3]), str(item[4])) for item in found.segments("OBX")] for found in (result, withdrawn)]
+    assert observed[0] == observed[1]
 
 
 @pytest.mark.parametrize("step", [5, 6])

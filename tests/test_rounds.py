@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
+from typing import cast
 from zoneinfo import ZoneInfo
 
 from dbos import DBOSClient
@@ -16,22 +18,27 @@ from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
 from node.config import StudySettings
-from node.domain import Delivery
+from node.domain import Box, Delivery
+from node.jobs.answer_steps import AnswerSteps
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.outputs.asked import to_json
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
+from node.store import sent_answers
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests import films, peers, senders
 from tests.fakes import ScriptedReader
 from tests.service import Service, settings_for
+from tests.test_answer_objects import asked
 
 STUDY = films.thumbnail().StudyInstanceUID
 
@@ -164,6 +171,21 @@ class Bench:
         for delivery in deliveries if is_sent else ():
             self.ledger.set_sent(delivery, attempts=1)
         return deliveries
+
+    def answer(self, film: str, number: int = 1, *, at: datetime | None = None) -> list[Delivery]:
+        """Send the answer to a question about a film as a person does; at: when. Returns what is to be delivered."""
+        box = Box(left=2, top=3, right=20, bottom=30)
+        facts = {"id": f"{number:032x}", "study_uid": STUDY, "film": film, "weights_sha256": "0" * 64}
+        question = replace(asked(boxes=(box,)), **facts)
+        self.spool.keep_document(STUDY, "questions", question.id, to_json(question))
+        answer = SentAnswer(question=question.id, requested_at=at or datetime.now(UTC))
+        sent_answers.keep(self.spool, STUDY, answer)
+        steps = self.steps
+        written = AnswerSteps(
+            pipeline=steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
+        ).write(STUDY, question.id)
+        by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
+        return [Delivery(**fields) for several in by_destination.values() for fields in several]
 
     def objects(self, deliveries: list[Delivery], kind: str) -> list[Dataset]:
         return [

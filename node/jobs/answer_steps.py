@@ -68,6 +68,8 @@ class AnswerSteps:
         if not known.is_open:
             return known.outputs
         question, outputs = stored_question(spool, study_uid, question_id), []
+        if self.pipeline.is_rejected(study_uid, question.film):
+            raise InputError("the archive has rejected the film of this question; nothing was sent")
         with self.metrics.timed("write"):
             for output, content in objects_of(self.pipeline, question):
                 spool.keep_output(output, content)

@@ -68,17 +68,17 @@ class PatientUpdates:
         for values, files in files_of.items():
             name = hashlib.sha256(repr((message, update, values)).encode()).hexdigest()[:16]
             if not any(item.id.endswith(name) for item in stored):
+                number, now = len(stored) + 1, datetime.now(UTC)
                 self._keep(study, StoredUpdate(
-                    id=f"{len(stored) + 1:06d}-{name}", event=update.event, files=frozenset(files), changes=dict(values)
+                    id=f"{number:06d}-{name}", event=update.event, at=now, files=frozenset(files), changes=dict(values)
                 ))  # fmt: skip
                 is_new = True
         return is_new
 
     def _keep(self, study: str, update: StoredUpdate) -> None:
         """Store an update, unless the study is being removed. Raises OSError."""
-        now = datetime.now(UTC).isoformat()
         try:
-            self._spool.keep_document(study, "patients", update.id, patient_update.to_json(update, at=now))
+            self._spool.keep_document(study, "patients", update.id, patient_update.to_json(update))
         except FileNotFoundError:
             return
 

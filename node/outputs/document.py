@@ -133,7 +133,17 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
 
 
 def film_of(dataset: Dataset) -> str:
-    """Return the SOP Instance UID of the film that has a written object's series for itself, its `ratio_of`, or ""."""
+    """Return the SOP Instance UID of the film that a written object is about, its `ratio_of`, or "".
+
+    A report is about a film if its series is for that film alone; a presentation state about the film that it shows.
+    """
+    shown = {
+        attributes.text(image, "ReferencedSOPInstanceUID")
+        for series in attributes.items(dataset, "ReferencedSeriesSequence")
+        for image in attributes.items(series, "ReferencedImageSequence")
+    }
+    if len(shown) == 1:
+        return shown.pop()
     film = only_evidence(dataset)
     for about, form in product((film, identity.ratio_of(film)), identity.SERIES_FORMS):
         series = identity.series_uid(

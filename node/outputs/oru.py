@@ -42,7 +42,7 @@ _IMPRESSION: Final = ("19005-8", "Impressions", "LN")
 _REPORT: Final = ("18748-4", "Diagnostic imaging study", "LN")
 _STUDY: Final = ("113014", "DICOM Study", "DCM")  # as IHE RAD TF-2 names it
 _STRUCTURED_REPORT: Final = ("", "SR Instance UID")  # IHE RAD TF-2 4.28, with its value type
-_FILM: Final = ("", "Film SOP Instance UID")
+FILM: Final = ("", "Film SOP Instance UID")
 _PRELIMINARY: Final = "P"  # tables 0085 and 0123
 _NOT_ABNORMAL: Final = frozenset(("SUPPORT_DEVICES",))
 
@@ -94,7 +94,7 @@ def write(
     uid = report.object_uid(derive_uid("message", report.study_uid, digest, str(zone)))
     moment = f"{report.created_at.astimezone(zone):%Y%m%d%H%M%S%z}"
     kind = ("ORU", "R01", "ORU_R01")
-    _fill(message.msh, {7: moment, 9: kind, 10: _control_id(uid), 11: "P", 12: _VERSION, 18: "UNICODE UTF-8"})
+    _fill(message.msh, {7: moment, 9: kind, 10: control_id(uid), 11: "P", 12: _VERSION, 18: "UNICODE UTF-8"})
     _fill(observations.obr, {22: moment})
     output = OutputObject(
         kind=MESSAGE_KIND, study_uid=report.study_uid, sop_class_uid="", sop_instance_uid=uid, series_instance_uid=""
@@ -107,7 +107,7 @@ def accession_of(sources: Iterable[Dataset]) -> str:
     return _requested(best_described(sources), "AccessionNumber")
 
 
-def _control_id(uid: str) -> str:
+def control_id(uid: str) -> str:
     """Return MSH-10, which has 20 characters (2.15.9.10), too few for a UID."""
     return hashlib.sha256(uid.encode()).hexdigest()[:20].upper()
 
@@ -220,7 +220,7 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     yield _Observation(value_type="ST", name=_STUDY, value=(report.study_uid,))
     numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
     for source, number_of_film in numbers.items():
-        yield _Observation(value_type="ST", name=_FILM, value=(source,), sub_id=number_of_film)
+        yield _Observation(value_type="ST", name=FILM, value=(source,), sub_id=number_of_film)
     numbers |= {identity.ratio_of(film): number for film, number in numbers.items()}
     for document in sorted(documents, key=lambda document: document.kind):  # whatever order they were written in
         if document.kind in FORMS:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from datetime import datetime
+from itertools import chain, groupby
 from typing import Final, cast
 from zoneinfo import ZoneInfo
 
@@ -24,6 +25,7 @@ from node.outputs import rejection
 from node.outputs.patient import read_text
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
+from node.store.sent_answers import SentAnswer
 
 TITLE: Final = TITLES["113037"]
 _IDENTITY: Final = ("PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex")
@@ -35,19 +37,22 @@ class StoredUpdate:
     """The part of an update that a study follows.
 
     id: a number in the order of arrival, and a hash of the message
+    at: when it came
     files: of the films that it changes
     changes: the new values, by keyword
     """
 
     id: str
     event: str
+    at: datetime
     files: frozenset[str]
     changes: Mapping[str, str]
 
 
-def to_json(update: StoredUpdate, *, at: str) -> JsonObject:
-    """Return an update as it is stored; at: when it came."""
+def to_json(update: StoredUpdate) -> JsonObject:
+    """Return an update as it is stored."""
     changes, files = cast(JsonObject, dict(update.changes)), sorted(update.files)
+    at = update.at.isoformat()
     return {"id": update.id, "event": update.event, "at": at, "files": [*files], "changes": changes}
 
 
@@ -57,6 +62,7 @@ def from_json(documents: Iterable[JsonObject], *, ids: Collection[str] | None = 
         StoredUpdate(
             id=str(content["id"]),
             event=str(content["event"]),
+            at=datetime.fromisoformat(str(content["at"])),
             files=frozenset(cast(list[str], content["files"])),
             changes=cast(dict[str, str], content["changes"]),
         )
@@ -105,11 +111,13 @@ class Followed:
 
     updates: of this round, in the order of arrival
     earlier: the rounds before this one
+    answers: what a person has sent; an answer follows the updates that came before
     header_of: reads the received header of a file; None if it cannot be read
     """
 
     updates: Sequence[StoredUpdate]
     earlier: Sequence[RoundMark]
+    answers: Sequence[SentAnswer]
     header_of: Callable[[str], Dataset | None]
 
     def notes(
@@ -135,7 +143,8 @@ class Followed:
         by_identity = sorted(headers, key=lambda file: _identity(headers[file]))
         for number, (_, files) in enumerate(groupby(by_identity, key=lambda file: _identity(headers[file]))):
             group = list(files)
-            own = [output for output in self._carrying(group, before, content_of) if output not in named]
+            found = (self._carrying(group, before, content_of), self._answering(group, known, content_of))
+            own = [output for output in _by_series(*found) if output not in named]
             named.update(own)
             if own:
                 films = frozenset(map(sop_instance_uid_of, group))
@@ -157,7 +166,24 @@ class Followed:
             outputs = [output for mark in self.earlier[first:] for output in mark.outputs]
             for output in rejection.outputs_about([sop_instance_uid_of(file)], outputs, content_of):
                 found[output.sop_instance_uid] = output
-        return sorted(found.values(), key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
+        return list(found.values())
+
+    def _answering(
+        self, files: Iterable[str], known: Collection[str], content_of: Callable[[OutputObject], bytes | None]
+    ) -> list[OutputObject]:
+        """Return the objects of answers about films that follow all known updates of their film, but not all others."""
+        found: list[OutputObject] = []
+        for file in files:
+            of_film = [update for update in self.updates if file in update.files]
+            for answer in self.answers:
+                missing = [update.id for update in of_film if update.at > answer.requested_at]
+                if missing and not set(missing) & set(known):
+                    found += rejection.outputs_about([sop_instance_uid_of(file)], answer.outputs, content_of)
+        return found
+
+
+def _by_series(*several: Iterable[OutputObject]) -> list[OutputObject]:
+    return sorted(chain(*several), key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
 
 
 def _identity(header: Dataset) -> tuple[str, ...]:

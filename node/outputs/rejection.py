@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -20,6 +20,7 @@ from node.outputs import document
 from node.read import decoding
 from node.store import received
 from node.store.rounds import RoundMark
+from node.store.sent_answers import SentAnswer
 
 KIND: Final = "rejection"
 """The kind of these outputs; no setting names it, since each destination of DICOM objects gets them."""
@@ -53,6 +54,7 @@ def own_notes(
     report: Report,
     *,
     earlier: Sequence[RoundMark],
+    answers: Iterable[SentAnswer],
     content_of: Callable[[OutputObject], bytes | None],
     zone: ZoneInfo,
 ) -> Iterator[Dataset]:
@@ -60,17 +62,34 @@ def own_notes(
 
     notes: all of the study, in the order of the round's files
     earlier: the rounds before this one
+    answers: what a person has sent about the study
     """
     covered = {file for mark in earlier for file in mark.files}
-    outputs = [output for mark in earlier for output in mark.outputs]
+    written = [*(mark.outputs for mark in earlier), *(answer.outputs for answer in answers)]
+    outputs = list(chain.from_iterable(written))
     known = rejected_by({file: note for file, note in notes.items() if file in covered})
     number = len(notes.keys() & covered)
     for note in (note for file, note in notes.items() if file not in covered):
         number += 1
-        own = outputs_about(note.rejected - known, outputs, content_of)
+        own = outputs_about(note.rejected - known, outputs, _or_films(earlier, content_of))
         known |= note.rejected
         if own:
             yield write(note, own, report, number=number, zone=zone)
+
+
+def _or_films(
+    earlier: Sequence[RoundMark], content_of: Callable[[OutputObject], bytes | None]
+) -> Callable[[OutputObject], bytes | None]:
+    """Return what reads an output, or if its content was removed, and it is about no single film, its round's films."""
+    files_of = {output: mark.files for mark in earlier for output in mark.outputs if not output.film}
+
+    def read(output: OutputObject) -> bytes | None:
+        content = content_of(output)
+        if content is not None or output not in files_of:
+            return content
+        return " ".join(map(received.sop_instance_uid_of, files_of[output])).encode()
+
+    return read
 
 
 def outputs_about(

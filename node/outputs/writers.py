@@ -20,6 +20,7 @@ from node.outputs.sr import report as sr
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
 from node.outputs.sr.text_report import TEMPLATE as TEXT
 from node.prompt_set import PromptSet
+from node.store.rounds import RoundMark
 
 Writer = Callable[[Report, Mapping[str, Source], ZoneInfo], list[Dataset]]
 HeaderWriter = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
@@ -155,3 +156,9 @@ def output_of(kind: str, dataset: Dataset) -> OutputObject:
         film=document.film_of(dataset),
         template=document.template_of(dataset),
     )
+
+
+def predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:
+    """Return the structured reports of the newest finished round that wrote any, in every form."""
+    reports = [tuple(output for output in mark.outputs if output.kind in FORMS) for mark in rounds]
+    return next(filter(None, reversed(reports)), ())
