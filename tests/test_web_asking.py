@@ -1,0 +1,103 @@
+"""Who may ask how much: questions are counted one by one on every route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from node.jobs.asking import Desk
+from node.metrics import Metrics
+from node.outputs import report_json
+from node.read import prompts
+from node.read.open_model import OpenModel
+from node.store.instances import Instance
+from node.store.spool import Spool
+from node.web import application
+from node.web.look_files import Looks
+from node.web.parts import WebParts
+from node.web.rate import RateLimit
+from tests import films, samples
+from tests.fakes import ScriptedReader
+from tests.service import settings_for
+
+BURST = 3
+QUESTION = {"prompt": "Edema"}
+WORDS = {"text": "Edema"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The application of a node that has read a film, and looks at another one without a study."""
+
+    client: TestClient
+    film: Instance
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/films/{self.film.sop_instance_uid}"
+
+    def look(self) -> str:
+        body = films.file_bytes(films.thumbnail())
+        made = self.client.post("/api/v1/looks", content=body, headers={"Content-Type": "application/dicom"})
+        return f"/api/v1/looks/{made.json()['id']}"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[Asked]:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    spool, received = Spool(settings.storage.directory), films.thumbnail()
+    film = films.keep(spool, received).instance
+    answer = replace(samples.several(), source=film.sop_instance_uid)
+    spool.keep_reading(film.study_uid, "1", {**report_json.film_to_json(answer), "file": film.path.name})
+    model = OpenModel(reader=ScriptedReader(), prompts=prompts.load("chexpert14"))
+    desk, looks = Desk(spool, model, Metrics()), Looks(tmp_path / "looks")
+    parts = WebParts(
+        settings=settings,
+        spool=spool,
+        metrics=Metrics(),
+        destinations=lambda: settings.destinations,
+        desk=lambda: desk,
+        model=lambda: model,
+        looks=looks,
+        rate=RateLimit(burst=BURST, seconds=3600.0),
+    )
+    client = TestClient(application.build(parts), raise_server_exceptions=False)
+    yield Asked(client=client, film=film)
+    looks.close()
+
+
+@pytest.mark.parametrize("where", ["film", "look"])
+def test_each_question_of_a_request_counts(asked: Asked, where: str) -> None:
+    path = asked.path if where == "film" else asked.look()
+
+    several = asked.client.post(f"{path}/questions", json={"questions": [QUESTION] * BURST})
+    refused = [
+        asked.client.post(f"{path}/questions", json={"questions": [QUESTION]}),
+        asked.client.post(f"{path}/replies", json=WORDS),
+    ]
+
+    assert several.is_success
+    assert [answer.status_code for answer in refused] == [429, 429]
+    assert all(int(answer.headers["Retry-After"]) > 0 for answer in refused)
+
+
+def test_questions_of_one_user_count_wherever_they_are_asked(asked: Asked) -> None:
+    look = asked.look()
+
+    answers = [asked.client.post(f"{path}/replies", json=WORDS) for path in (asked.path, look, asked.path, look)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+
+
+def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
+    parts = WebParts(settings=None, spool=None, metrics=Metrics(), looks=None)  # type: ignore[arg-type]  # not used
+    paths = application.build(parts).openapi()["paths"]
+
+    asking = {path: routes["post"] for path, routes in paths.items() if path.endswith(("}/questions", "}/replies"))}
+
+    assert len(asking) == 4
+    assert [path for path, route in asking.items() if "429" not in route["responses"]] == []
