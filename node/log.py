@@ -53,8 +53,10 @@ EVENTS: Final = {
     "film.corrected": "a reader's correction is stored; `kind` says what it does",
     "correction.made": "audit: a user corrected the answer to a film",
     "correction.film_unreadable": "a corrected film, or its answer, is damaged on disk and is not exported",
-    "correction.received": "a workstation's object corrected a report; `reason` says what of it has no effect",
-    "question.answered": "an object's questions are answered and sent; `reason` says what is left out",
+    "correction.received": "a workstation's object corrected a report; `calling_aet` sent it, `reason` says what of it "
+    "has no effect",
+    "question.answered": "an object's questions are answered and sent; `calling_aet` sent it, `reason` says what is "
+    "left out",
     "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
     "question.refused": "a workstation's object cannot be answered; `reason` says why",
     "question.sent": "audit: a user had an answer sent to the destinations",

@@ -113,6 +113,16 @@ def test_transfers_name_source_and_destination() -> None:
         assert roles == {source: "110153", destination: "110152"}
 
 
+@pytest.mark.parametrize("event", ["question.answered", "correction.received"])
+def test_what_a_workstation_asked_or_corrected_names_it_as_the_requestor(event: str) -> None:
+    sender, node = written(event).findall("ActiveParticipant")
+
+    assert (sender.get("UserID"), sender.get("AlternativeUserID")) == ("MODALITY", "AETITLES=MODALITY")
+    assert (sender.get("UserIsRequestor"), node.get("UserIsRequestor")) == ("true", "false")
+    assert node.get("UserID") == "4711"
+    assert users(written(event, calling_aet="", host=""))[0] == "unknown"
+
+
 def test_a_message_about_a_study_names_study_and_instance() -> None:
     (study,) = written("instance.kept").findall("ParticipantObjectIdentification")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pydicom.dataset import Dataset
 
 from node.domain import Delivery
-from node.outputs import correction
+from node.jobs import answered_film
+from node.outputs import correction, wording
 from node.outputs.correction import Correction, CorrectionKind
 from tests import validators
 from tests.test_rounds import STUDY, Bench, film, predecessor
@@ -55,6 +57,19 @@ def texts(report: Dataset) -> list[str]:
     return [str(item.value) for item in report.iterall() if item.keyword == "TextValue"]
 
 
+def observations(report: Dataset) -> list[tuple[str, list[str]]]:
+    """When each item was observed that says so (PS3.3 C.17.3), with the persons below it."""
+    return [
+        (str(item.ObservationDateTime), persons(item)) for item in all_items(report) if "ObservationDateTime" in item
+    ]
+
+
+def all_items(item: Dataset) -> Iterator[Dataset]:
+    yield item
+    for child in item.get("ContentSequence", ()):
+        yield from all_items(child)
+
+
 def meanings(report: Dataset) -> set[str]:
     return {str(item.value) for item in report.iterall() if item.keyword == "CodeMeaning"}
 
@@ -86,6 +101,41 @@ def test_a_confirmed_finding_names_its_observer_in_its_group(tmp_path: Path) -> 
     assert set(persons(report)) == {"Reader^"}
     assert validators.dciodvfy(report) == []
     assert any("Confirmed by a reader." in said for said in texts(report))
+
+
+def test_a_corrected_item_says_who_said_it_and_when(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, outputs=("sr", "sr3d"), zone="Europe/Berlin")
+    bench.receive(FILM)
+    first = bench.round()
+    correct(bench, 1, CorrectionKind.ACCEPT, prompt=KEY)
+    correct(bench, 2, CorrectionKind.REJECT, prompt="edema", by="bert")
+
+    second = bench.round()
+    written = [bench.objects(deliveries, kind)[0] for deliveries in (first, second) for kind in ("sr", "sr3d")]
+
+    said = [*2 * [("20261123130001+0100", ["anna^"])], ("20261123130002+0100", ["bert^"])]  # the first has two boxes
+    assert [observations(report) for report in written] == [[], [], said, said]
+    assert [validators.dciodvfy(report) for report in written] == [[]] * 4
+    assert validators.pixelmed(written[2:3]) == [[]]
+
+
+def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -> None:
+    reports = []
+    for kind in ("sr", "text"):
+        bench = Bench(tmp_path / kind, outputs=(kind,))
+        bench.receive(FILM)
+        bench.round()
+        answer = answered_film.read_film(bench.spool, str(FILM.SOPInstanceUID)).answer
+        reported = [finding.prompt for finding in wording.reported(answer)]
+        for number, prompt in enumerate(reported, 1):
+            correct(bench, number, CorrectionKind.REJECT, prompt=prompt)
+        reports += bench.objects(bench.round(), kind)
+
+    said = [(f"2026112312000{number}+0000", ["anna^"]) for number in range(1, len(reported) + 1)]
+    assert [sorted(observations(report)) for report in reports] == [said, said]
+    assert all("Atelectasis: rejected by a reader." in texts(report) for report in reports)
+    assert [validators.dciodvfy(report) for report in reports] == [[], []]
+    assert validators.pixelmed(reports) == [[], []]
 
 
 def test_a_correction_taken_back_restores_what_the_report_said(tmp_path: Path) -> None:

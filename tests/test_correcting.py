@@ -13,11 +13,13 @@ import pytest
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
+from node.commands.corrections import export
 from node.config import Settings
 from node.jobs import answered_film
 from node.metrics import Metrics
 from node.outputs import report_json
 from node.read import decoding, prompts
+from node.store import files
 from node.store.instances import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
@@ -39,6 +41,7 @@ class Read:
     """The application on the spool of a film that was read; no database is there."""
 
     client: TestClient
+    settings: Settings
     spool: Spool
     film: Instance
 
@@ -65,7 +68,8 @@ def read(tmp_path: Path) -> Iterator[Read]:
     looks = Looks(tmp_path / "looks")
     looks.close()
     built = application.build(WebParts(settings=settings, spool=spool, metrics=Metrics(), looks=looks))
-    yield Read(client=TestClient(built, raise_server_exceptions=False), spool=spool, film=film)
+    client = TestClient(built, raise_server_exceptions=False)
+    yield Read(client=client, settings=settings, spool=spool, film=film)
 
 
 def remove(read: Read) -> None:
@@ -156,6 +160,36 @@ def test_a_film_of_another_prompt_set_is_corrected(read: Read) -> None:
     film = read.client.get(f"/api/v1/studies/{read.film.study_uid}").json()["films"][0]["film"]
     states = {finding["prompt"]: finding["state"] for finding in film["findings"]}
     assert {states[prompt] for prompt in unknown} == {"absent"}
+
+
+def test_corrections_of_another_prompt_set_are_exported(read: Read, tmp_path: Path) -> None:
+    known = {prompt.key for prompt in PROMPTS.prompts}
+    unknown = next(finding for finding in samples.several().findings if finding.prompt not in known)
+    assert unknown.boxes
+    read.client.post(read.path, json={"kind": "accept", "prompt": unknown.prompt})
+
+    assert export(read.settings, tmp_path / "corrected.jsonl") == 1
+
+    (line,) = (tmp_path / "corrected.jsonl").read_text(encoding="utf-8").splitlines()
+    (said,) = json.loads(line)["truth"]["said"]
+    assert said["findings"] == [unknown.prompt]
+    assert unknown.code.meaning.lower() in said["text"].lower()
+
+
+def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp_path: Path) -> None:
+    read.client.post(read.path, json=REJECTION)
+    out = tmp_path / "corrected.jsonl"
+    stored = next((tmp_path / "node" / "studies").rglob("corrections/*.json"))
+    damaged = stored.with_name(f"{'f' * 32}.json")
+    damaged.write_bytes(files.to_json({"film": "no correction"}))
+
+    with pytest.raises(KeyError):
+        export(read.settings, out)
+    assert not [path for path in tmp_path.iterdir() if "corrected" in path.name or files.TEMPORARY in path.name]
+    damaged.unlink()
+
+    assert export(read.settings, out) == 1
+    assert len(list((tmp_path / "corrected.films").iterdir())) == 1
 
 
 def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> None:

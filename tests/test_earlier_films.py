@@ -16,6 +16,7 @@ from node.store.instances import Instance
 from node.store.spool import Spool
 from tests import films, samples
 from tests.spoken import PROMPTS
+from tests.test_rejection import highdicom_note
 
 Header = dict[str, object]
 
@@ -67,6 +68,21 @@ def test_a_file_that_is_no_film_is_of_nobody(tmp_path: Path) -> None:
     film.path.write_bytes(b"no film")
 
     assert Patients().time_of(film) is None
+
+
+def test_a_film_that_the_archive_rejected_is_no_earlier_one(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    taken = [
+        films.as_another(films.thumbnail(header), str(n), study=str(n)) for n, header in enumerate((FIRST, SECOND))
+    ]
+    first, second = (films.keep(spool, film).instance for film in taken)
+    spool.keep_reading(first.study_uid, "1", {"file": first.path.name})
+    before = Patients().earlier(second, spool)
+
+    films.keep(spool, highdicom_note(taken[0]))
+
+    assert [found.instance.sop_instance_uid for found in before] == [first.sop_instance_uid]
+    assert Patients().earlier(second, spool) == []
 
 
 def test_a_search_remembers_no_number_of_a_patient(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Workplace:
             service.wait_for("study.finished")
             findings = findings_of(service)
             assert service.stop() == 0
-        assert received["corrections"] == corrections
+        assert (received["corrections"], received["calling_aet"]) == (corrections, "TESTER")
         return self.reports[-1], findings
 
     def refusal(self, asking: Dataset, settings: Settings | None = None) -> str:

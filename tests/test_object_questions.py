@@ -222,7 +222,7 @@ def test_each_graphic_of_an_object_is_answered(settings: Settings, archive: peer
     versions = {
         received.dataset.ContentDescription[-1] for received in archive.kept[2:] if received.dataset.Modality == "PR"
     }
-    assert (answered["questions"], versions) == (2, {"2", "3"})
+    assert (answered["questions"], answered["calling_aet"], versions) == (2, "TESTER", {"2", "3"})
     assert "no area" in str(answered["reason"])
 
 

@@ -31,6 +31,16 @@ def test_a_burst_passes_and_the_rest_waits() -> None:
     assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
 
 
+def test_several_are_taken_together_or_not_at_all() -> None:
+    clock = Clock()
+    limit = RateLimit(burst=3, seconds=10.0, clock=clock)
+
+    assert [limit.take("ada", 2), limit.take("ada", 2), limit.take("ada")] == [0, 10.0, 0]
+    assert limit.take("eve", 5) == 0
+    clock.now = 30.0
+    assert limit.take("eve", 5) == 0
+
+
 def test_what_is_given_back_does_not_count() -> None:
     limit = RateLimit(burst=1, seconds=10.0, clock=Clock())
 

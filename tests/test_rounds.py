@@ -139,7 +139,9 @@ class CountingReader(ScriptedReader):
 class Bench:
     """The rounds of one study, step by step; every bench on one folder is another run of the node."""
 
-    def __init__(self, folder: Path, *archives: str, outputs: tuple[str, ...] = DEFAULT_OUTPUTS) -> None:
+    def __init__(
+        self, folder: Path, *archives: str, outputs: tuple[str, ...] = DEFAULT_OUTPUTS, zone: str = "UTC"
+    ) -> None:
         self.spool, self.reader = Spool(folder), CountingReader()
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         destinations = [
@@ -152,7 +154,7 @@ class Bench:
                 orders=OrderStore(folder),
                 reader=self.reader,
                 prompts=prompts.load("chexpert14"),
-                zone=ZoneInfo("UTC"),
+                zone=ZoneInfo(zone),
                 kinds=outputs,
             ),
             ledger=self.ledger,

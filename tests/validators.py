@@ -32,7 +32,8 @@ _PIXELMED = "/usr/share/java/pixelmed.jar"
 _ALL_REPORTS = Path(__file__).with_name("ValidateReports.java")
 
 # What reports add to PixelMed's templates, by name; they may be extended. Short Label is younger than its templates of
-# 2022, and it does not recognize the geometric purpose where there are several groups.
+# 2022, and it does not recognize the geometric purpose where there are several groups. It looks for observers at the
+# root alone; the person who corrected an item (TID 1003) stands on the item.
 _ADDED = re.compile(
     r"""/(
         TEXT\ \(125309,DCM,"Short\ Label"\)
@@ -41,6 +42,8 @@ _ADDED = re.compile(
         | CONTAINER\ \((19005-8,LN,"Impressions"|59776-5,LN,"Findings")\)
         | TEXT\ \((121073,DCM,"Impression"|121106,DCM,"Comment"|121071,DCM,"Finding"|QUESTION,99CHEX,"[^"]+")\)
         | SCOORD\ \(111030,DCM,"Image\ Region"\)
+        | CODE\ \(121005,DCM,"Observer\ Type"\)
+        | PNAME\ \(121008,DCM,"Person\ Observer\ Name"\)
         | IMAGE\ \(260753009,SCT,"Source"\)
     ):\ Content\ Item\ not\ in\ template$""",
     re.VERBOSE,

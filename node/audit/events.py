@@ -25,6 +25,7 @@ class Party(StrEnum):
 
     NOBODY = "the node"
     USER = "the user, the node"
+    WORKSTATION = "the sender of the object, the node"
     CALLER = "the caller (source), the node (destination)"
     DESTINATION = "the node (source), the destination"
     REFUSED = "the node, the refused side"
@@ -126,9 +127,9 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "corrections.viewed": _touched("R"),
     "question.asked": _touched("R"),
     "question.sent": _touched("C"),
-    "question.answered": _touched("C", Party.NOBODY),
+    "question.answered": _touched("C", Party.WORKSTATION),
     "correction.made": _touched("U"),
-    "correction.received": _touched("U", Party.NOBODY),
+    "correction.received": _touched("U", Party.WORKSTATION),
     "patient.updated": _touched("U", Party.NOBODY),
     "film.rejected": _touched("U", Party.NOBODY),
     "study.retried": _touched("U"),

@@ -106,6 +106,9 @@ def _participants(root: ET.Element, rule: AuditRule, event: Event, reporter: Rep
         case Party.USER:
             _participant(root, _text(event, "user") or host or _NOBODY, host=host, is_requestor=True)
             _node(root, reporter)
+        case Party.WORKSTATION:
+            _peer(root, _text(event, "calling_aet"), host, is_requestor=True)
+            _node(root, reporter)
         case Party.CALLER:
             _peer(root, _text(event, "calling_aet"), host, role=_SOURCE_ROLE, is_requestor=True)
             _node(root, reporter, role=_DESTINATION_ROLE)

@@ -11,6 +11,8 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import cv2
@@ -22,7 +24,7 @@ from node.dicom.film_header import parse_header
 from node.domain import Film, Finding, FindingState, JsonObject
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs.answered_film import AnsweredFilm, all_corrections
-from node.outputs.corrected_film import correct, sides_of
+from node.outputs.corrected_film import correct, prompt_of, sides_of
 from node.outputs.patient import read_text
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
@@ -34,30 +36,48 @@ from node.store.spool import Spool
 def export(settings: Settings, path: Path) -> int:
     """Write a line for each corrected film, and its picture beside it; returns their number.
 
+    The file gets its name when it is complete; after a failure neither is left.
     Raises InputError if there is no node or the file exists, NodeError if it cannot be written.
     """
     directory = settings.storage.directory
     files.require_started(directory)
     if path.exists():
         raise InputError(f"{path}: exists; name a new file")
-    key, prompt_set = secrets.token_bytes(32), prompts.load(settings.model.prompts)
-    pictures = path.with_suffix(".films")
+    prompt_set, pictures = prompts.load(settings.model.prompts), path.with_suffix(".films")
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            count = 0
-            for film, corrections in all_corrections(Spool(directory)):
-                sides = sides_of(film.answer, film.header)
-                answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides)
-                picture = pictures / f"{_number(key, film.instance.sop_instance_uid)}.png"
-                if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, picture):
-                    patient = _number(key, read_text(film.header, "PatientID") or film.instance.study_uid)
-                    line = {"file": f"{pictures.name}/{picture.name}", "patient": patient, "truth": truth}
-                    file.write(json.dumps(line) + "\n")
-                    count += 1
-            return count
+        with _removed_after_failure(pictures) as drawn:
+            lines = list(_lines(Spool(directory), pictures, prompt_set, drawn))
+            files.write(path, "".join(lines).encode(), mode=files.ORDINARY)
     except OSError as error:
         raise NodeError(f"{path}: cannot be written ({error.strerror}); name another file") from error
+    return len(lines)
+
+
+@contextmanager
+def _removed_after_failure(folder: Path) -> Iterator[list[Path]]:
+    """Collect files in a folder; remove them if an exception comes, and the folder if nothing else is in it."""
+    drawn: list[Path] = []
+    try:
+        yield drawn
+    except BaseException:
+        for path in drawn:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path]) -> Iterator[str]:
+    """Yield the line of each corrected film after its picture is written; drawn: gets the path of each picture."""
+    key = secrets.token_bytes(32)
+    for film, corrections in all_corrections(spool):
+        answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides_of(film.answer, film.header))
+        drawn.append(pictures / f"{_number(key, film.instance.sop_instance_uid)}.png")
+        if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, drawn[-1]):
+            patient = _number(key, read_text(film.header, "PatientID") or film.instance.study_uid)
+            line = {"file": f"{pictures.name}/{drawn[-1].name}", "patient": patient, "truth": truth}
+            yield json.dumps(line) + "\n"
 
 
 def _truth(film: Film, framing: Framing, prompt_set: PromptSet) -> JsonObject:
@@ -76,7 +96,7 @@ def _truth(film: Film, framing: Framing, prompt_set: PromptSet) -> JsonObject:
 
 def _said(finding: Finding, framing: Framing, prompt_set: PromptSet) -> JsonObject:
     side = None if finding.side is None else "both" if finding.side == "bilateral" else str(finding.side)
-    name = prompt_set[finding.prompt].phrases[0]
+    name = prompt_of(finding, prompt_set).phrases[0]
     return {
         "text": by_rule(name=name, state="present", side=side, zone=None),
         "positive": True,

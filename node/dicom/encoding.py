@@ -24,6 +24,7 @@ _ENCODINGS: Final = ["utf_8"]
 _PADDING: Final = {
     "CS": b" ",
     "DS": b" ",
+    "DT": b" ",
     "LO": b" ",
     "LT": b" ",
     "PN": b" ",

@@ -15,9 +15,11 @@ from node.domain import OutputObject
 from node.errors import InputError
 from node.outputs import answers, asked, document, writers
 from node.outputs.asked import AskedQuestion
+from node.outputs.rejected_films import require_valid
 from node.pipeline import Pipeline, Round
 from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
+from node.store.instances import Instance
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 
@@ -46,9 +48,10 @@ def send_answer(
 def take(spool: Spool, question: AskedQuestion, *, destinations: Iterable[DestinationSettings]) -> SentAnswer:
     """Store that an answer is to be sent, synced, unless that is stored; the caller queues it.
 
-    Raises InputError for a question without an answer, and if no destination takes answers.
+    Raises InputError for a question without an answer or about a rejected film, and if no destination takes answers.
     """
     answers.check_answered(question)
+    _require_valid_film(spool, question)
     if not any(kind in answers.KINDS for destination in destinations for kind in destination.outputs):
         raise InputError(_NOBODY_TAKES_IT)
     known = sent_answers.find(spool, question.study_uid, question.id)
@@ -70,19 +73,18 @@ def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQues
 def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[OutputObject, bytes]]:
     """Yield the objects of an answer in every kind that a destination takes, with their content.
 
-    Raises InputError if they cannot be made any more: the model has changed, or the film is gone or damaged.
+    Raises InputError if they cannot be made any more: the model has changed, or the film is gone, rejected or damaged.
     """
     if question.weights_sha256 != pipeline.reader.identity.weights_sha256:
         raise InputError("another model gave this answer than the one that runs now; ask again")
-    instances = pipeline.spool.study(question.study_uid).instances
-    file = next((found.path.name for found in instances if found.sop_instance_uid == question.film), None)
-    if file is None:
+    film = _require_valid_film(pipeline.spool, question)
+    if film is None:
         raise InputError("the film of this question was removed from this node; nothing was sent")
     # Number 1 has no predecessor, and nothing of this round is stored: it only collects the film's stored answer.
     plan = Round(
         study_uid=question.study_uid,
         number=1,
-        files=(file,),
+        files=(film.path.name,),
         created_at=question.asked_at,
         corrections=_updates(pipeline.spool, question),
     )
@@ -93,6 +95,15 @@ def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[Ou
     kinds = [kind for kind in answers.KINDS if kind in pipeline.kinds]
     for kind, dataset in answers.write_objects(question, found.report, source, zone=pipeline.zone, kinds=kinds):
         yield writers.output_of(kind, dataset), document.save_bytes(dataset)
+
+
+def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | None:
+    """Return the film of a question, None if it is removed. Raises InputError if an archive has rejected it."""
+    instances = spool.study(question.study_uid).instances
+    film = next((found for found in instances if found.sop_instance_uid == question.film), None)
+    if film is not None:
+        require_valid(spool, film)
+    return film
 
 
 def _updates(spool: Spool, question: AskedQuestion) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from node.errors import GpuLost, InputError, RetryLater, Undecodable
 from node.metrics import Metrics
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
+from node.outputs.rejected_films import require_valid
 from node.read import decoding, routing
 from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
 from node.read.open_model import OpenModel
@@ -59,9 +60,10 @@ class Desk:
 
         by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
         origins: of each question, if an object of a workstation asked them
-        Raises InputError for a film that is not read, damaged or removed and for a box that does not fit, RetryLater if
-        too many wait, and GpuLost.
+        Raises InputError for a film that is not read, rejected, damaged or removed and for a box that does not fit,
+        RetryLater if too many wait, and GpuLost.
         """
+        require_valid(self._spool, film)
         if not self._places.acquire(blocking=False):
             raise RetryLater("too many questions wait for their answers; ask again in a moment")
         began = time.monotonic()

@@ -12,6 +12,7 @@ from node.jobs.executor import Client
 from node.metrics import Metrics
 from node.outputs.corrected_film import objection, sides_of
 from node.outputs.correction import Correction, to_json
+from node.outputs.rejected_films import require_valid
 from node.prompt_set import PromptSet
 from node.store import database
 from node.store.ledger import is_away
@@ -29,6 +30,7 @@ def correct(
     """
     known = corrections_of(spool, film.instance)
     if all(correction.id != new.id for correction in known):
+        require_valid(spool, film.instance)
         sides = sides_of(film.answer, film.header)
         if (reason := objection(film.answer, known, new, prompts=prompts, side_of=sides)) is not None:
             raise InputError(reason)

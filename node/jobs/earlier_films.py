@@ -28,6 +28,7 @@ from node.errors import Undecodable
 from node.jobs.answered_film import AnsweredFilm, as_corrected
 from node.measurement import ErrorOfChange
 from node.outputs.patient import read_text
+from node.outputs.rejected_films import rejections_of
 from node.prompt_set import PromptSet
 from node.read import decoding
 from node.store.instances import Instance, newest_reading
@@ -68,7 +69,10 @@ class Patients:
         return _are_in_order(self._taken(earlier), self._taken(later))
 
     def earlier(self, film: Instance, spool: Spool) -> list[EarlierFilm]:
-        """Return the films of the same patient that were taken before a film and were read, the last one first."""
+        """Return the films of the same patient that were taken before a film and were read, the last one first.
+
+        A film that an archive has rejected is none.
+        """
         with self._searching:
             everything = [instance for study in spool.studies() for instance in spool.study(study).instances]
             known = {instance.path: self._taken(instance) for instance in everything}
@@ -78,7 +82,7 @@ class Patients:
             for instance in everything
             if (at := known[instance.path].at) is not None and self.are_in_order(instance, film)
         ]
-        kept = [each for each in found if newest_reading(spool.readings(each.instance.study_uid), each.instance)]
+        kept = [each for each in found if _is_read(each.instance, spool)]
         return sorted(kept, key=lambda each: (each.at, each.instance.sop_instance_uid), reverse=True)
 
     def time_of(self, film: Instance) -> datetime | None:
@@ -87,6 +91,13 @@ class Patients:
 
     def _taken(self, film: Instance) -> _Taken:
         return self._known.get(film.path) or _look_at(film.path)
+
+
+def _is_read(film: Instance, spool: Spool) -> bool:
+    """Say whether a film has an answer that holds."""
+    instances = spool.study(film.study_uid).instances
+    is_answered = newest_reading(spool.readings(film.study_uid), film) is not None
+    return is_answered and film.sop_instance_uid not in rejections_of(instances)
 
 
 def files_are_in_order(earlier: Path, later: Path) -> bool:

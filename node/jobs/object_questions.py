@@ -111,13 +111,14 @@ class ObjectSteps:
             raise InputError("the stored object is damaged or removed; send it again under another UID")
         dataset = decoding.read_header(path)
         asked = question_object.read(dataset)
-        reason = objection(asked, question_object.sender_of(dataset), self.settings)
+        sender = question_object.sender_of(dataset)
+        reason = objection(asked, sender, self.settings)
         if reason is not None:
             _ignored(study_uid, mark.sop_instance_uid, reason)
             return replace(mark, is_open=False, reasons=(reason,))
         assessed = assessments.read(dataset)
         if assessed is not None:
-            return self._followed(study_uid, mark, assessed, by=asked.asked_by)
+            return self._followed(study_uid, mark, assessed, by=asked.asked_by, sender=sender)
         sent, reasons = [], list(asked.left_out)
         for number, drawn in enumerate(asked.questions, 1):
             found = self._ask(study_uid, asked, drawn, number=number)
@@ -132,12 +133,15 @@ class ObjectSteps:
             "question.answered",
             study=study_uid,
             sop_instance_uid=mark.sop_instance_uid,
+            calling_aet=sender,
             questions=len(sent),
             reason="; ".join(reasons),
         )
         return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
 
-    def _followed(self, study_uid: str, mark: ObjectMark, found: ResultAssessment, *, by: str) -> ObjectMark:
+    def _followed(
+        self, study_uid: str, mark: ObjectMark, found: ResultAssessment, *, by: str, sender: str
+    ) -> ObjectMark:
         """Make the corrections of an object, and return its closed mark. Raises InputError and RetryLater as above."""
         if not self.settings.corrections:
             raise InputError("it corrects a report, and questions.corrections is off")
@@ -148,6 +152,7 @@ class ObjectSteps:
             "correction.received",
             study=study_uid,
             sop_instance_uid=mark.sop_instance_uid,
+            calling_aet=sender,
             corrections=len(made),
             reason="; ".join(reasons),
         )

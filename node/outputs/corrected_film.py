@@ -118,7 +118,7 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
     if not own or not film.is_read:
         return film
     findings = tuple(
-        _judged(finding, [item for item in own if item.prompt == finding.prompt], _prompt_of(finding, prompts), side_of)
+        _judged(finding, [item for item in own if item.prompt == finding.prompt], prompt_of(finding, prompts), side_of)
         for finding in film.findings
     )
     changed = replace(film, findings=findings)
@@ -126,7 +126,7 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
     return _with_sentences(changed, texts, prompts, side_of)
 
 
-def _prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
+def prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
     """Return the prompt of a finding; one with its name for a film that was read with another prompt set."""
     known = (prompt for prompt in prompts.prompts if prompt.key == finding.prompt)
     return next(known, None) or Prompt(
@@ -204,7 +204,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     findings = []
     for finding in film.findings:
         place = None if finding.sentence is None else places.get(finding.sentence)
-        own = _own_sentence(finding, None if place is None else sentences[place], texts, _prompt_of(finding, prompts))
+        own = _own_sentence(finding, None if place is None else sentences[place], texts, prompt_of(finding, prompts))
         if own is not None:
             if place is not None and sentences[place].prompt == finding.prompt:
                 sentences[place] = own
@@ -217,7 +217,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
 
 def _is_elsewhere(sentence: GroundedSentence, finding: Finding, prompts: PromptSet, side_of: SideOf) -> bool:
     """Say whether a sentence puts a finding of a reader on a side, or into a region, where none of its boxes lies."""
-    if Fault.WRONG_SIDE in faults(sentence.text, _claim(finding, _prompt_of(finding, prompts))):
+    if Fault.WRONG_SIDE in faults(sentence.text, _claim(finding, prompt_of(finding, prompts))):
         return True
     named = [said.sides for said in assertions(sentence.text) if said.key == finding.prompt]
     boxes = [found.box for found in finding.boxes]

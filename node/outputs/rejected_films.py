@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from node.errors import InputError
 from node.outputs import rejection
 from node.outputs.rejection import notes_among
 from node.store.instances import Instance
@@ -43,6 +44,13 @@ def rejections_of(instances: Iterable[Instance]) -> dict[str, FilmRejection]:
         for film in note.rejected:
             found.setdefault(film, rejected)
     return found
+
+
+def require_valid(spool: Spool, film: Instance) -> None:
+    """Raise InputError with the reason for a film that an archive has rejected: nobody asks about it or corrects it."""
+    why = rejections_of(spool.study(film.study_uid).instances).get(film.sop_instance_uid)
+    if why is not None:
+        raise InputError(f"this film was {why.said}; what the node reported on it is void")
 
 
 def count_new(spool: Spool, study_uid: str, files: Collection[str], earlier: Collection[RoundMark]) -> Counter[str]:

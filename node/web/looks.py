@@ -27,6 +27,7 @@ from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
+from node.web.questions import limit
 from node.web.replies import WordedReply, worded
 from node.web.users import audit
 
@@ -128,19 +129,21 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     return Response(png, media_type="image/png")
 
 
-@router.post("/{look_id}/questions", responses=responses(404, 409, 422, 503))
+@router.post("/{look_id}/questions", responses=responses(404, 409, 422, 429, 503))
 def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
     look, model, questions = _find_read(parts, look_id), _model(parts), new.checked()
+    limit(parts, request, len(questions))
     answers = _asked(look, model, questions)
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return LookAnswers(film=look.film.source, questions=answers)
 
 
-@router.post("/{look_id}/replies", responses=responses(404, 409, 422, 503))
+@router.post("/{look_id}/replies", responses=responses(404, 409, 422, 429, 503))
 def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookWords) -> WordedReply:
     """Answer a question in words by rule from the report; ask the network what the report does not say."""
     look, model, box = _find_read(parts, look_id), _model(parts), box_of(new.box)
+    limit(parts, request)
     query = understand(new.text, model.prompts)
     question: FilmQuestion | None
     if is_plain_prompt(new.text, query, model.prompts):

@@ -53,7 +53,7 @@ class WebParts:
     desk: answers questions about films; None in a process that does not read, and until its model is open
     model: of this process; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
-    rate: how often one user may ask: 30 times at once, and twice a second
+    rate: how many questions one user may ask, about any film: 30 at once, and two a second
     moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
     """

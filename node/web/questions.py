@@ -88,7 +88,7 @@ def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> Answ
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
     film, questions = film_of(parts, uid), new.checked()
     desk_of(parts)
-    limit(parts, request)
+    limit(parts, request, len(questions))
     made = ask_network(parts, request, film, questions)
     audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
     return AnsweredQuestions(film=uid, questions=made)
@@ -101,9 +101,9 @@ def desk_of(parts: WebParts) -> Desk:
     return desk
 
 
-def limit(parts: WebParts, request: Request) -> None:
-    """Count a request to ask. Raises Problem if its user asks too often."""
-    if seconds := parts.rate.take((name_of(request), host_of(request))):
+def limit(parts: WebParts, request: Request, count: int = 1) -> None:
+    """Count the questions of a request, about whatever film. Raises Problem if their user asks too many."""
+    if seconds := parts.rate.take((name_of(request), host_of(request)), count):
         wait = str(math.ceil(seconds))
         raise Problem(429, f"too many questions from here; ask again in {wait} s", headers={"Retry-After": wait})
 

@@ -41,13 +41,17 @@ class RateLimit:
         self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
         self._changing = threading.Lock()
 
-    def take(self, key: Hashable) -> float:
-        """Take a token of a key: returns 0, or, if there is none, the seconds to wait for one."""
+    def take(self, key: Hashable, count: int = 1) -> float:
+        """Take tokens of a key: returns 0, or, if there are too few, the seconds to wait for them.
+
+        count: how many; more than the burst count as the burst, since more are never there
+        """
+        wanted = min(count, self._burst)
         with self._changing:
             bucket = self._filled(key)
-            if bucket.tokens < 1:
-                return (1 - bucket.tokens) * self._seconds
-            bucket.tokens -= 1
+            if bucket.tokens < wanted:
+                return (wanted - bucket.tokens) * self._seconds
+            bucket.tokens -= wanted
             return 0.0
 
     def give_back(self, key: Hashable) -> None:

@@ -15,6 +15,7 @@ from node.answers.replies import Reply, answer, answer_by, for_network
 from node.errors import InputError
 from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
 from node.jobs.earlier_films import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
+from node.outputs.rejected_films import require_valid
 from node.read.change_error import read_change_error
 from node.read.model import FilmQuestion
 from node.web.api import FilmUid
@@ -105,9 +106,11 @@ def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> Worded
 
 
 def _read(parts: WebParts, uid: str) -> AnsweredFilm:
-    """Return a film with its answer. Raises Problem if it has none."""
+    """Return a film with its answer. Raises Problem if it has none, or an archive has rejected it."""
     try:
-        return read_film(parts.spool, uid)
+        film = read_film(parts.spool, uid)
+        require_valid(parts.spool, film.instance)
+        return film
     except InputError as error:
         raise Problem(409, str(error)) from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from io import BytesIO
 from typing import Final
@@ -18,7 +18,20 @@ import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.domain import Box, Evidence, Film, Finding, FindingBox, FindingState, OutputObject, Report, Side, derive_uid
+from node.domain import (
+    Assessment,
+    Box,
+    Evidence,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    OutputObject,
+    ReaderMark,
+    Report,
+    Side,
+    derive_uid,
+)
 from node.measurement import Incomparable, MeasuredLine
 from node.outputs import writers
 from node.outputs.document import save_bytes
@@ -52,10 +65,12 @@ class Study:
 def study() -> Study:
     """Return a study with a film for each state of all findings, one with two states, and one that was not read.
 
-    Two films have a cardiothoracic ratio, one in millimeters and with a band.
+    Two films have a cardiothoracic ratio, one in millimeters and with a band. A reader confirmed a finding of the film
+    with two states, and rejected another.
     """
     whole = {state: tuple(_findings(number, state)) for number, state in enumerate(FindingState, 1)}
-    two = (*whole[FindingState.PRESENT][:1], *whole[FindingState.ABSENT][1:])
+    confirmed, rejected, *others = (*whole[FindingState.PRESENT][:1], *whole[FindingState.ABSENT][1:])
+    two = (_said(confirmed, Assessment.ACCEPTED), _said(rejected, Assessment.REJECTED), *others)
     films = [samples.film(number, findings=findings) for number, findings in enumerate((*whole.values(), two), 1)]
     films[:2] = [
         replace(films[0], ratio=samples.ratio(mm_per_pixel=0.14)),
@@ -120,6 +135,10 @@ def _findings(number: int, state: FindingState) -> Iterator[Finding]:
             sentence=0 if is_reported else None,
             evidence=Evidence(zone=_ZONE, extent=0.25) if is_reported else None,
         )
+
+
+def _said(finding: Finding, what: Assessment) -> Finding:
+    return replace(finding, reader=ReaderMark(what=what, by="Doe", at=datetime(2026, 3, 1, 12, tzinfo=UTC)))
 
 
 def _box(number: int, prompt: Prompt, side: Side | None) -> FindingBox:

@@ -8,7 +8,8 @@ once, and the same report takes 2 ms. The tests read it with highdicom and with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
@@ -42,6 +43,7 @@ _RELATIONSHIP, _VALUE_TYPE, _NAME = Tag("RelationshipType"), Tag("ValueType"), T
 _CONTINUITY, _CONTENT = Tag("ContinuityOfContent"), Tag("ContentSequence")
 _PERSON, _UID, _TEXT, _CODE = Tag("PersonName"), Tag("UID"), Tag("TextValue"), Tag("ConceptCodeSequence")
 _MEASURED, _FLOAT, _NUMERIC = Tag("MeasuredValueSequence"), Tag("FloatingPointValue"), Tag("NumericValue")
+_OBSERVED_AT = Tag("ObservationDateTime")
 _UNIT, _GRAPHIC_DATA, _GRAPHIC_TYPE = Tag("MeasurementUnitsCodeSequence"), Tag("GraphicData"), Tag("GraphicType")
 
 Elements = tuple[tuple[BaseTag, bytes], ...]
@@ -150,6 +152,12 @@ def with_content(item: Item, content: Iterable[Item]) -> Item:
     """Add content to an item, and return it."""
     item.content.extend(content)
     return item
+
+
+def observed(item: Item, at: datetime) -> Item:
+    """Return an item that says when it was observed, if not with the rest of its report (PS3.3 C.17.3); at: aware."""
+    moment = f"{at:%Y%m%d%H%M%S}{f'{at:%z}'[:5]}"
+    return replace(item, value=(*item.value, (_OBSERVED_AT, encoding.text(_OBSERVED_AT, "DT", moment))))
 
 
 def _coded(tag: BaseTag, concept: Concept) -> bytes:

@@ -15,6 +15,7 @@ The short label is what dwv 0.36 draws beside a box, if it modifies the name of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
@@ -32,7 +33,7 @@ from node.outputs.sr.content import (
     container,
     with_content,
 )
-from node.outputs.sr.items import FINDING, concept, inferred_from, reader, region, source_object, text
+from node.outputs.sr.items import FINDING, concept, inferred_from, region, said_by_reader, source_object, text
 
 PRIVATE_SCHEME = "99CHEX"
 STATES: Mapping[FindingState, Concept] = {
@@ -67,12 +68,13 @@ IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 
-def measurements(report: Report, film: Film, source: Dataset) -> Item:
-    """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6)."""
+def measurements(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo) -> Item:
+    """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6); zone: of the site."""
     item, made_by = container(IMAGING_MEASUREMENTS), algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            item.content.append(_group(made_by, film, finding, name, box, source))
+            group = _group(made_by, film, finding, name, box, source)
+            item.content.append(said_by_reader(group, finding.reader, zone))
     return item
 
 
@@ -81,7 +83,7 @@ def state_of(finding: Finding) -> Concept:
     return REJECTED if finding.state is FindingState.ABSENT and finding.reader else STATES[finding.state]
 
 
-def evaluations(film: Film, source: Dataset) -> Item | None:
+def evaluations(film: Film, source: Dataset, *, zone: ZoneInfo) -> Item | None:
     """Encode absent findings, and sentences without a finding group (TID 1500 row 12); None if there are neither.
 
     A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
@@ -90,8 +92,7 @@ def evaluations(film: Film, source: Dataset) -> Item | None:
     item = container(QUALITATIVE_EVALUATIONS)
     for finding in film.in_state(FindingState.ABSENT):
         answer = content.code(concept(finding.code), state_of(finding), CONTAINS)
-        said_by = reader(finding.reader) if finding.reader else ()
-        item.content.append(inferred_from(answer, *said_by, source_object(source)))
+        item.content.append(inferred_from(said_by_reader(answer, finding.reader, zone), source_object(source)))
     for sentence in _loose_sentences(film):
         grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
         item.content.append(inferred_from(text(wording.spoken(sentence)), *grounds))
@@ -110,7 +111,6 @@ def _group(made_by: Sequence[Item], film: Film, finding: Finding, name: str, box
         states=[(concept(finding.code), state_of(finding))],
         label=wording.label(finding, box),
         about=wording.about_finding(film, finding),
-        said_by=reader(finding.reader) if finding.reader else (),
     )
 
 
@@ -125,14 +125,13 @@ def group_of(
     about: str | None,
     finding_type: Concept | None = None,
     sites: Sequence[Item] = (),
-    said_by: Sequence[Item] = (),
 ) -> Item:
     """Encode one box (TID 1410).
 
     made_by: `algorithm`; tracked: `tracking`
     share: name and value, 0..1, of its number, which is written as a whole percent
     states: questions with their answers
-    label: the short label; about: a text on the box; said_by: items that name the person who said it
+    label: the short label; about: a text on the box
     """
     name, value = share
     return with_content(
@@ -148,7 +147,6 @@ def group_of(
             box,
             content.text(SHORT_LABEL, label, HAS_CONCEPT_MOD),
             *([text(about)] if about else []),
-            *said_by,
         ),
     )
 

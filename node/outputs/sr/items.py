@@ -6,6 +6,7 @@ Every item has a concept name, even where the standard does not require it: othe
 from __future__ import annotations
 
 from collections.abc import Iterable
+from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
@@ -111,9 +112,15 @@ def language() -> Item:
     return content.code(LANGUAGE, ENGLISH, HAS_CONCEPT_MOD)
 
 
-def reader(mark: ReaderMark) -> list[Item]:
-    """State that a person observed an item, not the program; "Reader" if the node does not ask for names."""
-    return person(mark.by) or person("Reader")
+def said_by_reader(item: Item, mark: ReaderMark | None, zone: ZoneInfo) -> Item:
+    """Return an item with the person who observed it in place of the program, and when; as it is without a mark.
+
+    The person is "Reader" if the node does not ask for names.
+    """
+    if mark is None:
+        return item
+    observed = content.observed(item, mark.at.astimezone(zone))
+    return with_content(observed, person(mark.by) or person("Reader"))
 
 
 def person(name: str) -> list[Item]:

@@ -105,7 +105,8 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     describe_document(dataset, report, [source], zone)
     if is_measured and (schemes := _private_schemes(film)):
         dataset.CodingSchemeIdentificationSequence = schemes
-    tree = _measurement_report(report, film, source) if is_measured else text_report.of_film(report, film, source)
+    tree_of_film = _measurement_report if is_measured else text_report.of_film
+    tree = tree_of_film(report, film, source, zone=zone)
     replaced = _replaced(report, film.source, kinds=[form.kind] if is_measured else _text_kinds(form))
     finish(dataset, report, tree, films=[film], replaced=replaced, zone=zone)
     return dataset
@@ -298,8 +299,11 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     return [item for values, item in found.items() if any(values)]
 
 
-def _measurement_report(report: Report, film: Film, source: Dataset) -> Item:
-    sections = (findings.measurements(report, film, source), findings.evaluations(film, source))
+def _measurement_report(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo) -> Item:
+    sections = (
+        findings.measurements(report, film, source, zone=zone),
+        findings.evaluations(film, source, zone=zone),
+    )
     first = impression_text(impression.of_film(film))
     return tree_of(report, film, source, first=first, sections=filter(None, sections))
 

@@ -8,11 +8,12 @@ report in this form.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
-from node.domain import Film, Report
+from node.domain import Film, Finding, Report
 from node.outputs import impression, report_txt, wording
 from node.outputs.sr.content import Item, container, with_content
 from node.outputs.sr.items import (
@@ -21,6 +22,7 @@ from node.outputs.sr.items import (
     inferred_from,
     language,
     observer,
+    said_by_reader,
     source_object,
     text,
 )
@@ -31,10 +33,20 @@ IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
-def of_film(report: Report, film: Film, source: Dataset) -> Item:
-    """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR."""
+def of_film(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo) -> Item:
+    """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
+
+    Each corrected finding has a section whose observer is the reader (TID 2000 row 7); zone: of the site.
+    """
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
-    return tree_of(report, impression.of_film(film), [inferred_from(text(about, name=FINDING), source_object(source))])
+    found = inferred_from(text(about, name=FINDING), source_object(source))
+    corrected = [_corrected(finding, zone) for finding in film.findings if finding.reader is not None]
+    return tree_of(report, impression.of_film(film), [found], corrected=corrected)
+
+
+def _corrected(finding: Finding, zone: ZoneInfo) -> Item:
+    said = text(f"{wording.name_of(finding)}: {wording.certainty(finding)}.", name=FINDING)
+    return with_content(said_by_reader(container(FINDINGS), finding.reader, zone), [said])
 
 
 def of_study(report: Report, sources: Mapping[str, Dataset]) -> Item:
@@ -47,10 +59,20 @@ def of_study(report: Report, sources: Mapping[str, Dataset]) -> Item:
     return tree_of(report, impression.of_report(report), films)
 
 
-def tree_of(report: Report, lines: Iterable[str], about: Iterable[Item], *, persons: Iterable[Item] = ()) -> Item:
-    """Build the content tree: impression first, intended use last; persons: observers beside the program."""
+def tree_of(
+    report: Report,
+    lines: Iterable[str],
+    about: Iterable[Item],
+    *,
+    persons: Iterable[Item] = (),
+    corrected: Iterable[Item] = (),
+) -> Item:
+    """Build the content tree: impression first, intended use last.
+
+    persons: observers beside the program; corrected: sections of what readers said
+    """
     first = with_content(container(IMPRESSIONS), [impression_text(lines)])
     use = text(wording.wrapped(wording.intended_use(report)), name=FINDING)
     section = with_content(container(FINDINGS), (*about, use))
     root = container(IMAGING_REPORT, relationship="", template=TEMPLATE)
-    return with_content(root, (language(), *observer(report), *persons, first, section))
+    return with_content(root, (language(), *observer(report), *persons, first, *corrected, section))
