@@ -347,6 +347,20 @@ def test_a_stopped_scheduler_lets_all_callers_go() -> None:
         callers.scheduler.call(lambda: 1)
 
 
+def test_a_thread_that_ends_by_an_error_leaves_no_caller_waiting() -> None:
+    script, errors = Scripted(), [MemoryError("no room for a thread")]
+
+    def begin() -> None:
+        if errors:
+            raise errors.pop()
+
+    scheduler = Scheduler[Said](join=script.join, step=script.step, begin=begin)
+
+    with pytest.raises(MemoryError, match="no room"), ThreadPoolExecutor(1) as pool:
+        pool.submit(scheduler.call, lambda: 1).result(LIMIT_SECONDS)
+    assert scheduler.call(lambda: 2) == 2
+
+
 def test_films_wait_for_the_next_call_of_a_question() -> None:
     callers = Callers(Scripted(), between_calls_seconds=LIMIT_SECONDS)
     with for_person():

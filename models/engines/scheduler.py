@@ -118,8 +118,7 @@ class Scheduler(Generic[R]):
         with self._changed:
             self._is_stopped, thread = True, self._thread
             for lane in (self._films, self._people):
-                for work in (*lane.calls, *lane.waiting, *lane.active):
-                    work.fail(ModelError("the engine was stopped"))
+                lane.fail(ModelError("the engine was stopped"))
             self._changed.notify_all()
         if thread is not None:
             thread.join()
@@ -150,17 +149,32 @@ class Scheduler(Generic[R]):
             self._changed.notify_all()
 
     def _work(self) -> None:
-        self._begin()
-        while (lane := self._next()) is not None:
-            if lane.calls:
-                lane.calls.popleft().start()
-            elif lane is self._films:
-                self._advance(lane)
-            else:
-                while self._advance(lane):
-                    pass
-            if lane is self._people:
-                self._person_ended = time.monotonic()
+        try:
+            self._begin()
+            while (lane := self._next()) is not None:
+                self._compute(lane)
+        except BaseException as error:  # nobody would wake those who wait; each of them raises it
+            self._give_up(error)
+
+    def _compute(self, lane: _Lane[R]) -> None:
+        """Compute the next unit of a lane: a call, a layer of the films' token, or a token of people."""
+        if lane.calls:
+            lane.calls.popleft().start()
+        elif lane is self._films:
+            self._advance(lane)
+        else:
+            while self._advance(lane):
+                pass
+        if lane is self._people:
+            self._person_ended = time.monotonic()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Let all callers go with an error; the next work starts a new thread."""
+        with self._changed:
+            for lane in (self._films, self._people):
+                lane.fail(error)
+                lane.token = None
+            self._thread = None
 
     def _next(self) -> _Lane[R] | None:
         """Wait for work, and return the lane whose unit is next; None if the thread is to end."""
@@ -285,6 +299,11 @@ class _Lane(Generic[R]):
         """Let sentences join in their order while they fit. Those that alone are too large are generated alone."""
         while self.waiting and (not self.active or self.used_bytes + self.waiting[0].size <= self.most_bytes):
             self.active.append(self.waiting.popleft())
+
+    def fail(self, error: BaseException) -> None:
+        """Let the callers of all work go with an error."""
+        for work in (*self.calls, *self.waiting, *self.active):
+            work.fail(error)
 
     def drop_done(self) -> None:
         """Remove what is over, has failed, or is wanted by nobody any more."""
