@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node import metrics
 from node.config import Settings
-from node.domain import FindingState
+from node.domain import Delivery, DeliveryState, FindingState
 from node.jobs import parked
 from node.metrics import Metrics
-from node.outputs import impression, wording
+from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.outputs.writers import WRITERS
 from node.store.ledger import Ledger
@@ -124,6 +124,28 @@ def test_a_parked_study_says_why_and_offers_a_retry(settings: Settings, spool: S
         assert f'data-retry="{STUDY}"' in page.text
 
 
+def test_the_worklist_says_why_deliveries_are_not_sent(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    waiting, sent, quiet = (
+        Delivery(destination=to, study_uid=STUDY, sop_instance_uid=f"1.2.{n}", kind="sr", priority="routine")
+        for n, to in enumerate(("pacs", "pacs", "copy"))
+    )
+
+    def change(ledger: Ledger) -> None:
+        ledger.set_study(STUDY, "finished")
+        for delivery in (waiting, sent, quiet):
+            ledger.add_delivery(delivery)
+        ledger.set_delivery(waiting, DeliveryState.WAITING, attempts=3, reason="the archive <refused>")
+        ledger.set_delivery(sent, DeliveryState.SENT, attempts=2, reason="refused before")
+
+    in_ledger(settings, change)
+    pages = client(settings, spool)
+
+    (study,) = pages.get("/api/v1/studies").json()["studies"]
+    assert study["waits"] == {"pacs": "the archive <refused>"}
+    assert '<small class="dim">the archive &lt;refused&gt;</small>' in pages.get("/").text
+
+
 def test_a_film_that_waits_says_so(settings: Settings, spool: Spool) -> None:
     films.keep(spool, films.thumbnail(), study_uid=STUDY)
 
@@ -188,6 +210,6 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
 
 def test_the_pages_have_words_for_everything() -> None:
     assert words.WITHHELD.keys() == {*metrics.WITHHELD, CORRECTED}
-    assert words.OUTPUT_KINDS.keys() == {*WRITERS, "oru"}
+    assert words.OUTPUT_KINDS.keys() == {*WRITERS, "oru", rejection.KIND}
     assert words.ANSWERS.keys() == {*FindingState, ""}
     assert "normal" not in " ".join(words.ANSWERS.values()).lower()
