@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node import metrics
+from node.answers.questions import Topic, understand
 from node.config import Settings
 from node.domain import Delivery, DeliveryState, FindingState
 from node.jobs import parked
@@ -18,6 +19,7 @@ from node.metrics import Metrics
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.outputs.writers import WRITERS
+from node.read import prompts
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web import application, shown, words
@@ -206,6 +208,19 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
     labels = {wording.label(finding, box) for finding in wording.reported(film) for box in finding.boxes}
     assert {box.label for finding in page.findings for box in finding.boxes} == labels
     assert page.absent == (("Pneumothorax", wording.percent(film.in_state(FindingState.ABSENT)[0].probability)),)
+
+
+def test_findings_with_their_sides_are_suggested_and_understood(settings: Settings, spool: Spool) -> None:
+    known = client(settings, spool).get("/api/v1/prompts").json()
+
+    phrases = [prompt["phrase"] for prompt in known["prompts"]]
+    sided = [text for text in known["suggestions"] if text not in phrases]
+    asked = [understand(text, prompts.load("chexpert14")) for text in sided]
+    assert known["suggestions"][: len(phrases)] == phrases
+    assert "Left pleural effusion" in sided
+    assert not [text for text in sided if "cardiomegaly" in text]
+    assert {(query.topic, len(query.findings)) for query in asked} == {(Topic.PRESENCE, 1)}
+    assert [query.side for query in asked] == [text.split()[0].lower() for text in sided]
 
 
 def test_the_pages_have_words_for_everything() -> None:
