@@ -117,7 +117,10 @@ def looks_of(node: Node) -> Iterator[str]:
     """Addresses of a film that is looked at."""
     look = node.json("POST", "/api/v1/looks", films.file_bytes(node.film), kind=DICOM)
     assert found_in(json.dumps(look).encode()) == []
-    node.json("POST", f"/api/v1/looks/{look['id']}/questions", {"questions": [{"prompt": "Edema"}]})
+    asked = (("questions", {"questions": [{"prompt": "Edema"}]}), ("replies", {"text": "List the findings"}))
+    for route, body in asked:
+        said = node.json("POST", f"/api/v1/looks/{look['id']}/{route}", body)
+        assert found_in(json.dumps(said).encode()) == []
     yield from (f"/upload/{look['id']}", f"/api/v1/looks/{look['id']}/picture")
 
 
@@ -132,6 +135,7 @@ def paths_of(node: Node) -> list[str]:
     film = f"/api/v1/films/{node.uid}"
     return [
         *("/", "/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
+        *("/review", "/api/v1/review"),
         *(f"/api/v1/studies/{node.study}", f"{film}/questions", f"{film}/corrections", f"{film}/picture"),
         *outputs_of(node),
         *looks_of(node),

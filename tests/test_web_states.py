@@ -11,13 +11,15 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node import metrics
+from node.answers.questions import Topic, understand
 from node.config import Settings
-from node.domain import FindingState
+from node.domain import Delivery, DeliveryState, FindingState
 from node.jobs import parked
 from node.metrics import Metrics
-from node.outputs import impression, wording
+from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.outputs.writers import WRITERS
+from node.read import prompts
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web import application, shown, words
@@ -124,6 +126,28 @@ def test_a_parked_study_says_why_and_offers_a_retry(settings: Settings, spool: S
         assert f'data-retry="{STUDY}"' in page.text
 
 
+def test_the_worklist_says_why_deliveries_are_not_sent(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    waiting, sent, quiet = (
+        Delivery(destination=to, study_uid=STUDY, sop_instance_uid=f"1.2.{n}", kind="sr", priority="routine")
+        for n, to in enumerate(("pacs", "pacs", "copy"))
+    )
+
+    def change(ledger: Ledger) -> None:
+        ledger.set_study(STUDY, "finished")
+        for delivery in (waiting, sent, quiet):
+            ledger.add_delivery(delivery)
+        ledger.set_delivery(waiting, DeliveryState.WAITING, attempts=3, reason="the archive <refused>")
+        ledger.set_delivery(sent, DeliveryState.SENT, attempts=2, reason="refused before")
+
+    in_ledger(settings, change)
+    pages = client(settings, spool)
+
+    (study,) = pages.get("/api/v1/studies").json()["studies"]
+    assert study["waits"] == {"pacs": "the archive <refused>"}
+    assert '<small class="dim">the archive &lt;refused&gt;</small>' in pages.get("/").text
+
+
 def test_a_film_that_waits_says_so(settings: Settings, spool: Spool) -> None:
     films.keep(spool, films.thumbnail(), study_uid=STUDY)
 
@@ -186,8 +210,21 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
     assert page.absent == (("Pneumothorax", wording.percent(film.in_state(FindingState.ABSENT)[0].probability)),)
 
 
+def test_findings_with_their_sides_are_suggested_and_understood(settings: Settings, spool: Spool) -> None:
+    known = client(settings, spool).get("/api/v1/prompts").json()
+
+    phrases = [prompt["phrase"] for prompt in known["prompts"]]
+    sided = [text for text in known["suggestions"] if text not in phrases]
+    asked = [understand(text, prompts.load("chexpert14")) for text in sided]
+    assert known["suggestions"][: len(phrases)] == phrases
+    assert "Left pleural effusion" in sided
+    assert not [text for text in sided if "cardiomegaly" in text]
+    assert {(query.topic, len(query.findings)) for query in asked} == {(Topic.PRESENCE, 1)}
+    assert [query.side for query in asked] == [text.split()[0].lower() for text in sided]
+
+
 def test_the_pages_have_words_for_everything() -> None:
     assert words.WITHHELD.keys() == {*metrics.WITHHELD, CORRECTED}
-    assert words.OUTPUT_KINDS.keys() == {*WRITERS, "oru"}
+    assert words.OUTPUT_KINDS.keys() == {*WRITERS, "oru", rejection.KIND}
     assert words.ANSWERS.keys() == {*FindingState, ""}
     assert "normal" not in " ".join(words.ANSWERS.values()).lower()

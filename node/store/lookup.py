@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -15,6 +16,8 @@ from node.domain import Delivery, DeliveryState
 from node.errors import NodeError
 from node.store import database
 from node.store.tables import DELIVERIES, STUDIES, TABLES
+
+UNSENT: Final = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +48,14 @@ class DeliveryRow:
 class WorklistRows:
     """Some studies of the ledger, the one that changed last first.
 
-    studies, deliveries: by study UID; deliveries: how many by destination and state
+    studies, deliveries, waits: by study UID; deliveries: how many by destination and state
+    waits: by destination, why deliveries that are not sent wait or are parked; of several reasons the newest
     total: how many studies there are, these and all others that were asked for
     """
 
     studies: Mapping[str, StudyRow]
     deliveries: Mapping[str, Mapping[str, Mapping[str, int]]]
+    waits: Mapping[str, Mapping[str, str]]
     total: int
 
 
@@ -86,7 +91,7 @@ def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit:
     """
     with _reading(storage) as connection:
         if connection is None:
-            return WorklistRows(studies={}, deliveries={}, total=0)
+            return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
         is_in_state = STUDIES.c.state == state if state else sa.true()
         wanted = sa.and_(is_in_state, STUDIES.c.uid.contains(uid, autoescape=True))
         total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(wanted)).scalar_one()
@@ -101,7 +106,17 @@ def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit:
         of_these = sa.select(*groups, sa.func.count()).where(DELIVERIES.c.study_uid.in_(studies)).group_by(*groups)
         for study_uid, destination, delivered, count in connection.execute(of_these):
             counts[study_uid][destination][delivered] = count
-        return WorklistRows(studies=studies, deliveries=counts, total=total)
+        return WorklistRows(studies=studies, deliveries=counts, waits=_waits(connection, studies), total=total)
+
+
+def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[str, str]]:
+    groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.reason)
+    is_unsent = sa.and_(DELIVERIES.c.state.in_(UNSENT), DELIVERIES.c.reason.is_not(None))
+    of_these = sa.select(*groups).where(DELIVERIES.c.study_uid.in_(studies), is_unsent).group_by(*groups)
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
+        found[study_uid][destination] = reason
+    return found
 
 
 def fingerprint(storage: StorageSettings) -> str:

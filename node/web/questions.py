@@ -15,6 +15,7 @@ from node.errors import InputError, RetryLater
 from node.jobs.answers import send_answer
 from node.jobs.asking import Desk, questions_of
 from node.jobs.executor import Client
+from node.outputs import wording
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmQuestion
@@ -68,9 +69,13 @@ class KnownPrompt(BaseModel):
 
 
 class KnownPrompts(BaseModel):
-    """The prompts that films are read with. Others may be asked, too."""
+    """The prompts that films are read with. Others may be asked, too.
+
+    suggestions: texts for a field to ask in: their phrases, and findings of paired organs with each side
+    """
 
     prompts: list[KnownPrompt]
+    suggestions: list[str]
 
 
 @router.get("/films/{uid}/questions", responses=responses(404, 422))
@@ -153,8 +158,13 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
 def list_prompts(parts: Parts) -> KnownPrompts:
     """List the prompts that films are read with."""
     prompts = studies.prompt_set(parts.settings.model.prompts).prompts
+    paired = [wording.uncapitalized(prompt.phrases[0]) for prompt in prompts if prompt.paired]
     return KnownPrompts(
-        prompts=[KnownPrompt(key=prompt.key, kind=prompt.kind, phrase=prompt.phrases[0]) for prompt in prompts]
+        prompts=[KnownPrompt(key=prompt.key, kind=prompt.kind, phrase=prompt.phrases[0]) for prompt in prompts],
+        suggestions=[
+            *(prompt.phrases[0] for prompt in prompts),
+            *(f"{side} {phrase}" for phrase in paired for side in ("Left", "Right")),
+        ],
     )
 
 

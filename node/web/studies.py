@@ -40,6 +40,7 @@ class StudyLine:
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
     impression: the first lines of every output on its film; of several films, the first line of each
     deliveries: how many by destination and state
+    waits: by destination, why deliveries that are not sent wait or are parked
     questions: how many were asked
     """
 
@@ -55,6 +56,7 @@ class StudyLine:
     rejected: int
     impression: tuple[str, ...]
     deliveries: Mapping[str, Mapping[str, int]]
+    waits: Mapping[str, str]
     questions: int
 
 
@@ -161,7 +163,12 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
     return Worklist(
         studies=tuple(
             _line(
-                study_uid, row, received_films(study_uid, settings, spool), found.deliveries.get(study_uid, {}), spool
+                study_uid,
+                row,
+                received_films(study_uid, settings, spool),
+                spool,
+                deliveries=found.deliveries.get(study_uid, {}),
+                waits=found.waits.get(study_uid, {}),
             )
             for study_uid, row in found.studies.items()
         ),
@@ -186,11 +193,14 @@ def study_with_films(settings: Settings, spool: Spool, study_uid: str) -> tuple[
         changed_at = max(found.instance.received_at for found in seen)
         row = StudyRow(state="receiving", stage=None, reason=None, changed_at=changed_at)
     counts: dict[str, dict[str, int]] = {}
-    for delivery in known.deliveries:
+    waits: dict[str, str] = {}
+    for delivery in sorted(known.deliveries, key=lambda delivery: delivery.since):
+        if delivery.state in lookup.UNSENT and delivery.reason is not None:
+            waits[delivery.delivery.destination] = delivery.reason
         of_destination = counts.setdefault(delivery.delivery.destination, {})
         of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1
     detail = StudyDetail(
-        line=_line(study_uid, row, seen, counts, spool),
+        line=_line(study_uid, row, seen, spool, deliveries=counts, waits=waits),
         films=tuple(found.described for found in seen),
         outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
@@ -202,8 +212,10 @@ def _line(
     study_uid: str,
     row: StudyRow,
     seen: Sequence[ReceivedFilm],
-    deliveries: Mapping[str, Mapping[str, int]],
     spool: Spool,
+    *,
+    deliveries: Mapping[str, Mapping[str, int]],
+    waits: Mapping[str, str],
 ) -> StudyLine:
     statuses = [known.status for known in seen]
     return StudyLine(
@@ -219,6 +231,7 @@ def _line(
         rejected=statuses.count("rejected"),
         impression=tuple(_impression(seen)),
         deliveries=deliveries,
+        waits=waits,
         questions=len(spool.documents(study_uid, "questions")),
     )
 

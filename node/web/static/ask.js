@@ -41,7 +41,7 @@ export class Asking {
     ]);
     if (asked.status === "fulfilled") this.add(asked.value.questions);
     if (prompts.status === "fulfilled") {
-      const options = prompts.value.prompts.map(({ phrase }) => Object.assign(document.createElement("option"), { value: phrase }));
+      const options = prompts.value.suggestions.map((value) => Object.assign(document.createElement("option"), { value }));
       document.getElementById("prompts").replaceChildren(...options);
     }
   }
