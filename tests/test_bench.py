@@ -58,6 +58,7 @@ def test_a_short_run_has_every_figure_and_every_limit(
     assert code == (0 if found["passed"] else 1)
     assert found["limits"]["generator_float32_same_tokens"]["is_kept"]
     assert {*OF_NETWORK, "conditions", "chosen"} <= found.keys()
+    assert {"processor", "load_before_and_after", "was_quiet", "versions"} <= found["conditions"].keys()
     assert found["report"]["stages of 1 film"]["float32"].keys() <= {*STAGES, "rest"}
     assert {"seconds", "plain_seconds", "ratio", "least_ratio", "greatest_ratio"} <= found["report"][
         "int8, 4 films"

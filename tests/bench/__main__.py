@@ -47,6 +47,8 @@ OF_NETWORK = ("machine", "generator", "report", "question", "graphs")
 PARTS = ("opening", *OF_NETWORK, "receive", "writing", "node", "asking", "shipped")
 TOKENS = 24
 LIMIT_SECONDS = 240.0
+QUIET_LOAD = 0.5
+"""Above it something else ran on the machine before: then a kept limit proves little."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "cores": len(os.sched_getaffinity(0)),
         "threads": options.threads,
         "load_before_and_after": [round(load[0], 1), round(os.getloadavg()[0], 1)],
+        "was_quiet": load[0] <= QUIET_LOAD,
         "minutes": round((time.monotonic() - began) / 60, 1),
         "engine": options.engine,
         "plain_way": options.plain,
@@ -68,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     results = Results(conditions=conditions, chosen=chosen, found=found, errors=errors, films=options.films)
     print(results.table())
+    if not conditions["was_quiet"]:
+        print(f"The machine was busy before (load {load[0]:.1f}): repeat this on a quiet one before it counts.")
     print(json.dumps(results.document()))
     return 0 if results.passed else 1
 

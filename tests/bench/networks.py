@@ -141,8 +141,10 @@ def make_model(directory: Path, *, tokens: int, graphs: bool, say: ProgressRepor
     say("random weights of the published size")
     random_weights.write_directory(directory, size="full", seed=random_weights.DEFAULT_SEED)
     manifest = read_manifest(directory)
-    generator = replace(manifest.sizes.generator, max_length=tokens)
-    write_manifest(directory, replace(manifest, sizes=replace(manifest.sizes, generator=generator)))
+    sizes = replace(manifest.sizes, generator=replace(manifest.sizes.generator, max_length=tokens))
+    # Every prompt gets its sentence, as in a published report; random weights would leave out some of the regions.
+    decisions = replace(manifest.decisions, region_threshold=0.0)
+    write_manifest(directory, replace(manifest, sizes=sizes, decisions=decisions))
     if graphs:
         from export.graphs import build_float32  # takes seconds to import
 
