@@ -18,12 +18,14 @@ from pydicom.dataset import Dataset
 from node.config import OrdersSettings
 from node.hl7.patient import PatientNumber, PatientUpdate
 from node.hl7.text import read
+from node.jobs.patient_numbers import PatientNumbers
 from node.jobs.patient_updates import PatientUpdates
 from node.metrics import Metrics
 from node.orders.listener import OrderListener
 from node.orders.messages import OrderRefused
 from node.orders.patients import read_updates
 from node.orders.store import OrderStore
+from node.store.spool import Spool
 from tests import films, mllp, peers
 from tests.mllp import InformationSystem
 from tests.service import Service, settings_with
@@ -132,6 +134,30 @@ def test_an_answer_is_rejected_by_the_update_that_ends_its_identity(site: Site) 
     assert (first < rejected_uids(one), second & rejected_uids(one)) == (True, set())
     assert (second < rejected_uids(two), first & rejected_uids(two)) == (True, set())
     assert patients([one, two]) == {("P-1", "WRONG^PATIENT"), ("P-2", "RIGHT^PATIENT")}
+
+
+def test_the_studies_of_a_patient_are_known_without_reading_their_films_again(tmp_path: Path) -> None:
+    spool, index = Spool(tmp_path), tmp_path / "index" / "patients.json"
+    film = films.keep(spool, old()).instance
+    assert PatientNumbers(spool).studies_of(["P-1"]) == [STUDY]
+    film.path.write_bytes(b"no film")  # in place: nothing came to the folder
+
+    again = PatientNumbers(Spool(tmp_path))
+
+    assert (again.studies_of(["P-1"]), again.studies_of(["P-2"])) == ([STUDY], [])
+    assert "P-1" not in index.read_text(encoding="utf-8")
+    films.keep(spool, old("late", PatientID="P-2"))
+    assert again.studies_of(["P-2", "P-3"]) == [STUDY]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"1.2": 3}', '{"1.2": [1, "x"]}'])
+def test_a_damaged_index_of_patients_is_made_anew(tmp_path: Path, content: str) -> None:
+    spool, index = Spool(tmp_path), tmp_path / "index" / "patients.json"
+    films.keep(spool, old())
+    index.write_text(content, encoding="utf-8")
+
+    assert PatientNumbers(spool).studies_of(["P-1"]) == [STUDY]
+    assert PatientNumbers(spool).studies_of(["P-9"]) == []
 
 
 def test_two_merges_before_one_round_reject_once(site: Site) -> None:

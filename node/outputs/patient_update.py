@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, groupby
+from pathlib import Path
 from typing import Final, cast
 from zoneinfo import ZoneInfo
 
@@ -20,9 +21,11 @@ from pydicom.dataset import Dataset
 
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import JsonObject, OutputObject, Report
+from node.errors import Undecodable, is_of_file
 from node.hl7.patient import PatientUpdate
 from node.outputs import rejection
 from node.outputs.patient import read_text
+from node.read import decoding
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.sent_answers import SentAnswer
@@ -188,3 +191,15 @@ def _by_series(*several: Iterable[OutputObject]) -> list[OutputObject]:
 
 def _identity(header: Dataset) -> tuple[str, ...]:
     return tuple(read_text(header, keyword) for keyword in _IDENTITY)
+
+
+def header_of(path: Path) -> Dataset | None:
+    """Read the header of a received object; None if it is damaged, removed, or this program's own."""
+    try:
+        return decoding.read_header(path)
+    except Undecodable:
+        return None
+    except OSError as error:
+        if is_of_file(error):
+            return None
+        raise

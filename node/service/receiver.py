@@ -142,6 +142,8 @@ def _open_orders(shared: Shared, submitter: Submitter, parts: ExitStack) -> Orde
         return None
     with opening("orders", settings.orders.host, settings.orders.port):
         updates = PatientUpdates(shared.spool, shared.metrics, submit=submitter.submit)
+        if settings.orders.patient_updates:
+            updates.prepare()
         listener = OrderListener(
             settings.orders,
             shared.orders,

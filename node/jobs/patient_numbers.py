@@ -1,0 +1,92 @@
+"""Says which studies have films of a patient, by an index on disk, so that no header is read twice.
+
+    index/patients.json      by study: when its folders changed last, and hashes of the numbers of its patients
+
+A study is looked at again when a film or an update of a patient came to it. The file is a cache: without it, or with a
+damaged one, every header is read once more. It has hashes, so it names no patient.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, cast
+
+from node.domain import JsonObject
+from node.outputs import patient_update
+from node.outputs.patient import read_text
+from node.outputs.patient_update import header_of
+from node.store import files, received
+from node.store.spool import Spool
+
+_Known = tuple[int, int, frozenset[str]]
+"""When the folders of films and of updates changed last, in ns, 0 for one that is missing; the hashes."""
+
+_FOLDERS: Final = ("received", "patients")
+
+
+class PatientNumbers:
+    """The numbers of patients in the studies of a spool. May be called from any thread."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool, self._path = spool, spool.directory / "index" / "patients.json"
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] | None = None
+
+    def prepare(self) -> None:
+        """Look at every study, so that the first message need not wait for it; a failing disk is met later."""
+        with suppress(OSError):
+            self.studies_of(())
+
+    def studies_of(self, numbers: Iterable[str]) -> list[str]:
+        """Return the studies with a film, or an update, that names one of the numbers. Raises OSError."""
+        wanted = set(map(_hash, numbers))
+        with self._lock:
+            known = _read(self._path) if self._known is None else self._known
+            self._known = {study: self._look(study, known.get(study)) for study in self._spool.studies()}
+            if self._known != known:
+                files.make_folder(self._path.parent)
+                files.write(self._path, files.to_json(_to_json(self._known)))
+            return [study for study, (_, _, hashes) in self._known.items() if not wanted.isdisjoint(hashes)]
+
+    def _look(self, study: str, known: _Known | None) -> _Known:
+        """Return what is known of a study, and look at it again if it has changed."""
+        folder = self._spool.received_path(study, "").parent
+        times = [_changed_ns(folder / name) for name in _FOLDERS]
+        if known is not None and [*known[:2]] == times:
+            return known
+        headers = map(header_of, received.newest(folder / "received"))
+        updates = patient_update.from_json(self._spool.documents(study, "patients"))
+        numbers = {read_text(header, "PatientID") for header in headers if header}
+        numbers |= {update.changes.get("PatientID", "") for update in updates}
+        return times[0], times[1], frozenset(map(_hash, numbers - {""}))
+
+
+def _hash(number: str) -> str:
+    return hashlib.sha256(number.encode()).hexdigest()[:16]
+
+
+def _changed_ns(folder: Path) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _to_json(known: dict[str, _Known]) -> JsonObject:
+    return {study: [films, updates, *sorted(hashes)] for study, (films, updates, hashes) in known.items()}
+
+
+def _read(path: Path) -> dict[str, _Known]:
+    return dict(_entries(files.read_json(path) or {}))
+
+
+def _entries(content: JsonObject) -> Iterator[tuple[str, _Known]]:
+    for study, entry in content.items():
+        match entry:
+            case [int(films), int(updates), *hashes]:
+                yield study, (films, updates, frozenset(cast(list[str], hashes)))
