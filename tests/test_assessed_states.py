@@ -47,7 +47,7 @@ def test_a_box_of_the_node_in_another_place_is_moved() -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.9])
-def test_a_box_where_a_version_of_the_report_had_it_decides_nothing(shift: float) -> None:
+def test_a_box_where_a_report_had_it_decides_nothing(shift: float) -> None:
     left, top, right, bottom = PLACE
 
     assert read(rectangle(left + shift, top, right, bottom - shift, tracking=OURS)) is None
@@ -163,7 +163,7 @@ def test_other_words_are_questions(text: str) -> None:
     assert read(rectangle(30, 40, 50, 60), texts=(note(text, 31, 41),)) is None
 
 
-def test_the_analyzed_square_of_the_node_is_no_graphic_of_a_reader() -> None:
+def test_the_analyzed_square_is_no_graphic_of_a_reader() -> None:
     saved = state(FILM, graphics=[rectangle(0, 0, 100, 100)])
     saved.GraphicAnnotationSequence[0].GraphicLayer = "AI SQUARE"
 
