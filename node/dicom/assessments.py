@@ -1,4 +1,4 @@
-"""Reads what a reader decided about an AI result at a workstation: accepted, rejected, modified or supplemented.
+"""Reads what a reader decided about an AI result in a structured report: accepted, rejected, modified or supplemented.
 
 The IHE profile AI Result Assessment is about such reports; its codes were not at hand. A decision is therefore known by
 words: a coded item whose concept is an assessment or a decision, with a value of `_MEANINGS`; or by a code of CID 3217.
@@ -8,6 +8,7 @@ report that the object refers to, or, if it supplements, about a new finding.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -51,6 +52,10 @@ _MEANINGS: Final = {
     **dict.fromkeys(("modify", "modified", "changed", "moved"), Verdict.MODIFIED),
     **dict.fromkeys(("supplement", "supplemented", "added", "missed", "false negative"), Verdict.SUPPLEMENTED),
 }
+_MISSED: Final = "|".join(meaning for meaning, verdict in _MEANINGS.items() if verdict is Verdict.SUPPLEMENTED)
+_SUPPLEMENT: Final = re.compile(rf"(?:{_MISSED})\b(?P<after>.*)|(?P<before>.*)\b(?:{_MISSED})")
+_BETWEEN: Final = " :,;-()"
+"""May stand between the name of a finding and the words that say that it was missed."""
 _BEFORE: Final = ("ai result ", "result ", "finding ")
 """May stand before a meaning, as in "AI Result Accepted"."""
 
@@ -61,7 +66,7 @@ class ReaderDecision:
 
     tracking_uid: of the box whose finding it is about; "" if it is about the whole report, or about a new finding
     films, box: of the region in its group: SOP Instance UIDs, and pixels of the stored film; none if there is none
-    names: code value and meaning of the finding in its group; "" for what is not there
+    names: by which the finding is known: in a report code value and meaning of the finding in its group
     text: the texts of its group, None if it has none
     """
 
@@ -69,7 +74,7 @@ class ReaderDecision:
     tracking_uid: str = ""
     films: tuple[str, ...] = ()
     box: Box | None = None
-    names: tuple[str, str] = ("", "")
+    names: tuple[str, ...] = ()
     text: str | None = None
 
 
@@ -96,6 +101,20 @@ def read(report: Dataset) -> ResultAssessment | None:
     )
 
 
+def verdict_of(words: str) -> Verdict | None:
+    """Return the verdict that words are, and nothing else; None if they are none."""
+    return _MEANINGS.get(_plain(words))
+
+
+def supplement_in(words: str) -> str | None:
+    """Return the name in words that begin or end by saying that a finding was missed; None if they do not say so.
+
+    The name is in lower case, "" if there is none.
+    """
+    found = _SUPPLEMENT.fullmatch(_plain(words))
+    return None if found is None else (found["after"] or found["before"] or "").strip(_BETWEEN)
+
+
 def _is_decision(item: Dataset) -> bool:
     name = concept_meaning(item).casefold()
     return kind(item) == "CODE" and ("assessment" in name or "decision" in name or coded(item)[0] in _CODES)
@@ -103,7 +122,7 @@ def _is_decision(item: Dataset) -> bool:
 
 def _assessment(found: HeldItem, report: Dataset) -> ReaderDecision | LeftOut:
     value, meaning = coded(found.item)
-    verdict = _CODES.get(value) or _MEANINGS.get(_plain(meaning))
+    verdict = _CODES.get(value) or verdict_of(meaning)
     if verdict is None:
         return LeftOut(reason="an assessment is neither accepted, rejected, modified nor supplemented")
     groups = [item for item in reversed(found.above) if kind(item) == "CONTAINER" and item is not report]
@@ -123,19 +142,19 @@ def _assessment(found: HeldItem, report: Dataset) -> ReaderDecision | LeftOut:
         tracking_uid=tracking(group)[1],
         films=films,
         box=box,
-        names=next(_findings(group), ("", "")),
+        names=next(_findings(group), ()),
         text=text_of(group),
     )
 
 
 def _plain(meaning: str) -> str:
-    plain = " ".join(meaning.casefold().split())
+    plain = " ".join(meaning.casefold().split()).rstrip(".! ")
     for words in _BEFORE:
         plain = plain.removeprefix(words)
     return plain
 
 
-def _findings(group: Dataset) -> Iterator[tuple[str, str]]:
+def _findings(group: Dataset) -> Iterator[tuple[str, ...]]:
     for item in attributes.items(group, "ContentSequence"):
         if kind(item) == "CODE" and concept(item) == _FINDING:
             yield coded(item)

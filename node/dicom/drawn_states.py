@@ -15,7 +15,7 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from node.dicom import attributes
+from node.dicom import attributes, identity
 from node.dicom.drawn import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
 from node.domain import Box
 
@@ -24,31 +24,65 @@ _MOST_LOOKED_AT: Final = 1000
 _COMPOUND: Final = frozenset(("RECTANGLE", "ELLIPSE", "MULTILINE", "POLYLINE"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnText:
+    """A text of an annotation; anchor: where it points at or stands, None if that is not known."""
+
+    text: str
+    anchor: Point | None
+    tracking_uid: str
+
+
 @dataclass(slots=True)
-class _Annotated:
-    """What is drawn on one film; boxes: by what they have in common, with their tracking."""
+class Annotated:
+    """What is drawn on one film; boxes: by what they have in common, the tracking UID if they have one.
+
+    trackings: tracking ID and UID of each of them
+    """
 
     boxes: dict[str, list[Box]] = field(default_factory=dict)
     trackings: dict[str, tuple[str, str]] = field(default_factory=dict)
-    texts: list[tuple[str, Point | None]] = field(default_factory=list)
+    texts: list[DrawnText] = field(default_factory=list)
 
 
 def questions(state: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
     """Yield the questions of a presentation state in their order, and what cannot be one."""
-    films = _films(state)
-    found = {film: _Annotated() for film in films}
-    drawn = _annotations(state, films)
-    for film, frame, item in itertools.islice(drawn, _MOST_LOOKED_AT):
-        yield from _add(item, frame, found.setdefault(film, _Annotated()))
-    if next(drawn, None) is not None:
-        yield LeftOut(reason=f"only the first {_MOST_LOOKED_AT} graphics and texts are looked at")
+    found, left_out = drawn(state)
+    yield from left_out
     for film, annotated in found.items():
         yield from _of_film(film, annotated)
+
+
+def drawn(state: Dataset) -> tuple[dict[str, Annotated], list[LeftOut]]:
+    """Return what a presentation state draws, by film, and what of it cannot be used."""
+    films = _films(state)
+    found = {film: Annotated() for film in films}
+    left_out: list[LeftOut] = []
+    items = _annotations(state, films)
+    for film, frame, item in itertools.islice(items, _MOST_LOOKED_AT):
+        left_out += _add(item, frame, found.setdefault(film, Annotated()))
+    if next(items, None) is not None:
+        left_out.append(LeftOut(reason=f"only the first {_MOST_LOOKED_AT} graphics and texts are looked at"))
+    return found, left_out
+
+
+def whole(box: Box) -> Box | LeftOut:
+    """Return a box, or that it has no area."""
+    left, top, right, bottom = box.edges
+    return surround("POLYLINE", [(left, top), (right, bottom)])
+
+
+def distance(point: Point, box: Box) -> float:
+    """Return how far a point lies outside a box, in pixels; 0 within it."""
+    x, y = point
+    return math.hypot(max(box.left - x, 0.0, x - box.right), max(box.top - y, 0.0, y - box.bottom))
 
 
 def _annotations(state: Dataset, films: list[str]) -> Iterator[tuple[str, _Frame, Dataset]]:
     """Yield each graphic and text with its film; an annotation that names no film is on all of them (PS3.3 C.10.5)."""
     for annotation in attributes.items(state, "GraphicAnnotationSequence"):
+        if attributes.text(annotation, "GraphicLayer") == identity.ANALYZED_LAYER:
+            continue  # the node's own square, in a state of the node that was changed and saved again
         for film in _referenced(annotation) or films:
             frame = _Frame(state, film)
             yield from ((film, frame, item) for item in _drawn_items(annotation))
@@ -74,10 +108,11 @@ def _drawn_items(annotation: Dataset) -> Iterator[Dataset]:
     yield from attributes.items(annotation, "TextObjectSequence")
 
 
-def _add(item: Dataset, frame: _Frame, annotated: _Annotated) -> Iterator[LeftOut]:
+def _add(item: Dataset, frame: _Frame, annotated: Annotated) -> Iterator[LeftOut]:
     """Add a graphic or a text to what is drawn on its film, or yield why it cannot be used."""
     if "UnformattedTextValue" in item:
-        annotated.texts.append((attributes.text(item, "UnformattedTextValue"), _anchor(item, frame)))
+        text, uid = attributes.text(item, "UnformattedTextValue"), attributes.text(item, "TrackingUID")
+        annotated.texts.append(DrawnText(text=text, anchor=_anchor(item, frame), tracking_uid=uid))
         return
     is_compound = "CompoundGraphicType" in item
     kind = attributes.text(item, "CompoundGraphicType" if is_compound else "GraphicType")
@@ -117,25 +152,23 @@ def _loose(points: Sequence[Point]) -> Box | None:
     return Box(left=min(xs) - 0.005, top=min(ys) - 0.005, right=max(xs) + 0.005, bottom=max(ys) + 0.005)
 
 
-def _of_film(film: str, annotated: _Annotated) -> Iterator[MarkedQuestion | LeftOut]:
+def _of_film(film: str, annotated: Annotated) -> Iterator[MarkedQuestion | LeftOut]:
     boxes = {key: united(parts) for key, parts in annotated.boxes.items()}
     said: dict[str, list[str]] = {key: [] for key in boxes}
-    for text, anchor in annotated.texts:
+    for written in annotated.texts:
         if not boxes:
-            if (prompt := words(text)) is not None:
+            if (prompt := words(written.text)) is not None:
                 yield MarkedQuestion(film=film, box=None, prompt=prompt)
             continue
-        place = anchor
-        nearest = next(iter(boxes)) if place is None else min(boxes, key=lambda key: _distance(place, boxes[key]))
-        said[nearest].append(text)
-    for key, box in boxes.items():
-        left, top, right, bottom = box.edges
-        whole = surround("POLYLINE", [(left, top), (right, bottom)])
-        if isinstance(whole, LeftOut):
-            yield whole
+        place = written.anchor
+        nearest = next(iter(boxes)) if place is None else min(boxes, key=lambda key: distance(place, boxes[key]))
+        said[nearest].append(written.text)
+    for key, united_box in boxes.items():
+        box = whole(united_box)
+        if isinstance(box, LeftOut):
+            yield box
         else:
-            prompt = words(*said[key])
-            yield MarkedQuestion(film=film, box=whole, prompt=prompt, tracking=annotated.trackings[key])
+            yield MarkedQuestion(film=film, box=box, prompt=words(*said[key]), tracking=annotated.trackings[key])
 
 
 def _anchor(text: Dataset, frame: _Frame) -> Point | None:
@@ -152,11 +185,6 @@ def _anchor(text: Dataset, frame: _Frame) -> Point | None:
         return None
     (left, top), (right, bottom) = placed
     return (left + right) / 2, (top + bottom) / 2
-
-
-def _distance(point: Point, box: Box) -> float:
-    x, y = point
-    return math.hypot(max(box.left - x, 0.0, x - box.right), max(box.top - y, 0.0, y - box.bottom))
 
 
 class _Frame:

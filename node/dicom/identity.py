@@ -15,6 +15,8 @@ PROGRAM = "ChEX Node"
 MANUFACTURER = "ChEX Node project"
 RESEARCH_LABEL = "AI RESEARCH - NOT FOR DIAGNOSIS"
 VERSION = __version__
+ANALYZED_LAYER = "AI SQUARE"
+"""The graphic layer of presentation states that has the analyzed square alone."""
 STUDY = "study"
 """What the series of reports on a whole study is about."""
 SERIES_FORMS = ("", "sr3d", "text")

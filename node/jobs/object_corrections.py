@@ -6,14 +6,19 @@ more.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
+from pydicom.dataset import Dataset
+
+from node.dicom import assessed_states, assessments
 from node.dicom.assessments import ReaderDecision, ResultAssessment, Verdict
 from node.dicom.drawn import LeftOut, clipped
+from node.dicom.question_object import STATES
 from node.domain import Box, Film, FindingState
 from node.errors import InputError
 from node.jobs.answered_film import AnsweredFilm, corrections_of, read_film
@@ -31,10 +36,17 @@ Make = Callable[[AnsweredFilm, Correction], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnsweredNow:
-    """A film that was read; now: its answer with the corrections that were made before."""
+    """A film that was read; now: its answer with the corrections that were made before, made."""
 
     film: AnsweredFilm
     now: Film
+    made: Sequence[Correction]
+
+    def places(self) -> Iterator[tuple[str, Box]]:
+        """Yield where each box lies or lay in any version of the report, with its tracking UID."""
+        for finding in (*self.film.answer.findings, *self.now.findings):
+            yield from ((box.tracking_uid, box.box) for box in finding.boxes)
+        yield from ((made.tracking_uid, made.box) for made in self.made if made.tracking_uid and made.box is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,16 @@ class Assessor:
     prompts: PromptSet
     make: Make
 
+    def read(self, study_uid: str, mark: ObjectMark, dataset: Dataset) -> ResultAssessment | None:
+        """Return what an object decides about the node's results; None if it decides nothing."""
+        if dataset.SOPClassUID not in STATES:
+            return assessments.read(dataset)
+        known = defaultdict[str, list[Box]](list)
+        for film in self._films(study_uid, before=mark.received_at):
+            for uid, box in film.places():
+                known[uid].append(box)
+        return assessed_states.read(dataset, known)
+
     def follow(
         self, study_uid: str, mark: ObjectMark, found: ResultAssessment, *, by: str
     ) -> tuple[list[str], list[str]]:
@@ -66,12 +88,7 @@ class Assessor:
         Raises RetryLater if the database does not answer; then the call may be repeated.
         """
         films = list(self._films(study_uid, before=mark.received_at))
-        rejected = {item.tracking_uid for item in found.decisions if item.verdict is Verdict.REJECTED}
-        wanted = [
-            item
-            for decision in found.decisions
-            for item in self._wanted(study_uid, decision, found.assessed, films, rejected)
-        ]
+        wanted = [item for decision in found.decisions for item in self._wanted(study_uid, decision, found, films)]
         reasons = [*found.left_out, *(item.reason for item in wanted if isinstance(item, LeftOut))]
         made = []
         for item in wanted:
@@ -95,39 +112,43 @@ class Assessor:
                 continue
             known = [made for made in corrections_of(self.spool, instance) if made.at < before]
             sides = sides_of(film.answer, film.header)
-            yield _AnsweredNow(film=film, now=correct(film.answer, known, prompts=self.prompts, side_of=sides))
+            now = correct(film.answer, known, prompts=self.prompts, side_of=sides)
+            yield _AnsweredNow(film=film, now=now, made=known)
 
     def _wanted(
-        self,
-        study_uid: str,
-        decision: ReaderDecision,
-        assessed: frozenset[str],
-        films: Sequence[_AnsweredNow],
-        rejected: set[str],
+        self, study_uid: str, decision: ReaderDecision, found: ResultAssessment, films: Sequence[_AnsweredNow]
     ) -> Iterator[_Wanted | LeftOut]:
         if decision.verdict is Verdict.SUPPLEMENTED:
             yield self._supplement(decision, films)
-        elif decision.tracking_uid:
-            yield _of_finding(decision, films, rejected)
+        elif not decision.tracking_uid:
+            yield from self._of_report(study_uid, decision, found, films)
+        elif _is_doubtful(decision.tracking_uid, found):
+            yield LeftOut(reason="two verdicts or two boxes for one box of the node: decide once")
         else:
-            yield from self._of_report(study_uid, decision, assessed, films)
+            rejected = {item.tracking_uid for item in found.decisions if item.verdict is Verdict.REJECTED}
+            yield _of_finding(decision, films, rejected)
 
     def _of_report(
-        self, study_uid: str, decision: ReaderDecision, assessed: frozenset[str], films: Sequence[_AnsweredNow]
+        self, study_uid: str, decision: ReaderDecision, found: ResultAssessment, films: Sequence[_AnsweredNow]
     ) -> Iterator[_Wanted | LeftOut]:
-        """Yield a correction for each reported finding of the reports that are assessed."""
+        """Yield a correction for each reported finding of the reports that are assessed.
+
+        A decision on one of them stands above that on its report.
+        """
+        own = {item.tracking_uid for item in found.decisions}
         kind = _KINDS.get(decision.verdict)
         if kind is None:
             yield LeftOut(reason="it does not say which finding is modified")
             return
         outputs = (output for mark in self.spool.rounds(study_uid) for output in mark.outputs)
-        about = {out.film for out in outputs if out.kind in _REPORTS and out.sop_instance_uid in assessed}
+        about = {out.film for out in outputs if out.kind in _REPORTS and out.sop_instance_uid in found.assessed}
         chosen = [read for read in films if read.film.instance.sop_instance_uid in about]
         if not chosen:
             yield LeftOut(reason=_UNKNOWN)
         for read in chosen:
             for finding in read.now.findings:
-                if finding.state is not FindingState.ABSENT:
+                is_open = own.isdisjoint(box.tracking_uid for box in finding.boxes)
+                if finding.state is not FindingState.ABSENT and is_open:
                     yield _Wanted(film=read.film, kind=kind, prompt=finding.prompt)
 
     def _supplement(self, decision: ReaderDecision, films: Sequence[_AnsweredNow]) -> _Wanted | LeftOut:
@@ -147,6 +168,13 @@ class Assessor:
 
 
 _KINDS: Final = {Verdict.ACCEPTED: CorrectionKind.ACCEPT, Verdict.REJECTED: CorrectionKind.REJECT}
+
+
+def _is_doubtful(tracking_uid: str, found: ResultAssessment) -> bool:
+    """Say whether an object says different things of one box."""
+    about = [item for item in found.decisions if item.tracking_uid == tracking_uid]
+    boxes = {item.box for item in about if item.verdict is Verdict.MODIFIED and item.box is not None}
+    return len({item.verdict for item in about}) > 1 or len(boxes) > 1
 
 
 def _names(prompt: Prompt) -> set[str]:

@@ -15,7 +15,7 @@ from typing import Final
 from node import log
 from node.config import QuestionsSettings
 from node.deliver.delivery import StepResult
-from node.dicom import assessments, question_object
+from node.dicom import question_object
 from node.dicom.assessments import ResultAssessment
 from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
@@ -116,7 +116,7 @@ class ObjectSteps:
         if reason is not None:
             _ignored(study_uid, mark.sop_instance_uid, reason)
             return replace(mark, is_open=False, reasons=(reason,))
-        assessed = assessments.read(dataset)
+        assessed = self.assessor.read(study_uid, mark, dataset)
         if assessed is not None:
             return self._followed(study_uid, mark, assessed, by=asked.asked_by, sender=sender)
         sent, reasons = [], list(asked.left_out)

@@ -31,7 +31,7 @@ from node.outputs.source import Picture, Source
 
 SERIES_NUMBER = 9002
 SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
-BOXES, LABEL, SQUARE, DARK, ASKED = "AI BOXES", "AI LABEL", "AI SQUARE", "AI DARK", "AI ASKED"
+BOXES, LABEL, SQUARE, DARK, ASKED = "AI BOXES", "AI LABEL", identity.ANALYZED_LAYER, "AI DARK", "AI ASKED"
 LAYERS: Final[Mapping[str, tuple[int, str]]] = {
     SQUARE: (0xB000, "Analyzed square"),
     LABEL: (0xFFFF, "Research label"),
