@@ -17,6 +17,7 @@
 #   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; an hour
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; two minutes
+#   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
 #   make fuzz     bent associations, requests and files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
@@ -47,7 +48,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick coverage lint types run-tests float16 train full-size
-.PHONY: chaos soak day flood bench sweep pictures fuzz conformance pythons sbom container-test clean
+.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -133,6 +134,10 @@ sweep: setup model
 
 pictures: setup viewers model
 	$(VENV)/bin/python -m tests.web_journey --out docs/pictures
+
+# Fetches 400 packages of npm, which nothing else needs.
+dashboards: setup system-packages
+	$(VENV)/bin/python -m tests.dashboards_drawn --out docs/pictures
 
 bench: setup system-packages model
 	$(PIP) '.[bench]'

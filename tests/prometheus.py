@@ -27,6 +27,7 @@ Json = dict[str, object]
 Series = tuple[dict[str, str], list[tuple[float, float]]]
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SCRAPES: Final = 4
 _DURATION: Final = r"(?:\d+[smhd])+"
 
 
@@ -43,7 +44,12 @@ class Pace:
     scale: float
     began: float
     first_hour: float = 0.0
-    answered_within: float = 2.5
+    answered_within: float = 5.0
+
+    @property
+    def interval(self) -> float:
+        """Real seconds between two scrapes, and for which one may last: a node's page does not come faster either."""
+        return max(0.5, 96.0 / self.scale)
 
     def time_of(self, real: float) -> float:
         """Seconds from the simulated midnight at a real time."""
@@ -64,15 +70,15 @@ class Prometheus:
 
     def series(self, selector: str, *, seconds: float) -> list[Series]:
         """The samples of every series of the last so many seconds, as they were stored: labels, then time and value."""
-        data = self._get("query", query=f"{selector}[{_milliseconds(seconds)}]")
-        result = cast(list[dict[str, object]], data["result"])
-        return [
-            (
-                cast(dict[str, str], one["metric"]),
-                [(at, float(value)) for at, value in cast(list[tuple[float, str]], one["values"])],
-            )
-            for one in result
-        ]
+        return _series(self._get("query", query=f"{selector}[{_milliseconds(seconds)}]"))
+
+    def range(self, expression: str, *, began: float, end: float, step: float) -> list[Series]:
+        """The values of an expression at every step between two times."""
+        return _series(self._get("query_range", query=expression, start=str(began), end=str(end), step=str(step)))
+
+    def now(self, expression: str, *, at: float) -> list[Series]:
+        """The value of each series of an expression at a time."""
+        return _series(self._get("query", query=expression, time=str(at)))
 
     def rules(self) -> list[Json]:
         """Every rule, with its health and its last error."""
@@ -117,7 +123,7 @@ def run_prometheus(folder: Path, *, pace: Pace | None = None, **ports: Sequence[
     program, port = require("prometheus"), free_port()
     settings = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
     often = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
-    settings["global"] = often if pace is None else dict.fromkeys(often, _milliseconds(max(0.5, 15.0 / pace.scale)))
+    settings["global"] = often if pace is None else dict.fromkeys(often, _milliseconds(pace.interval))
     settings["scrape_configs"][0]["static_configs"] = [
         {"targets": [f"{LOOPBACK}:{of_process}" for of_process in of_service], "labels": {"service": service}}
         for service, of_service in ports.items()
@@ -147,6 +153,20 @@ def run_prometheus(folder: Path, *, pace: Pace | None = None, **ports: Sequence[
                 process.kill()
 
 
+def _series(answer: Json) -> list[Series]:
+    """The series of an answer, with one sample or several."""
+    return [
+        (
+            cast(dict[str, str], one["metric"]),
+            [
+                (at, float(value))
+                for at, value in cast(list[tuple[float, str]], one["values"] if "values" in one else [one["value"]])
+            ],
+        )
+        for one in cast(list[Json], answer["result"])
+    ]
+
+
 def at_pace(rules: str, pace: Pace) -> str:
     """Return rules of Prometheus with every duration and every limit in seconds as much shorter as the day is.
 
@@ -155,8 +175,8 @@ def at_pace(rules: str, pace: Pace) -> str:
     content = yaml.safe_load(rules)
     for rule in (rule for group in content["groups"] for rule in group["rules"]):
         rule["expr"] = _expression(rule["expr"], pace)
-        if "for" in rule:
-            rule["for"] = _scaled(rule["for"], pace)
+        if "for" in rule:  # one scrape that fails proves nothing, however short the day is
+            rule["for"] = _milliseconds(max(_seconds(rule["for"]) / pace.scale, _SCRAPES * pace.interval))
     return yaml.safe_dump(content, sort_keys=False, width=10**6)
 
 
@@ -173,8 +193,11 @@ def _expression(expression: str, pace: Pace) -> str:
 
 
 def _scaled(duration: str, pace: Pace) -> str:
-    seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", duration))
-    return _milliseconds(seconds / pace.scale)
+    return _milliseconds(_seconds(duration) / pace.scale)
+
+
+def _seconds(duration: str) -> float:
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", duration))
 
 
 def _milliseconds(seconds: float) -> str:

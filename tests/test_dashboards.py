@@ -17,6 +17,7 @@ from deploy.dashboards.files import render_all
 from tests.exported import exported_families
 from tests.expressions import DEPLOY, Json, dashboards, event_queries, panel_queries, panels, rule_queries, rules
 
+PANELS = DEPLOY.parent / "tests" / "panels"
 NAMES = ("chex-model.json", "chex-network.json", "chex-overview.json", "chex-pipeline.json")
 
 
@@ -26,6 +27,21 @@ def test_the_committed_files_are_what_the_code_makes() -> None:
 
     assert sorted(made) == list(NAMES)
     assert made == committed, "run: python -m deploy.dashboards"
+
+
+def test_every_dashboard_has_a_picture() -> None:
+    pictures = {path.name: path.stat().st_size for path in (DEPLOY.parent / "docs/pictures").glob("dashboard-*.jpg")}
+
+    assert {f"chex-{name.removeprefix('dashboard-').removesuffix('.jpg')}.json" for name in pictures} == set(NAMES)
+    assert max(pictures.values()) < 300_000
+
+
+def test_what_draws_the_pictures_has_one_version() -> None:
+    wanted = json.loads((PANELS / "package.json").read_bytes())["dependencies"]
+    locked = json.loads((PANELS / "package-lock.json").read_bytes())["packages"]
+
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+    assert [name for name, one in locked.items() if name and "integrity" not in one] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

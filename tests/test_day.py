@@ -116,7 +116,8 @@ def test_every_duration_of_the_rules_is_scaled(tmp_path: Path) -> None:
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     scaled = {rule["alert"]: rule for rule in rules_of((tmp_path / "alerts.yml").read_text(encoding="utf-8"))}
-    assert scaled["CxrNodeDown"]["for"] == "2500ms"
+    assert scaled["CxrDrift"]["for"] == "37500ms"
+    assert scaled["CxrNodeDown"]["for"] == "8000ms", "four scrapes at least"
     assert scaled["CxrStudiesStuck"]["expr"].endswith("> 18.75")
     assert scaled["CxrCommitmentOverdue"]["expr"].endswith("> 450.0")
     assert "offset 75000ms" in scaled["CxrDamaged"]["expr"]

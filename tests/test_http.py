@@ -175,6 +175,23 @@ def test_requests_whose_clients_are_gone_are_not_computed() -> None:
         assert served.ready.count == 2
 
 
+def test_requests_that_wait_share_one_computation() -> None:
+    hold = threading.Event()
+    with serving(ready_seconds=60.0) as served:
+        served.ready.hold = hold
+        for _ in range(21):
+            served.connect(READY).close()  # as Prometheus does after its timeout; a client that may still listen
+        assert served.ready.begun.wait(timeout=30)
+        for _ in range(5):  # by then the server has noticed what came before
+            served.ask()
+        served.ready.hold = None
+        hold.set()
+
+        assert status_of(served.ask(READY)) == 200
+
+        assert served.ready.count <= 3
+
+
 def test_a_failing_page_answers_500_and_logs_no_error_text() -> None:
     with capture_logs() as said, serving() as served:
         served.scrape.error = ValueError("Doe^Jane")

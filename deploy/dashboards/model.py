@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel
 
+_PSI = 'max by (prompt, scanner) (cxr_drift_psi{instance=~"$instance",scanner=~"$scanner",prompt=~"$prompt"})'
+
 _DRIFT = (
     Panel(
         title="Drift now",
         description="Population stability index of the last 200 films against the first 500 that these weights and "
-        "prompts read. Above 0.1 something moved; above 0.2: runbook, CxrDrift. `all` is every scanner together.",
-        queries={
-            "{{prompt}}, {{scanner}}": "max by (prompt, scanner) "
-            '(cxr_drift_psi{instance=~"$instance",scanner=~"$scanner"})'
-        },
+        "prompts read; the 16 largest. Above 0.1 something moved; above 0.2: runbook, CxrDrift. `all` is every scanner "
+        "together.",
+        queries={"{{prompt}}, {{scanner}}": f"sort_desc(topk(16, {_PSI}))"},
         unit=COUNT,
         kind=Kind.BARS,
         steps=(0.1, 0.2),
@@ -21,15 +21,12 @@ _DRIFT = (
     ),
     Panel(
         title="Drift over time",
-        description="The same index; a step shows when it began, which tells what changed at that time.",
-        queries={
-            "{{prompt}}, {{scanner}}": "max by (prompt, scanner) "
-            '(cxr_drift_psi{instance=~"$instance",scanner=~"$scanner"})'
-        },
+        description="The same index where it is above 0.1; a step shows when it began, which tells what changed then.",
+        queries={"{{prompt}}, {{scanner}}": f"{_PSI} > 0.1"},
         unit=COUNT,
         steps=(0.1, 0.2),
         height=12,
-        empty="not enough films yet",
+        empty="not enough films yet, or nothing above 0.1",
     ),
     Panel(
         title="Films in the windows",
@@ -99,9 +96,10 @@ _ANSWERS = (
         description="Seconds from a question about a film to its answer, 95 of 100.",
         queries={
             "p95": "histogram_quantile(0.95, sum by (le) "
-            '(rate(cxr_question_seconds_bucket{instance=~"$instance"}[$__rate_interval])))'
+            '(rate(cxr_question_seconds_bucket{instance=~"$instance"}[$__rate_interval]))) >= 0'
         },
         unit=SECONDS,
+        empty="no questions",
     ),
     Panel(
         title="Corrections",
@@ -157,12 +155,13 @@ _GROUPS = (
     Panel(
         title="Positive rate by group, seven days",
         description="Part of the films of a group on which a finding is present, where 50 films of the group or more "
-        "were read so far. Groups differ in what they have; a step in one group only is the thing to look at.",
+        "were read so far. Groups differ in what they have; a step in one group only is the thing to look at. Choose a "
+        "finding above, or there are many lines.",
         queries={
             "{{prompt}}, {{group}}": "sum by (prompt, group) "
-            '(increase(cxr_group_findings_total{instance=~"$instance",state="present"}[7d])) / '
+            '(increase(cxr_group_findings_total{instance=~"$instance",prompt=~"$prompt",state="present"}[7d])) / '
             "(sum by (prompt, group) "
-            '(increase(cxr_group_findings_total{instance=~"$instance"}[7d])) '
+            '(increase(cxr_group_findings_total{instance=~"$instance",prompt=~"$prompt"}[7d])) '
             'and on (group) max by (group) (cxr_group_films{instance=~"$instance"}) >= 50)'
         },
         unit=RATIO,
@@ -174,7 +173,7 @@ _GROUPS = (
         description="Of the last 200 films of a group, to a tenth; nothing below 50 films.",
         queries={
             "{{prompt}}, {{group}}": "max by (prompt, group) "
-            '(cxr_group_probability{instance=~"$instance",quantile="0.5"})'
+            '(cxr_group_probability{instance=~"$instance",prompt=~"$prompt",quantile="0.5"})'
         },
         unit=RATIO,
         height=12,
@@ -188,6 +187,7 @@ _GROUPS = (
         unit=COUNT,
         kind=Kind.BARS,
         steps=(0.1, 0.2),
+        height=12,
         empty="not enough films yet",
     ),
     Panel(
@@ -197,6 +197,7 @@ _GROUPS = (
         queries={"{{group}}": 'max by (group) (cxr_group_films{instance=~"$instance"})'},
         unit=COUNT,
         kind=Kind.BARS,
+        height=12,
         empty="no films yet",
     ),
 )

@@ -23,8 +23,12 @@ _STATE = (
     ),
     Panel(
         title="Alerts firing",
-        description="Alerts of any node that fire now. The runbook has a section on each.",
-        queries={"alerts": 'count(ALERTS{alertname=~"Cxr.*",alertstate="firing"}) or vector(0)'},
+        description="Alerts that fire now, of any node; one that fires for several findings counts once. The runbook "
+        "has a section on each.",
+        queries={
+            "alerts": 'count(count by (alertname, namespace, service) (ALERTS{alertname=~"Cxr.*",alertstate="firing"}))'
+            " or vector(0)"
+        },
         unit=COUNT,
         kind=Kind.NUMBER,
         steps=(1,),

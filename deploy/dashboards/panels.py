@@ -74,7 +74,11 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """One dashboard; name: of its file, and of its address in Grafana."""
+    """One dashboard.
+
+    name: of its file, and of its address in Grafana
+    scanner: whether scanners and findings can be chosen
+    """
 
     name: str
     title: str
@@ -113,6 +117,7 @@ def build(dashboard: Dashboard) -> model.Dashboard:
         builder.annotation(event.expr(expression))
     if dashboard.scanner:
         builder.with_variable(_choice("scanner", "Scanner", "label_values(cxr_drift_films, scanner)"))
+        builder.with_variable(_choice("prompt", "Finding", "label_values(cxr_findings_total, prompt)"))
     for title, panels in dashboard.rows.items():
         builder.with_row(grafana.Row(title))
         for panel in panels:
@@ -144,6 +149,8 @@ def _panel(panel: Panel) -> stat.Panel | timeseries.Panel | bargauge.Panel:
     builder = _kind(panel.kind)
     builder.title(panel.title).description(panel.description).unit(panel.unit).datasource(_DATASOURCE)
     builder.span(panel.width).height(panel.height).thresholds(_thresholds(panel.steps))
+    if panel.kind is Kind.NUMBER and panel.unit == COUNT:
+        builder.decimals(0)  # `increase` extrapolates, and a part of a film would be shown
     if panel.empty:
         builder.no_value(panel.empty)
     if panel.since:
@@ -172,11 +179,13 @@ def _kind(kind: Kind) -> stat.Panel | timeseries.Panel | bargauge.Panel:
         bars = bargauge.Panel().reduce_options(last).orientation(common.VizOrientation.HORIZONTAL)
         return bars.display_mode(common.BarGaugeDisplayMode.BASIC).min(0)
     legend = common_builders.VizLegendOptions().show_legend(True).placement(common.LegendPlacement.BOTTOM)
-    lines = timeseries.Panel().legend(legend.display_mode(common.LegendDisplayMode.LIST)).line_width(2)
+    # The line of what is nothing lies on the area below it, in a color that is not that area's: so it is thin there.
+    width = 1 if kind is Kind.STACK else 2
+    lines = timeseries.Panel().legend(legend.display_mode(common.LegendDisplayMode.LIST)).line_width(width)
     lines.tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI)).axis_soft_min(0)
     lines.thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(common.GraphThresholdsStyleMode.LINE))
     if kind is Kind.STACK:
-        lines.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(30)
+        lines.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(70)
     return lines
 
 

@@ -35,8 +35,9 @@ _TIME = (
     Panel(
         title="Tokens per second",
         description="How fast the sentence generator writes while it writes.",
-        queries={"{{instance}}": 'instance:cxr_generation:tokens_per_second_5m{instance=~"$instance"}'},
+        queries={"{{instance}}": 'instance:cxr_generation:tokens_per_second_5m{instance=~"$instance"} >= 0'},
         unit=COUNT,
+        empty="no sentences generated",
     ),
 )
 

@@ -11,6 +11,7 @@ import asyncio
 import resource
 import socket
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -128,10 +129,10 @@ class HttpServer:
             return JSONResponse({"live": True})
 
         async def ready(request: Request) -> Response:
-            return await self._ready.answer(request, lambda: _ready_page(readiness()))
+            return await self._ready.answer(request, lambda: _ready_page(readiness()), form="")
 
         async def scrape(request: Request) -> Response:
-            return await self._metrics.answer(request, lambda: _metrics_page(metrics, request))
+            return await self._metrics.answer(request, lambda: _metrics_page(metrics, request), form=_form(request))
 
         return {"/metrics": scrape, "/live": live, "/ready": ready}
 
@@ -141,24 +142,33 @@ class HttpServer:
 
 
 class _PageThread:
-    """A thread that computes one page, for one request after the other.
+    """A thread that computes one page, one time after the other; requests that wait share the next.
 
-    So a page that hangs blocks one thread only, and a client that gives up before its turn causes no computation.
+    So a page that hangs blocks one thread only, and clients that have given up, which the node cannot tell from those
+    that only send no more, cause one computation together.
     """
 
     def __init__(self, path: str, refusals: Refusals, *, limit_seconds: float) -> None:
         self._path, self._refusals, self._limit_seconds = path, refusals, limit_seconds
         self._is_free = asyncio.Lock()
+        self._next: dict[str, asyncio.Task[Response]] = {}
+        self._wanted: Counter[str] = Counter()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"http{path}")
 
-    async def answer(self, request: Request, compute: Callable[[], Response]) -> Response:
-        """Return the computed page, or say why there is none: 503 when it takes too long, 500 when it fails."""
-        page = asyncio.ensure_future(self._in_turn(compute))
-        gone = asyncio.ensure_future(_wait_for_disconnect(request))
+    async def answer(self, request: Request, compute: Callable[[], Response], *, form: str) -> Response:
+        """Return the computed page, or say why there is none: 503 when it takes too long, 500 when it fails.
+
+        form: of the page; requests for the same form get the same content
+        """
+        turn = self._turn(compute, form)
+        page = asyncio.shield(turn)
+        gone: asyncio.Future[None] = asyncio.ensure_future(_wait_for_disconnect(request))
+        either: tuple[asyncio.Future[Response] | asyncio.Future[None], ...] = (page, gone)
         try:
-            await asyncio.wait({page, gone}, timeout=self._limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=self._limit_seconds, return_when=asyncio.FIRST_COMPLETED)
             if page.done():
-                return page.result()
+                shared = page.result()  # whoever packs an answer changes its headers
+                return Response(shared.body, shared.status_code, media_type=shared.media_type)
             if gone.done():
                 return Response(status_code=503)  # never sent
             return self._refuse(request, 503, f"{self._path} took more than {self._limit_seconds:g} s")
@@ -167,14 +177,32 @@ class _PageThread:
         finally:
             page.cancel()
             gone.cancel()
+            self._leave(turn, form)
 
     def close(self) -> None:
         """Let the thread end when its computation does."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _in_turn(self, compute: Callable[[], Response]) -> Response:
+    def _turn(self, compute: Callable[[], Response], form: str) -> asyncio.Task[Response]:
+        """Return what is computed when the thread is free next."""
+        if form not in self._next:
+            self._next[form] = asyncio.create_task(self._computed(compute, form))
+            self._next[form].add_done_callback(lambda task: task.cancelled() or task.exception())  # if all have gone
+        self._wanted[form] += 1
+        return self._next[form]
+
+    def _leave(self, turn: asyncio.Task[Response], form: str) -> None:
+        """Wait no more; what has not begun and nobody waits for is not computed."""
+        if self._next.get(form) is turn:
+            self._wanted[form] -= 1
+            if not self._wanted[form]:
+                del self._wanted[form]
+                self._next.pop(form).cancel()
+
+    async def _computed(self, compute: Callable[[], Response], form: str) -> Response:
         """Compute when the thread is free. It is free again when the computation ends, not when the client gives up."""
         await self._is_free.acquire()
+        del self._next[form], self._wanted[form]
         computed = asyncio.get_running_loop().run_in_executor(self._executor, compute)
         computed.add_done_callback(lambda _: self._is_free.release())
         return await asyncio.shield(computed)
@@ -213,6 +241,11 @@ def _metrics_page(metrics: Metrics, request: Request) -> Response:
         accept=request.headers.get("accept", ""), names=request.query_params.getlist("name[]")
     )
     return Response(content, media_type=content_type)
+
+
+def _form(request: Request) -> str:
+    """What the content of the metrics depends on: the wanted format, and the names of the wanted series."""
+    return repr((request.headers.get("accept", ""), sorted(request.query_params.getlist("name[]"))))
 
 
 async def _wait_for_disconnect(request: Request) -> None:

@@ -22,7 +22,7 @@ _STUDY_OF_TWO: Final = 0.3
 _AGAIN_AFTER: Final = 10 * MINUTE
 _STRANGERS: Final = 30
 _STRANGER_EVERY: Final = 10.0
-_RETRY_AFTER: Final = 10 * MINUTE
+_RETRY_AFTER: Final = 20 * MINUTE
 
 
 class Kind(Enum):
@@ -104,7 +104,7 @@ def due(plan: Plan) -> list[Due]:
         ("CxrParkedWork", plan.refusal),
     ):
         if hour is not None:
-            expected.append(Due(alert, hour * HOUR, hour * HOUR + 10 * MINUTE + plan.slack))
+            expected.append(Due(alert, hour * HOUR, hour * HOUR + 20 * MINUTE + plan.slack))
     return expected
 
 
