@@ -76,6 +76,10 @@ class RetryLater(NodeError):
     """The peer or the disk is busy: the same work may succeed later."""
 
 
+class AskerGone(NodeError):
+    """Who asked has closed the connection, so the question is not answered."""
+
+
 class BucketAway(RetryLater, OSError):
     """The bucket of `storage.s3` stores nothing now; an error of the disk for those who know no bucket."""
 

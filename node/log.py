@@ -57,6 +57,7 @@ EVENTS: Final = {
     "has no effect",
     "question.answered": "an object's questions are answered and sent; `calling_aet` sent it, `reason` says what is "
     "left out",
+    "question.dropped": "who asked over the interface closed the connection before the answer",
     "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
     "question.refused": "a workstation's object cannot be answered; `reason` says why",
     "question.sent": "audit: a user had an answer sent to the destinations",

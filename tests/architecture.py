@@ -33,7 +33,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
         "models": (
-            *(f"node/read/{name}.py" for name in ("model", "film_rule", "gpu", "change_error")),
+            *(f"node/read/{name}.py" for name in ("model", "person", "film_rule", "gpu", "change_error")),
             "node/__main__.py",
         ),
         "language": ("node/",),

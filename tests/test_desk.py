@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from models.engines.scheduler import Scheduler
+from models.errors import Abandoned
 from node.config import Settings, StorageSettings
 from node.errors import GpuLost, InputError
 from node.jobs.asking import Desk, questions_of
@@ -28,9 +35,12 @@ from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests import films
 from tests.fakes import ScriptedReader
+from tests.peers import LOOPBACK
+from tests.serving import read_to_end, serving
 
 EDEMA = FilmQuestion(prompt="Edema")
 SECONDS = 20.0
+ANSWERED = json.dumps({"questions": [{"prompt": "Edema"}]}).encode()
 
 
 class Waiting(ScriptedReader):
@@ -54,6 +64,46 @@ class Waiting(ScriptedReader):
         return super().ask(film, questions, prompts)
 
 
+class Sentence:
+    """One that has ended."""
+
+    is_over = True
+
+
+class Queued(ScriptedReader):
+    """Asks through the queue of the network, which other work holds while the block of `held` runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = Scheduler[Sentence](join=lambda _: iter(()), step=lambda _: iter(()))
+        self.asked, self.left = threading.Event(), threading.Event()
+
+    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+        self.asked.set()
+        try:
+            return self.scheduler.call(lambda: super(Queued, self).ask(film, questions, prompts))
+        except Abandoned:
+            self.left.set()
+            raise
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        is_held, may_go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            assert may_go_on.wait(3 * SECONDS)
+
+        with ThreadPoolExecutor(1) as pool:
+            holding = pool.submit(self.scheduler.call, hold)
+            try:
+                assert is_held.wait(SECONDS)
+                yield
+            finally:
+                may_go_on.set()
+            holding.result(SECONDS)
+
+
 class Lost(ScriptedReader):
     """A reader whose GPU is lost."""
 
@@ -74,6 +124,12 @@ def finish(spool: Spool, film: Instance) -> None:
 
 def desk_of(spool: Spool, reader: ScriptedReader) -> Desk:
     return Desk(spool, OpenModel(reader=reader, prompts=prompts.load("chexpert14")), Metrics())
+
+
+def pages_of(spool: Spool, desk: Desk) -> FastAPI:
+    settings, looks = Settings(storage=StorageSettings(directory=spool.directory)), Looks(spool.directory / "looks")
+    looks.close()
+    return build(WebParts(settings=settings, spool=spool, metrics=Metrics(), desk=lambda: desk, looks=looks))
 
 
 def test_questions_survive_a_restart_and_go_with_their_study(tmp_path: Path) -> None:
@@ -148,11 +204,8 @@ def test_a_lost_gpu_ends_the_process(tmp_path: Path) -> None:
 def test_too_many_questions_are_told_when_to_come_back(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
     reader = Waiting()
-    desk, settings = desk_of(spool, reader), Settings(storage=StorageSettings(directory=tmp_path))
-    looks = Looks(tmp_path / "looks")
-    looks.close()
-    parts = WebParts(settings=settings, spool=spool, metrics=Metrics(), desk=lambda: desk, looks=looks)
-    client = TestClient(build(parts))
+    desk = desk_of(spool, reader)
+    client = TestClient(pages_of(spool, desk))
     reader.may_answer.clear()
 
     with ThreadPoolExecutor(16) as pool:
@@ -166,3 +219,46 @@ def test_too_many_questions_are_told_when_to_come_back(tmp_path: Path) -> None:
 
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
     assert refused.headers["Content-Type"] == "application/problem+json"
+
+
+def close(connection: socket.socket) -> None:
+    connection.close()
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def close_sending(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("leave", [close, reset, close_sending])
+def test_a_question_leaves_the_queue_when_its_client_has_gone(
+    tmp_path: Path, leave: Callable[[socket.socket], None]
+) -> None:
+    spool, film = kept(tmp_path)
+    reader = Queued()
+    desk = desk_of(spool, reader)
+    request = (
+        f"POST /api/v1/films/{film.sop_instance_uid}/questions HTTP/1.1\r\nHost: {LOOPBACK}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(ANSWERED)}\r\nConnection: close\r\n\r\n"
+    ).encode() + ANSWERED
+
+    with serving(application=pages_of(spool, desk)) as served:
+        with reader.held():
+            connection = served.connect(request)
+            assert reader.asked.wait(SECONDS)
+            leave(connection)
+            has_left = reader.left.wait(SECONDS)
+            told = read_to_end(connection) if leave is close_sending else b""
+            connection.close()
+        after_it = questions_of(spool, film)
+        answered = served.ask(request)
+
+    assert has_left
+    assert after_it == []
+    assert told == b"" or told.startswith(b"HTTP/1.1 503")
+    assert answered.startswith(b"HTTP/1.1 201")
+    assert len(questions_of(spool, film)) == 1

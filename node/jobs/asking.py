@@ -9,13 +9,14 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from node import log
 from node.dicom.film_header import parse_header
-from node.errors import GpuLost, InputError, RetryLater, Undecodable
+from node.errors import AskerGone, GpuLost, InputError, RetryLater, Undecodable
 from node.metrics import Metrics
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
@@ -23,6 +24,7 @@ from node.outputs.rejected_films import require_valid
 from node.read import decoding, routing
 from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
 from node.read.open_model import OpenModel
+from node.read.person import while_wanted
 from node.store import received
 from node.store.instances import Instance
 from node.store.spool import Spool
@@ -55,20 +57,26 @@ class Desk:
         by: str,
         source: str,
         origins: Sequence[Origin] | None = None,
+        is_gone: Callable[[], bool] = lambda: False,
     ) -> tuple[AskedQuestion, ...]:
         """Answer questions, each on its own, and store them.
 
         by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
         origins: of each question, if an object of a workstation asked them
+        is_gone: whether who asked waits no more; then the questions leave the queue of the network and are not stored
         Raises InputError for a film that is not read, rejected, damaged or removed and for a box that does not fit,
-        RetryLater if too many wait, and GpuLost.
+        RetryLater if too many wait, AskerGone, and GpuLost.
         """
         require_valid(self._spool, film)
         if not self._places.acquire(blocking=False):
             raise RetryLater("too many questions wait for their answers; ask again in a moment")
         began = time.monotonic()
         try:
-            answers = self._answer(film, questions)
+            with while_wanted(is_gone):
+                answers = self._answer(film, questions, is_gone)
+        except AskerGone:
+            log.get().info("question.dropped", study=film.study_uid)
+            raise
         except GpuLost:
             self._is_broken = True
             raise
@@ -102,8 +110,10 @@ class Desk:
         self._metrics.question_seconds.observe(time.monotonic() - began)
         return made
 
-    def _answer(self, film: Instance, questions: Sequence[FilmQuestion]) -> list[FilmAnswer]:
-        seen = self._see(film)
+    def _answer(
+        self, film: Instance, questions: Sequence[FilmQuestion], is_gone: Callable[[], bool]
+    ) -> list[FilmAnswer]:
+        seen = self._see(film, is_gone)
         for question in questions:
             if question.box is not None:
                 seen.framing.check(question.box)
@@ -112,12 +122,14 @@ class Desk:
         except ValueError as error:
             raise InputError(str(error)) from error
 
-    def _see(self, film: Instance) -> SeenFilm:
+    def _see(self, film: Instance, is_gone: Callable[[], bool]) -> SeenFilm:
         """Return a film as the network encoded it, from memory if it was asked about before.
 
         One film at a time is decoded: that takes a hundred megabytes.
         """
         with self._seeing:
+            if is_gone():  # while other films were decoded
+                raise AskerGone("nobody waits for this answer any more")
             if film.path not in self._seen:
                 self._seen[film.path] = self._model.reader.see(self._decoded(film))
                 if len(self._seen) > _MOST_SEEN:

@@ -22,7 +22,7 @@ from typing import Final
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -37,6 +37,7 @@ _LAST_SECONDS: Final = 1
 _PAUSE_SECONDS: Final = 0.2
 _SWITCH_SECONDS: Final = 0.0005
 _CALM_SECONDS: Final = 2.0
+_LEFT: Final = "has_left"
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -286,6 +287,11 @@ class Handshake:
             self.task.cancel()
 
 
+def has_left(scope: Scope) -> bool:
+    """Say whether the client of a request has closed the connection, or its sending direction; for any thread."""
+    return _LEFT in scope.get("state", {})
+
+
 class Connection(H11Protocol):
     """A connection on which at least one complete header has come, or with TLS the handshake is done."""
 
@@ -319,11 +325,13 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the table, and stop the keep-alive timer, which uvicorn leaves running after a reset."""
         super().connection_lost(exc)
+        self._note_left()
         self._unset_keepalive_if_required()
         self._table.remove(self)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always closes
         """Still answer a client that has closed its sending direction after the request, which TLS does not allow."""
+        self._note_left()
         if self.is_answering:
             self.cycle.keep_alive = False
         return self.is_answering and not isinstance(self._pending, Handshake)
@@ -332,6 +340,10 @@ class Connection(H11Protocol):
         """Act on what the client has sent."""
         super().handle_events()
         self._note_progress()
+
+    def _note_left(self) -> None:
+        if self.scope is not None:  # a request has come
+            self.scope["state"][_LEFT] = True
 
     def send_400_response(self, msg: str) -> None:
         """Answer 400 where no answer has begun; otherwise close the connection, where uvicorn would raise."""

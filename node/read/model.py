@@ -1,7 +1,7 @@
 """The node's interface to the network: the `Reader` protocol, and the reader that opens a model directory.
 
-This file and its neighbors `film_rule` and `gpu` import `models` inside functions only: the node runs without torch.
-Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
+This file and its neighbors `person`, `film_rule` and `gpu` import `models` inside functions only: the node runs without
+torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
@@ -20,6 +20,7 @@ from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
+from node.read.person import for_person
 from node.read.views import PictureView
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ class _NetworkReader:
         )
 
     def see(self, image: Radiograph) -> SeenFilm:
-        with _for_person(), _device_told():
+        with for_person(), _device_told():
             look = self._network.look(image.gray)
         return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look)
 
@@ -333,7 +334,7 @@ class _NetworkReader:
             )
             for question in questions
         ]
-        with _for_person(), _device_told():
+        with for_person(), _device_told():
             answers = self._network.ask(
                 cast("Look", film.look),
                 asked,
@@ -341,13 +342,6 @@ class _NetworkReader:
                 side_of=_side_of if film.sides_known else None,
             )
         return [_to_film(question, answer, film.framing) for question, answer in zip(questions, answers, strict=True)]
-
-
-def _for_person() -> AbstractContextManager[None]:
-    """Let a person's question go before the films that wait."""
-    from models.engines.turns import for_person
-
-    return for_person()
 
 
 @contextmanager

@@ -15,19 +15,21 @@ from starlette.responses import Response
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, for_network
 from node.domain import Film, derive_uid
-from node.errors import InputError, Undecodable
+from node.errors import AskerGone, InputError, Undecodable
+from node.net.http_connections import has_left
 from node.outputs import report_json
 from node.outputs.answer_json import answer_to_json
 from node.read import decoding, open_film
 from node.read.film import answer_film, answer_picture
 from node.read.model import FilmQuestion
 from node.read.open_model import OpenModel
+from node.read.person import while_wanted
 from node.web import bodies, look_files, pictures
 from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
-from node.web.questions import limit
+from node.web.questions import left, limit
 from node.web.replies import WordedReply, worded
 from node.web.users import audit
 
@@ -134,7 +136,7 @@ def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions)
     """Ask about the film. Neither questions nor answers are kept."""
     look, model, questions = _find_read(parts, look_id), _model(parts), new.checked()
     limit(parts, request, len(questions))
-    answers = _asked(look, model, questions)
+    answers = _asked(request, look, model, questions)
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return LookAnswers(film=look.film.source, questions=answers)
 
@@ -154,16 +156,20 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
         said = answer(query, look.film, box=box)
         made, question = worded(look.film.source, said), for_network(query, said, model.prompts, box=box)
     if question is not None:
-        made.questions = _asked(look, model, [question])
+        made.questions = _asked(request, look, model, [question])
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return made
 
 
-def _asked(look: LookFile, model: OpenModel, questions: list[FilmQuestion]) -> list[dict[str, object]]:
+def _asked(
+    request: Request, look: LookFile, model: OpenModel, questions: list[FilmQuestion]
+) -> list[dict[str, object]]:
     """Ask the network. Raises Problem."""
     try:
-        with _Turn():
+        with _Turn(), while_wanted(lambda: has_left(request.scope)):
             answers = open_film.ask(look.path, questions, reader=model.reader, prompts=model.prompts)
+    except AskerGone as error:
+        raise left() from error
     except InputError as error:
         raise Problem(409, _without_path(error, look.path)) from error
     except FileNotFoundError as error:

@@ -11,10 +11,11 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from node.errors import InputError, RetryLater
+from node.errors import AskerGone, InputError, RetryLater
 from node.jobs.answers import send_answer
 from node.jobs.asking import Desk, questions_of
 from node.jobs.executor import Client
+from node.net.http_connections import has_left
 from node.outputs import wording
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
@@ -119,12 +120,21 @@ def ask_network(
     """Ask about a film, and return the entries of the answers. Raises Problem."""
     source = _SOURCES.get(request.headers.get("X-Requested-From", ""), "api")
     try:
-        made = desk_of(parts).ask(film, questions, by=name_of(request), source=source)
+        made = desk_of(parts).ask(
+            film, questions, by=name_of(request), source=source, is_gone=lambda: has_left(request.scope)
+        )
+    except AskerGone as error:
+        raise left() from error
     except InputError as error:
         raise Problem(409, str(error)) from error
     except RetryLater as error:
         raise Problem(503, str(error), headers={"Retry-After": "2"}) from error
     return [_entry(question, parts.spool) for question in made]
+
+
+def left() -> Problem:
+    """Return what a client is told that has closed its sending direction; one that has gone hears nothing."""
+    return Problem(503, "the connection was closed before the answer; keep it open, and ask again")
 
 
 @router.post("/questions/{question_id}/send", status_code=202, responses=responses(404, 409, 422, 503))
