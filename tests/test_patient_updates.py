@@ -59,8 +59,8 @@ def merge(prior: str, number: str, *, name: str = "RIGHT^PATIENT", control: str 
 class Site:
     """A bench whose studies follow messages."""
 
-    def __init__(self, folder: Path, **kinds: tuple[str, ...]) -> None:
-        self.bench, self.submitted = Bench(folder, **kinds), list[str]()
+    def __init__(self, folder: Path) -> None:
+        self.bench, self.submitted = Bench(folder), list[str]()
         self.metrics = Metrics()
         self.updates = PatientUpdates(self.bench.spool, self.metrics, submit=self.submitted.append)
 
