@@ -82,16 +82,19 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
                 day.live(say)
                 is_idle = night.wait_until_idle(settings, patience_seconds=_PATIENCE_SECONDS)
                 fired = _fired(prometheus, plan, pace)
+                scrapes_failed = _scrapes_failed(prometheus, pace)
             followed = sum(day.is_followed(correction) for correction in day.ward.corrections)
             repeated = _counted(node.http_port, 'cxr_instances_total{outcome="repeated"}')
             exit_code = node.stop()
     arrived = archives.judge_own(archive, day.ward.acknowledged, excused=2 * night.IN_HAND * len(plan.outages))
     memory = day.growth()
     corrected = len(day.ward.corrections)
-    is_good = fired.passed and arrived.passed and is_idle and exit_code == 0
+    is_good = arrived.passed and is_idle and exit_code == 0 and memory.is_flat(plan)
     is_followed = followed == corrected == sum(event.kind is Kind.CORRECTION for event in day.events)
+    is_kept = is_good and is_followed and repeated == day.ward.again
     return {
-        "passed": is_good and is_followed and repeated == day.ward.again and memory.is_flat(plan),
+        "passed": is_kept and fired.passed,
+        "kept": is_kept,
         "seed": plan.seed,
         "simulated_hours": plan.hours,
         "scale": plan.scale,
@@ -102,6 +105,7 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
         "corrections_followed": followed,
         "idle_at_the_end": is_idle,
         "memory": memory.figures(),
+        "scrapes_failed": scrapes_failed,
         "alerts": fired.times,
         "alerts_missing": fired.missing,
         "alerts_unexpected": fired.unexpected,
@@ -360,6 +364,11 @@ def _fired(prometheus: Prometheus, plan: Plan, pace: Pace) -> alerts.Fired:
         alerts.Firing(one.alert, one.labels, pace.time_of(one.began), pace.time_of(one.ended)) for one in found
     ]
     return alerts.judge(simulated, course.due(plan), unresolved=unresolved)
+
+
+def _scrapes_failed(prometheus: Prometheus, pace: Pace) -> int:
+    """Count the scrapes that got no page: each makes every series stale, and every alert starts anew."""
+    return sum(value == 0 for _, up in prometheus.series("up", seconds=time.time() - pace.began) for _, value in up)
 
 
 def _counted(http_port: int, sample: str) -> int:
