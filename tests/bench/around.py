@@ -21,6 +21,8 @@ from tests.bench.turns import spread
 from tests.fakes import ScriptedReader
 
 WRITES: Final = 21
+WAITING: Final = 10_000
+"""Studies that wait behind the films of part `node`."""
 _ASKED_FILMS: Final = 60
 
 
@@ -58,15 +60,16 @@ def writing(folder: Path) -> Found:
 
 
 def node(folder: Path, *, sent: int, say: ProgressReport) -> Found:
-    """Send films to a node whose network takes no time."""
+    """Send films to a node whose network takes no time, while no other study waits and while many do."""
     figures = node_bench.measure(folder, sent, rounds=3, scripted=True, say=say)
-    turnaround = _number(figures["turnaround_seconds_longest"]) - _number(figures["quiet_seconds_of_that"])
+    behind = node_bench.measure_waiting(folder / "waiting", sent, waiting=WAITING, rounds=3, say=say)
     return Found(
-        figures=figures,
+        figures=figures | {"with_studies_waiting": behind},
         held={
             "node_core_seconds_a_film": _number(figures["core_seconds_a_film"]),
             "node_films_a_second": _number(figures["answered_per_second"]),
-            "node_turnaround_seconds_without_quiet_time": turnaround,
+            "node_turnaround_without_quiet_seconds_p95": _number(figures["turnaround_without_quiet_seconds_p95"]),
+            "node_cost_with_studies_waiting_ratio": _number(behind["ratio"]),
         },
     )
 
