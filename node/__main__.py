@@ -264,11 +264,14 @@ def _corrections(options: argparse.Namespace) -> int:
 
 def _shadow(options: argparse.Namespace) -> int:
     from models import progress
+    from node.audit.trail import recording
     from node.commands.shadow import report, run
+    from node.metrics import Metrics
 
     settings = config.load(options.settings)
     candidate = run.candidate(settings, model=options.model, prompt_set=options.prompts)
-    with progress.on(sys.stderr) as show:
+    log.configure(level="error")  # the table stands on standard output alone
+    with recording(settings, Metrics(), executor="shadow"), progress.on(sys.stderr) as show:
         found = run.shadow(settings, candidate, last=options.last, threads=options.threads, tell=show)
     print(json.dumps(report.to_json(found), indent=2) if options.json else report.render(found))
     return 0

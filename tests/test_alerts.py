@@ -36,6 +36,12 @@ def test_prometheus_accepts_settings_and_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_is_said_of_a_scanner_begins_with_its_50th_film() -> None:
+    done = promtool("test", "rules", "recording_test.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_alert_is_raised_in_time_and_not_before() -> None:
     done = promtool("test", "rules", "alerts_test.yml")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import getpass
 import json
 import re
 import shutil
@@ -15,11 +17,12 @@ import pytest
 from pydicom import dcmread
 
 from node import config
-from node.commands.shadow.comparison import FilmPair, compare
+from node.commands.shadow.comparison import FilmPair, calibration_error, compare, reliability
 from node.config import ModelSettings, Settings
 from node.domain import Box, Film, FindingState, JsonObject, ModelIdentity, Reason
 from node.errors import InputError
 from node.service import promotion
+from node.settings.audit import AuditSettings
 from node.store.promotions import Promotions, key_of
 from tests import films, peers, samples
 from tests.peers import ReceivingArchive
@@ -31,6 +34,7 @@ from tests.test_web_replies import Node
 Content = dict[str, object]
 
 KEY = finding().prompt
+COMPARED: JsonObject = {"measured": 3, "at": "", "by": "", "films": 50, "changed": 1}
 HERE, THERE = Box(left=0, top=0, right=100, bottom=100), Box(left=50, top=0, right=150, bottom=100)
 
 
@@ -71,6 +75,21 @@ def test_what_readers_said_counts_for_both() -> None:
 
     assert (only.judged, only.right) == (2, (1, 1))
     assert only.squared_errors == (pytest.approx((0.01 + 0.81) / 2), pytest.approx((0.36 + 0.16) / 2))
+
+
+def test_probabilities_are_held_against_what_readers_said() -> None:
+    def judged(old: float, new: float, *, there: bool) -> FilmPair:
+        states = (film(FindingState.PRESENT, HERE, probability=old), film(FindingState.PRESENT, HERE, probability=new))
+        return pair(*states, judged=there)
+
+    pairs = [judged(0.9, 0.5, there=True), judged(0.9, 0.5, there=False), judged(1.0, 0.0, there=True)]
+    findings = compare(pairs, old=[KEY], new=[KEY]).findings
+
+    old, new = (reliability(findings, which) for which in (0, 1))
+    assert [(tenth.number, tenth.judged, tenth.present) for tenth in old] == [(9, 3, 2)]
+    assert [(tenth.number, tenth.judged, tenth.present) for tenth in new] == [(0, 1, 1), (5, 2, 1)]
+    assert calibration_error(old) == pytest.approx(abs(2.8 - 2) / 3)
+    assert calibration_error(new) == pytest.approx(1 / 3)
 
 
 def test_films_that_are_not_read_are_counted_by_reason() -> None:
@@ -123,6 +142,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, opacit
         settings = settings_for(
             folder / "node", archive_port=archive.port, model=ModelSettings(directory=phantom_model)
         )
+        settings = replace(settings, audit=AuditSettings(file=folder / "audit.log"))
         with Service(settings, scripted=False) as service:
             film = films.as_another(dcmread(opacity_film), "shadow")
             assert peers.send(film, port=service.dicom_port) == 0
@@ -134,6 +154,12 @@ def stored(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, opacit
             service.stop()
         (path_of_settings := folder / "in use.toml").write_text(config.render(settings), encoding="utf-8")
         yield Stored(settings=settings, path=path_of_settings, other=other, archive=archive, sent=len(archive.kept))
+
+
+def described(path: Path) -> list[str]:
+    """The descriptions of the alerts in an audit trail."""
+    found = re.findall(r'type="Alert Description" value="([^"]+)"', path.read_text(encoding="utf-8"))
+    return [base64.b64decode(value).decode() for value in found]
 
 
 def test_a_model_is_compared_before_it_is_served(stored: Stored) -> None:
@@ -153,6 +179,10 @@ def test_a_model_is_compared_before_it_is_served(stored: Stored) -> None:
     with Service(stored.promoted, scripted=False) as promoted:
         (line,) = promoted.logged("model.promoted")
         assert (line["model"], line["films"], line["changed"]) == ("chex-phantom 3.1", 1, 1)
+    told = [text for text in described(stored.path.parent / "audit.log") if "chex-phantom 3.1" in text]
+    assert len(told) == 2, "the comparison and the promotion"
+    assert all(f"compared_by={getpass.getuser()}; compared_at=20" in text for text in told)
+    assert all("films=1; changed=1" in text for text in told)
     with Service(stored.settings, scripted=False) as back:
         assert back.logged("model.promoted") == [], "it was served before"
 
@@ -163,7 +193,11 @@ def test_a_comparison_is_shown_as_tables(stored: Stored) -> None:
     assert done.returncode == 0, done.stderr
     assert "films compared: 1, changed: 1, skipped because they are removed or damaged: 0" in done.stdout
     assert "lung_opacity: 1 x present -> not reported" in done.stdout
-    assert re.search(r"lung_opacity +1 +1 +1 -> 0 +0\.74 -> 0\.74 +1 -> 0 +- +1 -> 0 of 1", done.stdout)
+    assert re.search(
+        r"lung_opacity +1 +1 +1 -> 0 +0\.74 -> 0\.74 +1 -> 0 +- +1 -> 0 of 1 +0\.\d{3} -> 0\.\d{3}", done.stdout
+    )
+    assert "expected calibration error: 0." in done.stdout
+    assert "0.7 to 0.8: 1 of 1 -> 1 of 1" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -186,7 +220,11 @@ def test_what_cannot_be_compared_is_refused(stored: Stored, options: list[str], 
         (None, "refuse", "was never compared"),
         ({"measured": 0}, "refuse", "no threshold of this model was measured"),
         (None, "accept", None),
-        ({"measured": 3, "at": "", "by": "", "films": 9, "changed": 1}, "refuse", None),
+        ({**COMPARED, "films": 49}, "refuse", "was compared on 49 films, which is too few"),
+        ({**COMPARED, "films": 9, "wanted": 9}, "refuse", None),
+        ({**COMPARED, "unmeasured": ["edema", "fracture"]}, "refuse", "measured threshold for edema, fracture"),
+        ({**COMPARED, "unmeasured": ["edema"]}, "accept", None),
+        (COMPARED, "refuse", None),
     ],
 )
 def test_a_model_is_admitted_by_its_comparison(

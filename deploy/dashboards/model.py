@@ -202,10 +202,50 @@ _GROUPS = (
     ),
 )
 
+_SCANNERS = (
+    Panel(
+        title="Positive rate by scanner, seven days",
+        description="Part of the films of a scanner on which a finding is present; nothing below 50 films. "
+        "A step of one scanner only is the thing to look at.",
+        queries={
+            "{{prompt}}, {{scanner}}": "max by (prompt, scanner) "
+            '(instance_prompt_scanner:cxr_findings_present:ratio_7d{instance=~"$instance",scanner=~"$scanner"})'
+        },
+        unit=RATIO,
+        height=12,
+    ),
+    Panel(
+        title="Median probability by scanner",
+        description="Of seven days; nothing below 50 films.",
+        queries={
+            "{{prompt}}, {{scanner}}": "max by (prompt, scanner) "
+            '(instance_prompt_scanner:cxr_finding_probability:p50_7d{instance=~"$instance",scanner=~"$scanner"})'
+        },
+        unit=RATIO,
+        height=12,
+    ),
+    Panel(
+        title="Probability by scanner, 90 of 100 films below",
+        description="The upper end of seven days; nothing below 50 films.",
+        queries={
+            "{{prompt}}, {{scanner}}": "max by (prompt, scanner) "
+            '(instance_prompt_scanner:cxr_finding_probability:p90_7d{instance=~"$instance",scanner=~"$scanner"})'
+        },
+        unit=RATIO,
+        height=12,
+    ),
+)
+
 DASHBOARD = Dashboard(
     name="chex-model",
     title="ChEX Node: model and drift",
     description="Whether the network still answers as it did.",
-    rows={"Drift": _DRIFT, "Answers": _ANSWERS, "Groups of patients": _GROUPS, "Engine": _ENGINE},
+    rows={
+        "Drift": _DRIFT,
+        "Answers": _ANSWERS,
+        "Scanners": _SCANNERS,
+        "Groups of patients": _GROUPS,
+        "Engine": _ENGINE,
+    },
     scanner=True,
 )

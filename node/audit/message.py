@@ -32,7 +32,18 @@ _NOBODY: Final = "unknown"
 _OUTCOMES: Final = {"not_found": "4", "refused": "4", "failed": "8"}
 """The outcome of a message by the `outcome` of what a user did."""
 
-_DESCRIBED: Final = ("reason", "name", "message", "model", "times")
+_DESCRIBED: Final = (
+    "reason",
+    "name",
+    "message",
+    "model",
+    "prompts",
+    "compared_by",
+    "compared_at",
+    "films",
+    "changed",
+    "times",
+)
 _MOST_CHARACTERS: Final = 300
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import cast
 
 from node import command_for, log
 from node.config import Settings
-from node.domain import ModelIdentity
+from node.domain import JsonObject, ModelIdentity
 from node.errors import InputError
 from node.prompt_set import PromptSet
-from node.store.promotions import Promotions, key_of
+from node.store.promotions import LEAST_FILMS, Promotions, key_of
 
 
 def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
@@ -24,7 +25,8 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     names = {"model": f"{model.name} {model.version}", "prompts": f"{prompts.name} {prompts.version}"}
     if promotions.has_served_any():
         compared = promotions.comparison(key) or {}
-        if compared.get("measured"):
+        objection = _objection(settings, names["model"], compared)
+        if not objection:
             log.get().info(
                 "model.promoted",
                 **names,
@@ -36,17 +38,25 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
         elif settings.model.uncompared == "accept":
             log.get().warning("model.accepted", **names)
         else:
-            raise InputError(_objection(settings, names["model"], is_compared=bool(compared)))
+            raise InputError(objection)
     promotions.mark_served(key, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
-def _objection(settings: Settings, name: str, *, is_compared: bool) -> str:
+def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
+    """Say why a model may not be served, and what to do; "" if it may."""
     accept = 'or set model.uncompared = "accept"'
-    if is_compared:
-        tune = f"{command_for('models.evaluate')} --tune"
-        return f"{name}: no threshold of this model was measured; run `{tune}`, compare it again, {accept}"
     compare = f"{command_for('node')} shadow node.toml --model {settings.model.directory}"
-    return (
-        f"{name} was never compared, with these prompts, with what this node has served; name the model in use in the"
-        f" settings, and run `{compare}`, {accept}"
-    )
+    if not compared:
+        return (
+            f"{name} was never compared, with these prompts, with what this node has served; name the model in use in"
+            f" the settings, and run `{compare}`, {accept}"
+        )
+    tune = f"run `{command_for('models.evaluate')} --tune`, compare it again, {accept}"
+    if not compared.get("measured"):
+        return f"{name}: no threshold of this model was measured; {tune}"
+    if lost := cast(list[str], compared.get("unmeasured", [])):
+        return f"{name}: the model in use has a measured threshold for {', '.join(lost)}, this one has none; {tune}"
+    films, wanted = (int(str(compared.get(key, default))) for key, default in (("films", 0), ("wanted", LEAST_FILMS)))
+    if films < wanted:
+        return f"{name} was compared on {films} films, which is too few; run `{compare} --last {LEAST_FILMS}`, {accept}"
+    return ""

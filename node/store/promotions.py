@@ -15,6 +15,9 @@ from node.domain import JsonObject, ModelIdentity, derive_uid
 from node.prompt_set import PromptSet
 from node.store import files
 
+LEAST_FILMS: Final = 50
+"""The films that a comparison must have before a model is served; all of them, if the node has fewer."""
+
 _SERVED: Final = ".served.json"
 _COMPARED: Final = ".compared.json"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.domain import Film, Finding, FindingState
@@ -36,6 +36,7 @@ class FindingComparison:
     other model
     judged: the number of films on which a reader said whether it is present; right: on how many of them old and new
     said the same; squared_errors: the mean squared differences (Brier scores) of old and new there, None without any
+    judgments: of each of these films, whether the finding is present, and the probabilities of old and new
     """
 
     prompt: str
@@ -46,6 +47,7 @@ class FindingComparison:
     judged: int
     right: tuple[int, int]
     squared_errors: tuple[float, float] | None
+    judgments: tuple[tuple[bool, float, float], ...] = ()
 
     @property
     def films(self) -> int:
@@ -64,6 +66,16 @@ class FindingComparison:
     def mean_probability(self, which: int) -> float:
         """The mean probability of the old (0) or the new (1) model."""
         return sum(pair[which] for pair in self.probabilities) / self.films
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenth:
+    """The judgments of findings whose probability lies in one tenth: number 3 is 0.3 up to 0.4."""
+
+    number: int
+    judged: int
+    present: int
+    mean_probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +136,30 @@ def _compare(key: str, pairs: Sequence[FilmPair]) -> FindingComparison:
         judged=len(said),
         right=(sum(_agrees(old, there) for there, old, _ in said), sum(_agrees(new, there) for there, _, new in said)),
         squared_errors=_squared_errors(said) if said else None,
+        judgments=tuple((there, old.probability, new.probability) for there, old, new in said),
     )
+
+
+def reliability(findings: Iterable[FindingComparison], which: int) -> list[Tenth]:
+    """Return how often findings were present, by tenth of the probability of the old (0) or the new (1) model."""
+    tenths: dict[int, list[tuple[bool, float]]] = {}
+    for there, *probabilities in (judgment for found in findings for judgment in found.judgments):
+        tenths.setdefault(min(int(probabilities[which] * 10), 9), []).append((there, probabilities[which]))
+    return [
+        Tenth(
+            number=number,
+            judged=len(said),
+            present=sum(there for there, _ in said),
+            mean_probability=sum(probability for _, probability in said) / len(said),
+        )
+        for number, said in sorted(tenths.items())
+    ]
+
+
+def calibration_error(tenths: Sequence[Tenth]) -> float:
+    """Return the expected calibration error: the mean difference of probability and share present, by judgments."""
+    off = sum(abs(tenth.mean_probability * tenth.judged - tenth.present) for tenth in tenths)
+    return off / sum(tenth.judged for tenth in tenths)
 
 
 def _finding(film: Film, key: str) -> Finding:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from node.commands.shadow.comparison import FindingComparison
+from collections.abc import Iterator, Sequence
+
+from node.commands.shadow.comparison import FindingComparison, Tenth, calibration_error, reliability
 from node.commands.shadow.run import Shadow
 from node.domain import FindingState, JsonObject, ModelIdentity
 
-_COLUMNS = ("finding", "films", "changed", "present", "mean probability", "boxes", "overlap", "right of judged")
+_COLUMNS = (
+    "finding",
+    "films",
+    "changed",
+    "present",
+    "mean probability",
+    "boxes",
+    "overlap",
+    "right of judged",
+    "Brier score",
+)
 
 
 def render(found: Shadow) -> str:
@@ -25,6 +37,7 @@ def render(found: Shadow) -> str:
     outcomes = [f"{count} x {old} -> {new}" for (old, new), count in sorted(compared.outcomes.items()) if old != new]
     for title, part in (
         ("states that changed", changes),
+        ("present by readers, by the model's probability", list(_calibration(compared.findings))),
         ("films that one of the models does not read", outcomes),
         ("findings of the prompt set in use only", compared.only_old),
         ("findings of the new prompt set only", compared.only_new),
@@ -45,6 +58,7 @@ def to_json(found: Shadow) -> JsonObject:
         "skipped": found.skipped,
         "changed": compared.changed,
         "measured": found.measured,
+        "unmeasured": list(found.unmeasured),
         "outcomes": [
             {"old": old, "new": new, "films": count} for (old, new), count in sorted(compared.outcomes.items())
         ],
@@ -85,7 +99,24 @@ def _row(found: FindingComparison) -> tuple[str, ...]:
         f"{found.boxes[0]} -> {found.boxes[1]}",
         "-" if overlap is None else f"{overlap:.2f}",
         f"{found.right[0]} -> {found.right[1]} of {found.judged}" if found.judged else "-",
+        "-" if found.squared_errors is None else "{:.3f} -> {:.3f}".format(*found.squared_errors),
     )
+
+
+def _calibration(findings: Sequence[FindingComparison]) -> Iterator[str]:
+    """Say how far probabilities agree with what readers said, of all findings together; nothing without a reader."""
+    sides = [reliability(findings, which) for which in (0, 1)]
+    if not all(sides):
+        return
+    yield "expected calibration error: {:.3f} -> {:.3f}".format(*map(calibration_error, sides))
+    by_number = [{tenth.number: tenth for tenth in tenths} for tenths in sides]
+    for number in sorted(by_number[0].keys() | by_number[1].keys()):
+        old, new = (_share(tenths.get(number)) for tenths in by_number)
+        yield f"{number / 10:.1f} to {(number + 1) / 10:.1f}: {old} -> {new}"
+
+
+def _share(tenth: Tenth | None) -> str:
+    return "-" if tenth is None else f"{tenth.present} of {tenth.judged}"
 
 
 def _changes(found: FindingComparison) -> list[str]:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from node import log
 from node.commands.shadow.comparison import FilmPair, ModelComparison, compare
 from node.config import Settings
 from node.domain import Film, FindingState, JsonObject, ModelIdentity
@@ -23,7 +24,7 @@ from node.read.model import Reader
 from node.read.open_model import open_configured
 from node.store import files
 from node.store.instances import Instance, newest_reading
-from node.store.promotions import Promotions, key_of
+from node.store.promotions import LEAST_FILMS, Promotions, key_of
 from node.store.spool import Spool
 
 Tell = Callable[[str, int, int], None]
@@ -43,7 +44,9 @@ class Candidate:
 class Shadow:
     """Two models, what was compared, and how many films were skipped because they cannot be read any more.
 
+    wanted: how many films a comparison must have for the new model to be served
     measured: for how many of its findings the new model states a threshold that was measured
+    unmeasured: the findings for which only the model in use states one
     """
 
     old: ModelIdentity
@@ -51,7 +54,9 @@ class Shadow:
     prompts: tuple[PromptSet, PromptSet]
     comparison: ModelComparison
     skipped: int
+    wanted: int
     measured: int
+    unmeasured: tuple[str, ...]
 
 
 def candidate(settings: Settings, *, model: Path | None, prompt_set: str | None) -> Candidate:
@@ -67,7 +72,8 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
     """
     files.require_started(settings.storage.directory)
     spool = Spool(settings.storage.directory)
-    chosen = list(islice(_newest(spool), last))
+    stored = list(islice(_newest(spool), max(last, LEAST_FILMS)))
+    chosen = stored[:last]
     if not chosen:
         raise InputError("this node has read no film that is still stored; compare after it has read some")
     used = Candidate(model=settings.model.directory, prompts=settings.model.prompts)
@@ -91,15 +97,28 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
         for found, was, becomes in zip(chosen, before.films, after.films, strict=True)
         if was is not None and becomes is not None
     ]
+    measured = [read_film_rule(side.model).measured for side in (used, new)]
     result = Shadow(
         old=before.identity,
         new=after.identity,
         prompts=(before.prompts, after.prompts),
         comparison=compare(pairs, old=before.findings, new=after.findings),
         skipped=len(chosen) - len(pairs),
-        measured=len(read_film_rule(new.model).measured),
+        wanted=min(LEAST_FILMS, len(stored)) - (len(chosen) - len(pairs)),
+        measured=len(measured[1]),
+        unmeasured=tuple(key for key in before.findings if key in measured[0] and key not in measured[1]),
     )
-    Promotions(settings.storage.directory).keep_comparison(key_of(after.identity, after.prompts), _record(result))
+    record = _record(result)
+    Promotions(settings.storage.directory).keep_comparison(key_of(after.identity, after.prompts), record)
+    log.get().info(
+        "model.compared",
+        model=record["new"],
+        prompts=f"{after.prompts.name} {after.prompts.version}",
+        films=record["films"],
+        changed=record["changed"],
+        compared_at=record["at"],
+        compared_by=record["by"],
+    )
     return result
 
 
@@ -154,5 +173,7 @@ def _record(found: Shadow) -> JsonObject:
         "new": f"{found.new.name} {found.new.version}",
         "films": found.comparison.films,
         "changed": found.comparison.changed,
+        "wanted": found.wanted,
         "measured": found.measured,
+        "unmeasured": list(found.unmeasured),
     }
