@@ -226,6 +226,15 @@ class Orthanc:
             return cast(bytes, answer.read())
 
 
+def routing_questions(folder: Path) -> dict[str, object]:
+    """Return the settings with which questions of readers go to the node, too; writes the script into a folder."""
+    script = (DEPLOYED / "route.lua").read_text(encoding="utf-8")
+    asking = folder / "route.lua"
+    asking.write_text(script.replace("local QUESTIONS = false", "local QUESTIONS = true"), encoding="utf-8")
+    assert asking.read_text(encoding="utf-8") != script
+    return {"LuaScripts": [str(asking)]}
+
+
 @contextmanager
 def beside_node(
     folder: Path, *, changes: Mapping[str, object] | None = None, model: ModelSettings | None = None

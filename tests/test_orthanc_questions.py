@@ -16,7 +16,7 @@ from node.config import QuestionsSettings
 from tests import films, workstation
 from tests.conformance import cases
 from tests.conformance.ohif import beside
-from tests.orthanc import DEPLOYED, Orthanc, beside_node
+from tests.orthanc import Orthanc, beside_node, routing_questions
 from tests.service import Service
 from tests.test_rounds import predecessor
 from tests.workstation import TRACKING, finding, group, note, rectangle, region
@@ -31,11 +31,7 @@ SQUARE = [2, 3, 20, 3, 20, 30, 2, 30, 2, 3]
 @pytest.fixture
 def orthanc(tmp_path: Path) -> Iterator[Orthanc]:
     """An Orthanc that routes questions, and a node that answers those of any reader; the film was read."""
-    route = (DEPLOYED / "route.lua").read_text(encoding="utf-8")
-    asking = tmp_path / "route.lua"
-    asking.write_text(route.replace("local QUESTIONS = false", "local QUESTIONS = true"), encoding="utf-8")
-    assert asking.read_text(encoding="utf-8") != route
-    with beside_node(tmp_path, changes={"LuaScripts": [str(asking)]}) as (archive, settings):
+    with beside_node(tmp_path, changes=routing_questions(tmp_path)) as (archive, settings):
         questions = QuestionsSettings(ae_titles=(archive.ae_title,))
         with Service(replace(settings, questions=questions)):
             archive.upload(FILM)

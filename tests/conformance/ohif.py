@@ -148,6 +148,14 @@ class Viewer:
         page.locator("button", has_text="Create SR").click()
         page.locator("[role=dialog] button", has_text="Save").click()
 
+    def part_of(self, film: Dataset, column: float, row: float) -> tuple[float, float]:
+        """Return which part of the viewport shows a place of a film with square pixels, which fills it as it opens."""
+        pane = self.page.locator(_VIEWPORT).first.bounding_box()
+        assert pane is not None
+        wide, high = int(film.Columns), int(film.Rows)
+        scale = min(pane["width"] / wide, pane["height"] / high)
+        return 0.5 + scale * (column - wide / 2) / pane["width"], 0.5 + scale * (row - high / 2) / pane["height"]
+
     def screen(self) -> bytes:
         """Take a picture of the whole page as PNG."""
         return self.page.screenshot()
