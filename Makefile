@@ -16,7 +16,7 @@
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; an hour
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
-#   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; two minutes
+#   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; some minutes
 #   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
 #   make fuzz     bent associations, requests and files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch

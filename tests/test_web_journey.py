@@ -37,7 +37,10 @@ def test_a_film_is_asked_about_and_its_report_corrected(room: Room, size: str) -
 
 
 def test_reports_on_accepted_and_rejected_findings_reach_orthanc(room: Room) -> None:
-    judge(room)
+    accepted, rejected = judge(room)
+
+    assert "Right opacity, lower zone, confirmed by a reader" in accepted
+    assert "Right opacity" not in rejected
 
 
 def test_the_demonstration_opens_a_page_where_one_can_ask(

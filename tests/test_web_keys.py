@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,11 +80,31 @@ def test_a_prompt_and_a_box_are_asked_together_and_sent(node: Node, seen: Browse
     page.keyboard.press("Enter")
     answer = page.locator("#answers li").first
     expect(answer.locator("b")).to_have_text("Edema, in a box", timeout=SLOW)
+    said = [answer.locator(part).inner_text() for part in (".probability", ".mark")]
+    assert re.fullmatch(r"\d+ %", said[0]), "as in the report of the answer"
+    expect(page.locator("#ask-state")).to_contain_text(f"Edema, in a box, {said[0]}, {said[1]}. ")
     tab_to(answer.locator(".send"))
     page.keyboard.press("Enter")
 
     expect(answer.locator(".send")).to_have_text("Sent to PACS")
     node.archive.wait_until(lambda: node.sent("SR", "answer") == before + 1)
+
+
+def test_no_answer_covers_a_box_that_is_moved(node: Node, seen: Browsed) -> None:
+    page = opened(seen, node)
+    page.keyboard.press("/")
+    page.keyboard.type("Edema")
+    page.keyboard.press("Enter")
+    pinned = page.locator("rect.asked:visible, .tag.asked:visible")
+    expect(pinned).not_to_have_count(0)
+
+    tab_to(page.locator('[data-correct="move"]').first)
+    page.keyboard.press("Enter")
+    expect(page.locator("#drawn")).to_be_visible()
+
+    expect(pinned).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(pinned).not_to_have_count(0)
 
 
 def test_a_missed_finding_is_added(node: Node, seen: Browsed) -> None:

@@ -167,15 +167,14 @@ def _review(room: Room, journey: Journey, seen: Browsed) -> None:
     journey.keep(seen.page, "review")
 
 
-def judge(room: Room) -> None:
-    """Accept a finding by keys, then reject it, and wait for both reports in Orthanc."""
+def judge(room: Room) -> tuple[str, str]:
+    """Accept a finding by keys, then reject it, and return what the report that reached Orthanc says each time."""
     film = films.as_another(dcmread(demo.FILMS[0]), "judged", study="judged")
     uid = str(film.StudyInstanceUID)
     room.orthanc.upload(film)
     room.orthanc.wait_for_count(_OBJECTS, study_uid=uid)
     with browsed(room.browser, room.service.http_port) as seen:
         page = seen.open(f"/studies/{uid}")
-        name = page.locator(".finding b").first.inner_text()
         tab_to(page.locator('[data-correct="accept"]').first)
         page.keyboard.press("Enter")
         accepted = said(assert_replaced(room, uid, times=1))
@@ -185,8 +184,7 @@ def judge(room: Room) -> None:
         page.keyboard.press("Enter")
         expect(page.get_by_role("button", name="Take back: Rejected")).to_be_focused(timeout=SLOW)
         rejected = said(assert_replaced(room, uid, times=2))
-    assert f"{name}, lower zone, confirmed by a reader" in accepted
-    assert name not in rejected
+    return accepted, rejected
 
 
 def assert_replaced(room: Room, uid: str, *, times: int) -> Dataset:

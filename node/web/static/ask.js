@@ -103,7 +103,8 @@ export class Asking {
     const item = this.list.querySelector(`[data-key="${key}"]`);
     this.boxes.pin(key, true);
     item.scrollIntoView({ block: "nearest" });
-    this.tell(`Answer: ${item.querySelector(".name").textContent.trim()}. ${this.said(question)}`);
+    const [tag, ...name] = [".tag", "b", ".probability", ".mark"].map((part) => item.querySelector(part).textContent);
+    this.tell(`Answer: ${tag} ${name.filter(Boolean).join(", ")}. ${this.said(question)}`);
   }
 
   add(questions) {
@@ -136,7 +137,7 @@ export class Asking {
     item.querySelector(".tag").classList.add(kind);
     put(".tag", this.mark(question));
     put("b", asked(question));
-    if (question.score !== null) put(".probability", `score ${question.score.toFixed(2)}`);
+    put(".probability", number(question));
     put(".mark", question.error ? "" : this.words[question.state ?? ""]);
     put(".sentence", this.said(question));
     put(".objection", question.reason ?? "");
@@ -192,6 +193,12 @@ export class Asking {
     drawn.setAttribute("aria-hidden", "true");
     return [drawn, ...found];
   }
+}
+
+// As the report of the answer says it: the probability of a finding in whole percent, the score of a place.
+function number({ score, state }) {
+  if (score === null) return "";
+  return state ? `${Math.floor(100 * score + 0.5)} %` : `score ${score.toFixed(2)}`;
 }
 
 function asked({ prompt, box }) {

@@ -29,6 +29,7 @@ export class BoxEditing {
     document.getElementById("editing-title").textContent = title;
     this.alert.textContent = "";
     this.bar.hidden = false;
+    this.frame.classList.add("correcting"); // hides what was asked
     if (box) this.drawn.put(box);
     else this.drawn.open();
     this.drawn.hold(true);
@@ -73,6 +74,7 @@ export class BoxEditing {
     clearTimeout(this.telling);
     this.where.textContent = "";
     this.bar.hidden = true;
+    this.frame.classList.remove("correcting");
     this.drawn.isHeld = false;
     this.drawn.clear();
     if (task.opener.isConnected) task.opener.focus({ preventScroll: true });
