@@ -208,7 +208,7 @@ def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: str) -> N
     words = wording.CONTRADICTIONS[contradiction]
 
     written = Dataset()
-    for tag, encoded in measurements(report, report.films[0], samples.cr()).elements():
+    for tag, encoded in measurements(report, report.films[0], samples.cr(), zone=samples.BERLIN).elements():
         written[tag] = encoding.as_raw(tag, encoded)
 
     [group] = written.ContentSequence

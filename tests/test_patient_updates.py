@@ -57,7 +57,7 @@ class Site:
     """A bench whose studies follow messages."""
 
     def __init__(self, folder: Path, **kinds: tuple[str, ...]) -> None:
-        self.bench, self.submitted = Bench(folder, **kinds), list[str]()
+        self.bench, self.submitted = Bench(folder, zone="UTC", **kinds), list[str]()
         self.metrics = Metrics()
         self.updates = PatientUpdates(self.bench.spool, self.metrics, submit=self.submitted.append)
 
