@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from typing import get_args
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -209,7 +208,7 @@ def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: str) -> N
     words = wording.CONTRADICTIONS[contradiction]
 
     written = Dataset()
-    for tag, encoded in measurements(report, report.films[0], samples.cr(), zone=ZoneInfo("UTC")).elements():
+    for tag, encoded in measurements(report, report.films[0], samples.cr(), zone=samples.BERLIN).elements():
         written[tag] = encoding.as_raw(tag, encoded)
 
     [group] = written.ContentSequence

@@ -60,7 +60,7 @@ class Site:
     """A bench whose studies follow messages."""
 
     def __init__(self, folder: Path) -> None:
-        self.bench, self.submitted = Bench(folder), list[str]()
+        self.bench, self.submitted = Bench(folder, zone="UTC"), list[str]()
         self.metrics = Metrics()
         self.updates = PatientUpdates(self.bench.spool, self.metrics, submit=self.submitted.append)
 

@@ -105,6 +105,18 @@ def test_a_client_that_comes_back_is_told_to_look_again(tmp_path: Path, fields: 
         assert CHANGED in read_until(connection, b"changed\n\n", head)
 
 
+def test_a_question_is_told_to_those_who_watch_its_study(tmp_path: Path) -> None:
+    with watched(tmp_path) as node:
+        film = films.keep(node.parts.spool, films.thumbnail()).instance
+        watch = WATCH.replace(b"/events", f"/events?study={film.study_uid}".encode()) % b""
+        with node.served.connect(watch) as connection:
+            read_until(connection, CHANGED)
+
+            node.parts.spool.keep_document(film.study_uid, "questions", "a" * 32, {})
+
+            assert read_until(connection, CHANGED)
+
+
 def test_a_client_that_goes_away_is_forgotten(tmp_path: Path) -> None:
     with watched(tmp_path) as node:
         with ExitStack() as clients:

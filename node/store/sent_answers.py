@@ -79,6 +79,14 @@ def all_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
     return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
 
 
+def version(spool: Spool, study_uid: str) -> str:
+    """Return a text that changes whenever a question about a study is stored, or its answer sent."""
+    try:
+        return str(_folder(spool, study_uid).stat().st_mtime_ns)
+    except OSError:  # nobody has asked
+        return ""
+
+
 def outputs_of(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
     """Yield the outputs that were written for the sent answers of a study."""
     for answer in all_of(spool, study_uid):

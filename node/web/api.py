@@ -17,7 +17,7 @@ from node.domain import MESSAGE_KIND
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs import parked
 from node.read.grayscale import Window
-from node.store import lookup
+from node.store import lookup, sent_answers
 from node.store.films import find_film
 from node.store.instances import Instance
 from node.web import pictures, studies
@@ -139,17 +139,21 @@ def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
     )
 
 
-@router.get("/events", response_class=StreamingResponse, responses={**_STREAM, **responses(503)})
-async def watch(parts: Parts, request: Request) -> Response:
-    """Send the event `studies` whenever the worklist has changed."""
-    return _Watching(parts, request)
+@router.get("/events", response_class=StreamingResponse, responses={**_STREAM, **responses(422, 503)})
+async def watch(
+    parts: Parts,
+    request: Request,
+    study: Annotated[str | None, Query(pattern=UID_PATTERN, max_length=64, description="of questions")] = None,
+) -> Response:
+    """Send the event `studies` whenever the worklist has changed, or something was asked about a study."""
+    return _Watching(parts, request, study)
 
 
 class _Watching(StreamingResponse):
     """The stream of one client, or its refusal. It takes its place when the answer begins, also in a burst."""
 
-    def __init__(self, parts: WebParts, request: Request) -> None:
-        super().__init__(_changes(parts, request), media_type="text/event-stream")
+    def __init__(self, parts: WebParts, request: Request, study: str | None) -> None:
+        super().__init__(_changes(parts, request, study), media_type="text/event-stream")
         self._streams = parts.streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,12 +166,12 @@ class _Watching(StreamingResponse):
         await refusal(scope, receive, send)
 
 
-async def _changes(parts: WebParts, request: Request) -> AsyncIterator[str]:
-    """Yield an event when the worklist has changed, and a comment now and then, so that a lost client is noticed."""
+async def _changes(parts: WebParts, request: Request, study: str | None) -> AsyncIterator[str]:
+    """Yield an event when something has changed, and a comment now and then, so that a lost client is noticed."""
     known, polls = None, 0
     while not await request.is_disconnected():
         try:
-            found: str | None = await anyio.to_thread.run_sync(lookup.fingerprint, parts.settings.storage)
+            found: str | None = await anyio.to_thread.run_sync(_fingerprint, parts, study)
         except NodeError:  # the page goes on when the database is back
             found = known
         if found != known:
@@ -177,6 +181,11 @@ async def _changes(parts: WebParts, request: Request) -> AsyncIterator[str]:
             yield ": alive\n\n"
         polls += 1
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def _fingerprint(parts: WebParts, study: str | None) -> str:
+    known = lookup.fingerprint(parts.settings.storage)
+    return known if study is None else f"{known} {sent_answers.version(parts.spool, study)}"
 
 
 def _film(parts: WebParts, uid: str) -> Instance:

@@ -46,6 +46,17 @@ export class Asking {
     }
   }
 
+  // Adds what others asked, and says what was sent; returns whether the node answered.
+  async update() {
+    const answer = await get(`${this.path}/questions`).catch(() => null);
+    if (!answer) return false;
+    this.add(answer.questions);
+    for (const { id } of answer.questions.filter(({ sent }) => sent)) {
+      this.setSent(this.list.querySelector(`[data-key="q${id}"] .send`));
+    }
+    return true;
+  }
+
   // Says what would be asked about.
   onDrawn(box) {
     const text = box
@@ -109,6 +120,7 @@ export class Asking {
 
   add(questions) {
     for (const question of questions) {
+      if (this.list.querySelector(`[data-key="q${question.id}"]`)) continue; // another answer brought it
       this.count += 1;
       question.id ??= String(this.count);
       this.list.prepend(this.item(question));

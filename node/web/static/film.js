@@ -144,13 +144,14 @@ document.addEventListener("keyup", (event) => {
   if (event.key === " ") isSpaceHeld = false;
 });
 
-// What became of the results is put in place, and what follows a correction; any other new answer to a film waits for
+// What became of the results is put in place, what others asked, and what follows a correction; any other new answer to a film waits for
 // the reader, who may be looking.
 async function refresh() {
   const document = await page().catch(() => null);
   const fresh = document?.getElementById("results");
   if (!fresh) return;
   const results = byId("results");
+  if (fresh.dataset.asked !== results.dataset.asked && (await asking.update())) results.dataset.asked = fresh.dataset.asked;
   if (correcting.follow(document)) results.dataset.films = fresh.dataset.films;
   byId("changed").hidden = fresh.dataset.films === results.dataset.films;
   results.replaceChildren(...results.ownerDocument.adoptNode(fresh).childNodes);
@@ -161,7 +162,7 @@ byId("changed")?.querySelector("a").addEventListener("click", (event) => {
   location.reload();
 });
 retries(byId("main"), alert);
-if (byId("results")) watch(refresh);
+if (byId("results")) watch(refresh, { study: byId("results").dataset.study });
 
 viewport.setSize(Number(frame.dataset.columns), Number(frame.dataset.rows));
 gray.load();

@@ -2,7 +2,8 @@
 
 const PAUSE = 15_000;
 
-export function watch(changed, said = () => {}) {
+// study: whose questions are watched, too
+export function watch(changed, { said = () => {}, study = "" } = {}) {
   let source = null;
   let timer = 0;
 
@@ -15,7 +16,7 @@ export function watch(changed, said = () => {}) {
   // The node sends an event when the stream opens, too, so nothing is missed between two streams.
   function start() {
     stop();
-    source = new EventSource("/api/v1/events");
+    source = new EventSource(`/api/v1/events${study && `?study=${study}`}`);
     source.addEventListener("open", () => said(true));
     source.addEventListener("studies", changed);
     source.addEventListener("error", () => {

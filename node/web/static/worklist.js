@@ -59,4 +59,4 @@ openOnClick();
 document.querySelector(".filter select").addEventListener("change", (event) => event.target.form.requestSubmit());
 
 retries(document.getElementById("main"), alert);
-watch(refresh, (isLive) => said(isLive ? "Live" : "Not live: the node does not answer"));
+watch(refresh, { said: (isLive) => said(isLive ? "Live" : "Not live: the node does not answer") });
