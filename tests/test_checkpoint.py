@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.files import CARD, REQUIRED, file_sha256, verify
-from models.checkpoint.weights import load_network, load_weights, save_weights
+from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.chex import Chex
@@ -95,6 +95,40 @@ def test_embeddings_in_half_precision_are_loaded_as_float32(directory: Path, net
         torch.testing.assert_close(
             loaded[key], tensor, rtol=1e-3 if key in halved else 0, atol=1e-4 if key in halved else 0
         )
+
+
+def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_weights(path, {"large": torch.randn(2048, 2048), "small": torch.ones(3)})
+    weights = load_stored(path)
+    expected = weights["large"].clone()
+    used = _mapped_kib(path)
+
+    release_pages(weights["large"])
+
+    assert used >= 16_384 - 64
+    assert _mapped_kib(path) <= 64  # the pages at its ends, which it shares with its neighbors
+    assert torch.equal(weights["large"], expected)
+
+
+def test_a_weight_in_no_file_is_not_given_back() -> None:
+    weight = torch.randn(2048, 2048)
+    expected = weight.clone()
+
+    release_pages(weight)
+
+    assert torch.equal(weight, expected)
+
+
+def _mapped_kib(path: Path) -> int:
+    """The memory that the pages of a mapped file have in this process."""
+    found, resident = False, 0
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if line.endswith(f" {path}"):
+            found = True
+        elif found and line.startswith("Rss:"):
+            found, resident = False, resident + int(line.split()[1])
+    return resident
 
 
 def test_input_and_output_embedding_are_stored_once(network: Chex) -> None:

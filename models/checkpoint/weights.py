@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -74,6 +76,31 @@ def load_stored(path: Path) -> dict[str, Tensor]:
         return load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path} cannot be read ({error}); restore the model directory") from error
+
+
+def release_pages(weight: Tensor) -> None:
+    """Give the memory of a mapped weight back to the system; whoever uses it later reads the file again.
+
+    A weight that is in no file is left alone. Nothing may have been written into the weight: that would be lost.
+    """
+    begin, end = weight.data_ptr(), weight.data_ptr() + weight.nbytes
+    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if weight.is_contiguous() and first < last and _is_mapped_file(begin, end):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
+
+
+def _is_mapped_file(begin: int, end: int) -> bool:
+    """Say whether these addresses lie in the mapping of a file; False where the system does not tell."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        addresses, _, _, _, inode, *_ = line.split()
+        first, last = (int(address, 16) for address in addresses.split("-"))
+        if first <= begin and end <= last:
+            return inode != "0"
+    return False
 
 
 def _check_fit(path: Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint.weights import load_generator, load_network
+from models.checkpoint.weights import load_generator, load_network, release_pages
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
@@ -92,7 +92,8 @@ class CpuWriter:
 def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWriter:
     """Take the sentence generator out of a network, and return what generates sentences with it.
 
-    The weights have a form of their own there, so the network would only keep them in memory twice.
+    The weights have a form of their own there, so the network and the pages of its file would only keep them in memory
+    twice.
     precision: int8, or else float32
     Raises ModelError if this processor cannot compute in int8.
     """
@@ -101,7 +102,8 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWr
     if precision == "int8" and (fault := int8_fault()):
         raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
     choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
-    return CpuWriter(PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice))
+    most = generator.sizes.max_length
+    return CpuWriter(PackedWriter(generator, max_length=most, choice=choice, copied=release_pages))
 
 
 def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:

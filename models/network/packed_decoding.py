@@ -9,7 +9,7 @@ is computed for each caller. No bit of a sentence depends on the others (`produc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -32,8 +32,15 @@ class PackedWriter:
     """
 
     @torch.no_grad()
-    def __init__(self, generator: SentenceGenerator, *, max_length: int, choice: Choice | None = None) -> None:
-        """Copy the weights; choice: the faster form on this machine if None.
+    def __init__(
+        self,
+        generator: SentenceGenerator,
+        *,
+        max_length: int,
+        choice: Choice | None = None,
+        copied: Callable[[Tensor], None] = lambda _weight: None,
+    ) -> None:
+        """Copy the weights; choice: the faster form on this machine if None; copied: called with each copied weight.
 
         Raises ValueError where the network has no such positions.
         """
@@ -47,8 +54,8 @@ class PackedWriter:
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
-        products = Products(self.choice.form)
-        self._prefix = _Prefix(generator, products)
+        products = Products(self.choice.form, copied=copied)
+        self._prefix = _Prefix(generator, products, copied)
         self._layers = [_Layer(layer, products) for layer in layers]
         self._vocabulary = products.product(generator.tokens.weight, None)
 
@@ -171,16 +178,16 @@ class Writing:
 class _Prefix:
     """The prefix network, with the products of each layer's keys and values apart."""
 
-    def __init__(self, generator: SentenceGenerator, products: Products) -> None:
+    def __init__(self, generator: SentenceGenerator, products: Products, copied: Callable[[Tensor], None]) -> None:
         sizes, contract = generator.sizes, generator.prefix.contract
         self._heads, self._length = sizes.heads, sizes.prefix_length
         self.expand: Product = products.linear(generator.prefix.expand, activation="gelu")
         weights = contract.weight.view(sizes.prefix_length, sizes.layers, 2 * sizes.width, -1)
         biases = contract.bias.view(sizes.prefix_length, sizes.layers, 2 * sizes.width)
-        self._layers = [
-            products.product(weights[:, layer].flatten(0, 1), biases[:, layer].flatten())
-            for layer in range(sizes.layers)
-        ]
+        self._layers = list[Product]()
+        for layer in range(sizes.layers):
+            self._layers.append(products.product(weights[:, layer].flatten(0, 1), biases[:, layer].flatten()))
+            copied(contract.weight)  # it has 2 GB
 
     def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
         """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""

@@ -70,8 +70,10 @@ class Products:
     paddings: by the shape of the weights [outputs, inputs]
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Form, *, copied: Callable[[Tensor], None] = lambda _weight: None) -> None:
+        """Take copied: is called with each weight that its product does not use any more."""
         self._form = form
+        self._copied = copied
         self.paddings: dict[tuple[int, int], Padding] = {}
 
     def linear(self, linear: nn.Linear, *, activation: Activation = "none") -> Product:
@@ -84,6 +86,8 @@ class Products:
         outputs, inputs = weight.shape
         if (outputs, inputs) not in self.paddings:
             self.paddings[outputs, inputs] = padding_of(multiply, inputs)
+        if self._form != "eager":
+            self._copied(weight)
         return steady(multiply, self.paddings[outputs, inputs])
 
 

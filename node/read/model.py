@@ -209,7 +209,9 @@ def open_reader(
             checked=checked,
             on_written=on_written,
         )
-        network.check(_to_network(prompts))
+        asked = _to_network(prompts)
+        network.check(asked)
+        network.prepare(asked)
         manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         return _NetworkReader(network, manifest_sha256)
     except ModelError as error:
