@@ -156,6 +156,7 @@ def test_the_window_of_a_film_is_changed(node: Node, seen: Browsed) -> None:
 def test_a_file_is_chosen_and_shown(node: Node, seen: Browsed, tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     path.write_bytes(films.file_bytes(films.thumbnail()))
+    seen.page.on("filechooser", lambda _: None)  # Playwright does not wait until the browser hands choosers to it
     page = seen.open("/upload")
 
     tab_to(page.locator("#file"))
