@@ -16,7 +16,7 @@ from models.engines.short_calls import MOST_TOKENS
 from models.errors import ModelError
 from models.reading.phrasebook import Phrasebook
 from tests.directories import linked_copy
-from tests.scripted_engine import PROMPTS, ScriptedEngine
+from tests.scripted_engine import EDEMA, FRACTURE, PROMPTS, ScriptedEngine, reader_of
 
 TEXTS = (
     "No focal consolidation, pleural effusion or pneumothorax is seen.",
@@ -59,6 +59,25 @@ def test_texts_are_encoded_once_in_parts_without_their_padding() -> None:
     assert all(tokens.size <= MOST_TOKENS for tokens in engine.given)
     assert all(tokens.shape[1] == lengths.max() for tokens, lengths in zip(engine.given, ends, strict=True))
     assert sum(len(tokens) for tokens in engine.given) == len(set(TEXTS))
+
+
+def test_a_prepared_reader_encodes_only_sentences_of_a_film() -> None:
+    engine = Watched(probabilities=[0.78, 0.22], said=["Edema is seen.", "No fracture."])
+    reader, prompts = reader_of(engine), (EDEMA, FRACTURE)
+
+    reader.prepare(prompts)
+
+    phrases = ["Edema", "No edema", "Fracture", "No fracture"]
+    sided = [f"{side} {name}" for name in ("Edema", "Fracture") for side in ("left", "right")]
+    before = [_text(row) for tokens in engine.given for row in tokens]
+    assert sorted(before) == sorted(_text(row) for row in PROMPTS.encode(phrases + sided))
+    reader.report(reader.look(np.zeros((8, 8), dtype=np.float32)), prompts, side_of=lambda _x, _width: "left")
+    after = [_text(row) for tokens in engine.given for row in tokens][len(before) :]
+    assert sorted(after) == sorted(_text(row) for row in PROMPTS.encode(engine.said))
+
+
+def _text(row: IntArray) -> tuple[int, ...]:
+    return tuple(row[: row.argmax() + 1].tolist())
 
 
 def test_a_graph_for_phrases_of_one_length_is_refused(phantom_model: Path, tmp_path: Path) -> None:

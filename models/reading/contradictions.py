@@ -96,6 +96,12 @@ class SecondLook:
         }
         return film.doubting(contradicted)
 
+    def prepare(self, prompts: tuple[ReaderPrompt, ...]) -> None:
+        """Encode at least one prompt, and the names of findings with a side unless the network knows no sides."""
+        self._phrasebook.vectors(prompts)
+        if self._knows_sides and any(prompt.kind == "pathology" for prompt in prompts):
+            self._sided(prompts)
+
     def _in_best_boxes(self, look: Look, film: DecidedFilm) -> dict[int, float]:
         """Ask for each reported finding with its best box; returns the probabilities."""
         if not film.reported:

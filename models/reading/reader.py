@@ -148,6 +148,10 @@ class ChexReader:
                 raise ModelError(f"prompt {prompt.key}: this model never learned: {', '.join(words)}; use other words")
         self._phrasebook.check(prompts)
 
+    def prepare(self, prompts: Sequence[ReaderPrompt]) -> None:
+        """Encode the phrases that films are asked with, so that the first film does not wait for them."""
+        self._second_look.prepare(tuple(prompts))
+
     def never_learned(self, text: str) -> tuple[str, ...]:
         """Return the words of a prompt that the model never learned, each once; none if its vocabulary is open."""
         if not self._vocabulary:
@@ -239,8 +243,7 @@ class ChexReader:
         return {index: float(value) for index, value in zip(vectors.judged, values, strict=True)}
 
     def _judge(self, features: FloatArray, positive: FloatArray, negative: FloatArray) -> FloatArray:
-        temperature = self.manifest.decisions.temperature
-        return contrast(features, positive=positive, negative=negative, temperature=temperature)
+        return contrast(features, positive=positive, negative=negative, temperature=self.manifest.decisions.temperature)
 
     def _reading(self, film: DecidedFilm, index: int, said: Settled, sentence: int | None) -> PromptReading:
         boxes, scores = film.visible[index]

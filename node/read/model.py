@@ -209,6 +209,7 @@ def open_reader(
             on_written=on_written,
         )
         network.check(_to_network(prompts))
+        network.prepare(_to_network(prompts))
         manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         return _NetworkReader(network, manifest_sha256)
     except ModelError as error:
