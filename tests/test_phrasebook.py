@@ -61,7 +61,7 @@ def test_texts_are_encoded_once_in_parts_without_their_padding() -> None:
     assert sum(len(tokens) for tokens in engine.given) == len(set(TEXTS))
 
 
-def test_a_prepared_reader_encodes_nothing_but_sentences_for_its_first_film() -> None:
+def test_a_prepared_reader_encodes_only_sentences_of_a_film() -> None:
     engine = Watched(probabilities=[0.78, 0.22], said=["Edema is seen.", "No fracture."])
     reader, prompts = reader_of(engine), (EDEMA, FRACTURE)
 
