@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,18 @@ def test_a_parked_study_says_why_and_offers_a_retry(settings: Settings, spool: S
         assert page.status_code == 200
         assert "Stopped at read: the disk &lt;broke&gt;" in page.text
         assert f'data-retry="{STUDY}"' in page.text
+
+
+def test_only_a_new_answer_or_a_stop_changes_the_page_of_a_film(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    pages, seen = client(settings, spool), list[str]()
+
+    for state in ("reading", "finished", "parked"):
+        in_ledger(settings, partial(Ledger.set_study, uid=STUDY, state=state))
+        (found,) = re.findall('data-films="([^"]*)"', pages.get(f"/studies/{STUDY}").text)
+        seen.append(found)
+
+    assert seen[0] == seen[1] != seen[2]
 
 
 def test_the_worklist_says_why_deliveries_are_not_sent(settings: Settings, spool: Spool) -> None:

@@ -153,8 +153,15 @@ async function refresh() {
   const results = byId("results");
   if (fresh.dataset.asked !== results.dataset.asked && (await asking.update())) results.dataset.asked = fresh.dataset.asked;
   if (correcting.follow(document)) results.dataset.films = fresh.dataset.films;
+  else replaceState(document);
   byId("changed").hidden = fresh.dataset.films === results.dataset.films;
   results.replaceChildren(...results.ownerDocument.adoptNode(fresh).childNodes);
+}
+
+// Shows how far the study is: a round may be there before the study is finished.
+function replaceState(document) {
+  const [shown, fresh] = [window.document, document].map((page) => page.querySelector('[data-part="state"]'));
+  if (shown && fresh) shown.replaceChildren(...window.document.adoptNode(fresh).childNodes);
 }
 
 byId("changed")?.querySelector("a").addEventListener("click", (event) => {
