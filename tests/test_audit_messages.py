@@ -114,7 +114,7 @@ def test_transfers_name_source_and_destination() -> None:
 
 
 @pytest.mark.parametrize("event", ["question.answered", "correction.received"])
-def test_what_a_workstation_asked_or_corrected_names_it_as_the_requestor(event: str) -> None:
+def test_a_workstation_that_asks_or_corrects_is_the_requestor(event: str) -> None:
     sender, node = written(event).findall("ActiveParticipant")
 
     assert (sender.get("UserID"), sender.get("AlternativeUserID")) == ("MODALITY", "AETITLES=MODALITY")

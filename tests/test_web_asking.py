@@ -112,7 +112,7 @@ def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
     assert [path for path, route in asking.items() if "429" not in route["responses"]] == []
 
 
-def test_a_film_that_the_archive_rejected_takes_neither_questions_nor_corrections(asked: Asked) -> None:
+def test_a_rejected_film_takes_neither_questions_nor_corrections(asked: Asked) -> None:
     asked.client.post(f"{asked.path}/questions", json={"questions": [QUESTION]})  # its encoded film is in memory
     asked.reject()
 
@@ -130,7 +130,7 @@ def test_a_film_that_the_archive_rejected_takes_neither_questions_nor_correction
         asked.desk.ask(asked.film, [FilmQuestion(prompt="Edema")], by="", source="dicom")
 
 
-def test_the_answer_on_a_film_that_was_rejected_since_is_not_sent(asked: Asked) -> None:
+def test_the_answer_on_a_rejected_film_is_not_sent(asked: Asked) -> None:
     made = asked.client.post(f"{asked.path}/questions", json={"questions": [QUESTION]}).json()["questions"]
     stored = stored_question(asked.parts.spool, asked.film.study_uid, made[0]["id"])
     asked.reject()

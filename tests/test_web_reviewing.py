@@ -144,26 +144,6 @@ def test_a_prompt_is_asked_and_the_answer_stays(node: Node, seen: Browsed) -> No
     expect(page.get_by_role("button", name="Sent to PACS")).to_be_disabled()
 
 
-def test_what_another_reader_asks_appears_by_itself(node: Node, seen: Browsed) -> None:
-    film = node.read("asked by two")
-    page = seen.open(path_of(film))
-    expect(page.locator("#prompts option").first).to_be_attached()
-    expect(page.locator("#asked")).to_be_hidden()
-
-    asked = page.context.request.post(
-        f"{seen.origin}/api/v1/films/{film.SOPInstanceUID}/questions", data={"questions": [{"prompt": "Pneumothorax"}]}
-    )
-
-    answer = page.locator("#answers li")
-    expect(answer).to_contain_text("Pneumothorax", timeout=SLOW)
-    expect(answer).to_contain_text("by a program")
-    page.context.request.post(f"{seen.origin}/api/v1/questions/{asked.json()['questions'][0]['id']}/send")
-    expect(answer.get_by_role("button", name="Sent to PACS")).to_be_disabled(timeout=SLOW)
-    page.fill("#prompt", "Lung opacity")
-    question_of(page)
-    expect(page.locator("#answers li")).to_have_count(2)
-
-
 def test_the_label_of_an_answer_covers_no_other(node: Node, seen: Browsed) -> None:
     page = seen.open(path_of(node.asked))
     page.fill("#prompt", "Lung opacity")

@@ -1,0 +1,30 @@
+"""What others ask about a film appears on its page by itself."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.browsed import Browsed
+from tests.test_web_reviewing import SLOW, Node, node, path_of, question_of
+
+__all__ = ["node"]
+
+
+def test_what_another_reader_asks_appears_by_itself(node: Node, seen: Browsed) -> None:
+    film = node.read("asked by two")
+    page = seen.open(path_of(film))
+    expect(page.locator("#prompts option").first).to_be_attached()
+    expect(page.locator("#asked")).to_be_hidden()
+
+    asked = page.context.request.post(
+        f"{seen.origin}/api/v1/films/{film.SOPInstanceUID}/questions", data={"questions": [{"prompt": "Pneumothorax"}]}
+    )
+
+    answer = page.locator("#answers li")
+    expect(answer).to_contain_text("Pneumothorax", timeout=SLOW)
+    expect(answer).to_contain_text("by a program")
+    page.context.request.post(f"{seen.origin}/api/v1/questions/{asked.json()['questions'][0]['id']}/send")
+    expect(answer.get_by_role("button", name="Sent to PACS")).to_be_disabled(timeout=SLOW)
+    page.fill("#prompt", "Lung opacity")
+    question_of(page)
+    expect(page.locator("#answers li")).to_have_count(2)
