@@ -252,8 +252,13 @@ def test_a_refused_question_says_why(node: Node, seen: Browsed) -> None:
           const token = document.querySelector('meta[name="csrf-token"]').content;
           const init = {method: "POST", headers: {"Content-Type": "application/json", "X-CSRF-Token": token},
                         body: JSON.stringify({questions: [{box: [0, 0, 1e5, 9]}]})};
-          await Promise.all(Array.from({length: 60}, () => fetch(path, init)));
-          document.querySelector(".go").click();  // before a token comes back
+          const alert = document.querySelector("#ask-alert");
+          for (let round = 0; round < 10 && !alert.textContent.includes("too many"); round++) {
+            await Promise.all(Array.from({length: 60}, () => fetch(path, init)));
+            document.querySelector("#prompt").value = "Pleural effusion";
+            document.querySelector(".go").click();  // before a token comes back, unless the machine is busy
+            await new Promise((done) => setTimeout(done, 500));
+          }
         }""",
         f"/api/v1/films/{node.alone.SOPInstanceUID}/questions",
     )
