@@ -347,9 +347,9 @@ class OutputObject:
 
     One UID never carries two contents.
 
-    film: SOP Instance UID of the film that a structured report or a secondary capture is about, with "ratio " before it
-        if the report is on its cardiothoracic ratio; "" for a report on the study, for other kinds, and for what
-        earlier versions wrote
+    film: SOP Instance UID of the film that a structured report, presentation state or secondary capture is about, with
+        "ratio " before it if the report is on its cardiothoracic ratio; "" for a report on the study, for other kinds,
+        and for what earlier versions wrote
     priority: `critical` if a film of the round has a critical finding, else `routine`
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
     """

@@ -152,7 +152,7 @@ def _answer(prometheus: Prometheus, panel: Json, *, began: float, end: float) ->
             series = prometheus.range(query, began=began, end=end, step=step)
         else:
             series = prometheus.now(query, at=end)
-        found += [_named(str(target["legendFormat"]), *one) for one in series]
+        found += [_named(str(target["legendFormat"]), *labeled) for labeled in series]
     return found
 
 

@@ -157,13 +157,15 @@ def _series(answer: Json) -> list[Series]:
     """The series of an answer, with one sample or several."""
     return [
         (
-            cast(dict[str, str], one["metric"]),
+            cast(dict[str, str], entry["metric"]),
             [
                 (at, float(value))
-                for at, value in cast(list[tuple[float, str]], one["values"] if "values" in one else [one["value"]])
+                for at, value in cast(
+                    list[tuple[float, str]], entry["values"] if "values" in entry else [entry["value"]]
+                )
             ],
         )
-        for one in cast(list[Json], answer["result"])
+        for entry in cast(list[Json], answer["result"])
     ]
 
 

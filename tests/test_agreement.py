@@ -13,7 +13,7 @@ import pytest
 
 from models.checkpoint.files import CARD, verify
 from models.decisions import Decisions
-from models.evaluation.agreement import TABLE, Agreement, Change, agreement_of, main, write_agreement
+from models.evaluation.agreement import TABLE, Agreement, ChangedState, agreement_of, main, write_agreement
 from models.evaluation.prompt_set import DEFAULT, read_questions
 from models.manifest import MANIFEST, read_manifest
 from models.network.products import int8_fault
@@ -28,8 +28,8 @@ REAL = replace(SAME, data="boxes:films.jsonl", same_states=99)
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
 
 
-def change(distance: float) -> Change:
-    return Change(film=3, prompt="heart", probability=0.6, float32="present", int8="absent", distance=distance)
+def change(distance: float) -> ChangedState:
+    return ChangedState(film=3, prompt="heart", probability=0.6, float32="present", int8="absent", distance=distance)
 
 
 def reading(state: State | None, generated: str, probability: float = 0.5) -> FilmReading:

@@ -169,7 +169,7 @@ def test_a_node_that_loses_its_databases_starts_from_the_spool(tmp_path: Path) -
         assert len(archive.kept) == 2
 
 
-def test_a_study_whose_quiet_time_has_just_ended_is_not_queued_twice_at_the_start(tmp_path: Path) -> None:
+def test_a_study_that_has_just_become_quiet_is_queued_once(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
         with Service(settings, die_at=1) as node:  # its place in the queue is known, and the study is not in it yet

@@ -41,7 +41,7 @@ def test_what_draws_the_pictures_has_one_version() -> None:
     locked = json.loads((PANELS / "package-lock.json").read_bytes())["packages"]
 
     assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
-    assert [name for name, one in locked.items() if name and "integrity" not in one] == []
+    assert [name for name, package in locked.items() if name and "integrity" not in package] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

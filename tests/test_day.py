@@ -97,7 +97,7 @@ def test_an_alert_that_becomes_active_anew_has_fired_again() -> None:
         [({**labels, "__name__": "ALERTS_FOR_STATE"}, [(at, 1.0 if at < 5 else 7.0) for at in times])],
     )
 
-    assert [(one.alert, one.began, one.ended) for one in found] == [
+    assert [(fired.alert, fired.began, fired.ended) for fired in found] == [
         ("CxrConflict", 1.0, 4.0),
         ("CxrConflict", 8.0, 9.0),
     ]

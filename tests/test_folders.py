@@ -34,7 +34,7 @@ def on_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Pat
     functions.clear()
 
 
-def test_the_folders_of_a_new_study_do_not_wait_for_the_syncs_of_another(
+def test_new_folders_do_not_wait_for_the_syncs_of_another_study(
     tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
 ) -> None:
     spool, is_first_there, may_go_on = Spool(tmp_path), threading.Event(), threading.Event()
@@ -57,7 +57,7 @@ def test_the_folders_of_a_new_study_do_not_wait_for_the_syncs_of_another(
         assert held.result(LIMIT_SECONDS).is_new
 
 
-def test_a_second_object_of_a_study_waits_until_its_folders_are_synced(
+def test_a_second_object_waits_until_its_folders_are_synced(
     tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
 ) -> None:
     spool, is_first_there, may_go_on = Spool(tmp_path), threading.Event(), threading.Event()
@@ -83,7 +83,7 @@ def test_a_second_object_of_a_study_waits_until_its_folders_are_synced(
 
 
 @pytest.mark.parametrize("folder", ["studies", FIRST])
-def test_a_folder_whose_maker_failed_before_its_sync_is_synced_by_who_uses_it_next(
+def test_a_folder_its_maker_did_not_sync_is_synced_by_the_next(
     tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None], folder: str
 ) -> None:
     synced, failures = list[str](), [folder]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -117,7 +118,7 @@ def test_a_merge_after_a_merge_follows_the_chain(site: Site) -> None:
     assert patients(site.bench.objects(third, "sr")) == {("P-3", "RIGHT^PATIENT")}
 
 
-def test_an_answer_is_rejected_by_the_update_that_ends_its_identity(site: Site) -> None:
+def test_an_answer_is_rejected_when_an_update_ends_its_identity(site: Site) -> None:
     film = films.thumbnail(OLD)
     site.bench.receive(film)
     site.bench.round()
@@ -129,16 +130,17 @@ def test_an_answer_is_rejected_by_the_update_that_ends_its_identity(site: Site) 
     site.hear(merge("P-2", "P-3", control="M2"))
     rounds.append(site.bench.round())
 
-    [[one], [two]] = [site.bench.objects(deliveries, "rejection") for deliveries in rounds]
+    [[earlier], [later]] = [site.bench.objects(deliveries, "rejection") for deliveries in rounds]
     assert (len(first), len(second), first & second) == (2, 2, set())
-    assert (first < rejected_uids(one), second & rejected_uids(one)) == (True, set())
-    assert (second < rejected_uids(two), first & rejected_uids(two)) == (True, set())
-    assert patients([one, two]) == {("P-1", "WRONG^PATIENT"), ("P-2", "RIGHT^PATIENT")}
+    assert (first < rejected_uids(earlier), second & rejected_uids(earlier)) == (True, set())
+    assert (second < rejected_uids(later), first & rejected_uids(later)) == (True, set())
+    assert patients([earlier, later]) == {("P-1", "WRONG^PATIENT"), ("P-2", "RIGHT^PATIENT")}
 
 
-def test_the_studies_of_a_patient_are_known_without_reading_their_films_again(tmp_path: Path) -> None:
+def test_studies_of_a_patient_are_known_without_reading_films(tmp_path: Path) -> None:
     spool, index = Spool(tmp_path), tmp_path / "index" / "patients.json"
     film = films.keep(spool, old()).instance
+    os.utime(film.path.parent, (0, 0))  # it did not change a moment ago
     assert PatientNumbers(spool).studies_of(["P-1"]) == [STUDY]
     film.path.write_bytes(b"no film")  # in place: nothing came to the folder
 
@@ -148,6 +150,18 @@ def test_the_studies_of_a_patient_are_known_without_reading_their_films_again(tm
     assert "P-1" not in index.read_text(encoding="utf-8")
     films.keep(spool, old("late", PatientID="P-2"))
     assert again.studies_of(["P-2", "P-3"]) == [STUDY]
+
+
+def test_a_study_that_has_just_changed_is_looked_at_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    folder = films.keep(spool, old()).instance.path.parent
+    numbers = PatientNumbers(spool)
+    assert numbers.studies_of(["P-2"]) == []
+    changed = folder.stat().st_mtime_ns
+    films.keep(spool, old("late", PatientID="P-2"))
+    os.utime(folder, ns=(changed, changed))  # within the same tick of the file system's clock
+
+    assert numbers.studies_of(["P-2"]) == [STUDY]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"1.2": 3}', '{"1.2": [1, "x"]}'])

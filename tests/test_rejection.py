@@ -173,7 +173,7 @@ def test_the_same_rejection_is_noted_once(tmp_path: Path) -> None:
     assert sorted(delivery.kind for delivery in later) == ["gsps", "sr"]
 
 
-def test_the_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -> None:
+def test_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -> None:
     bench, wrong = Bench(tmp_path), films.thumbnail()
     bench.receive(film("right"))
     bench.receive(wrong)

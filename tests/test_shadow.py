@@ -34,7 +34,7 @@ from tests.test_web_replies import Node
 Content = dict[str, object]
 
 KEY = finding().prompt
-COMPARED: JsonObject = {"measured": 3, "at": "", "by": "", "films": 50, "changed": 1}
+COMPARED: JsonObject = {"measured": 3, "at": "", "by": "", "films": 50, "changed": 1, "unmeasured": []}
 HERE, THERE = Box(left=0, top=0, right=100, bottom=100), Box(left=50, top=0, right=150, bottom=100)
 
 
@@ -218,8 +218,9 @@ def test_what_cannot_be_compared_is_refused(stored: Stored, options: list[str], 
     ("compared", "uncompared", "said"),
     [
         (None, "refuse", "was never compared"),
-        ({"measured": 0}, "refuse", "no threshold of this model was measured"),
+        ({**COMPARED, "measured": 0}, "refuse", "no threshold of this model was measured"),
         (None, "accept", None),
+        ({"measured": 14, "films": 200}, "refuse", "was never compared"),  # by a version that looked at no thresholds
         ({**COMPARED, "films": 49}, "refuse", "was compared on 49 films, which is too few"),
         ({**COMPARED, "films": 9, "wanted": 9}, "refuse", None),
         ({**COMPARED, "unmeasured": ["edema", "fracture"]}, "refuse", "measured threshold for edema, fracture"),

@@ -19,6 +19,7 @@ STARTS = re.compile(
     r"^import subprocess$"
     r"|^from tests(\.(forked|listening|mllp|orthanc|peers|postgres|prometheus|service|serving))? import .*"
     r"\b(Forked|InformationSystem|Node|Orthanc|Popen|Postgres|Prometheus|Service|listening|run_command|serving)\b"
+    r"|^from tests\.browsed import"
     r"|\b(ReceivingArchive|OrderListener)\("
     r"|\b(phantom_model|half_model|imported_model|imported_half_model|postgres|postgres_server): ",
     re.MULTILINE,

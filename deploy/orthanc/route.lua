@@ -113,6 +113,18 @@ local function sendStudy(study)
 end
 
 
+local function sendNotes(study)
+   for _, series in ipairs(get('/studies/' .. study .. '/series')) do
+      for _, instance in ipairs(series['MainDicomTags']['Modality'] == 'KO' and series['Instances'] or {}) do
+         local tags = get('/instances/' .. instance .. '/simplified-tags')
+         if isRejectionNote(tags) and not isFromNode(tags, originOf(instance)) then
+            send(instance)
+         end
+      end
+   end
+end
+
+
 function OnStoredInstance(instance, tags, metadata, origin)
    if not isRouted(tags) or isFromNode(tags, origin) then
       return
@@ -131,6 +143,8 @@ end
 function OnStableStudy(study, tags, metadata)
    if hasChestFilm(study) then
       sendStudy(study)
+   else
+      sendNotes(study) -- a note whose job failed, and whose films may have been removed here
    end
 end
 

@@ -44,7 +44,7 @@ _BOXES: Final = "boxes:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ChangedState:
     """A finding with another state in int8; film: its number from 0; distance: from the nearest limit of a state."""
 
     film: int
@@ -72,7 +72,7 @@ class Agreement:
     same_sentences: int
     same_reports: int
     held_out: str = ""
-    changed: tuple[Change, ...] = ()
+    changed: tuple[ChangedState, ...] = ()
 
     def shortfalls(self) -> list[str]:
         """Name what agrees less than it must."""
@@ -120,7 +120,7 @@ def agreement_of(
 ) -> Agreement:
     """Compare the readings of each film in float32 and in int8, which were asked the same prompts."""
     films = states = same_states = sentences = same_sentences = same_reports = 0
-    changed: list[Change] = []
+    changed: list[ChangedState] = []
     for first, second in readings:
         same_reports += [sentence.text for sentence in first.sentences] == [
             sentence.text for sentence in second.sentences
@@ -146,12 +146,12 @@ def agreement_of(
     )
 
 
-def _change(film: int, former: PromptReading, latter: PromptReading, decisions: Decisions) -> Change:
+def _change(film: int, former: PromptReading, latter: PromptReading, decisions: Decisions) -> ChangedState:
     """Describe a change; where both probabilities lie beyond a limit, the one that is further from it counts."""
     threshold = decisions.threshold(former.key)
     values = [reading.probability for reading in (former, latter) if reading.probability is not None]
     limits = (threshold, threshold - decisions.review_band)
-    return Change(
+    return ChangedState(
         film=film,
         prompt=former.key,
         probability=values[0],
@@ -185,7 +185,9 @@ def write_agreement(directory: Path, agreements: Sequence[Agreement], *, engine:
 def _with_agreement(card: str, agreements: Sequence[Agreement]) -> str:
     """Return a card with the part about the agreement, before what was measured."""
     before, heading, measured = card.partition("\n## Measured")
-    kept = before.partition(f"\n{_HEADING}\n")[0].rstrip()
+    kept, found, own = before.partition(f"\n{_HEADING}\n")
+    following = own.find("\n## ") if found else -1
+    kept = (kept + (own[following:] if following >= 0 else "")).rstrip()
     lines = ["", _HEADING, "", f"By `python -m models.evaluation.agreement`, see `{TABLE}`.", ""]
     lines += ["| films | compared | the same | of |", "| --- | --- | --- | --- |"]
     for agreement in agreements:

@@ -68,14 +68,14 @@ class AnswerSteps:
         if not known.is_open:
             return known.outputs
         question, outputs = stored_question(spool, study_uid, question_id), []
-        if self.pipeline.is_rejected(study_uid, question.film):
-            raise InputError("the archive has rejected the film of this question; nothing was sent")
         with self.metrics.timed("write"):
             for output, content in objects_of(self.pipeline, question):
                 spool.keep_output(output, content)
                 outputs.append(output)
         if not outputs:
             raise InputError("no destination takes the objects of this answer")
+        if self.pipeline.is_rejected(study_uid, question.film):  # while they were written
+            raise InputError("the archive has rejected the film of this question; nothing was sent")
         sent_answers.keep(spool, study_uid, replace(known, outputs=tuple(outputs)))
         log.get().info("answer.written", study=study_uid, outputs=len(outputs))
         return tuple(outputs)

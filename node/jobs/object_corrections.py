@@ -43,7 +43,7 @@ class _AnsweredNow:
     made: Sequence[Correction]
 
     def places(self) -> Iterator[tuple[str, Box]]:
-        """Yield where each box lies or lay in any version of the report, with its tracking UID."""
+        """Yield where each box lies or lay in any version of the newest reading, with its tracking UID."""
         for finding in (*self.film.answer.findings, *self.now.findings):
             yield from ((box.tracking_uid, box.box) for box in finding.boxes)
         yield from ((made.tracking_uid, made.box) for made in self.made if made.tracking_uid and made.box is not None)

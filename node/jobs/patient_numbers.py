@@ -3,7 +3,7 @@
     index/patients.json      by study: when its folders changed last, and hashes of the numbers of its patients
 
 A study is looked at again when a film or an update of a patient came to it. The file is a cache: without it, or with a
-damaged one, every header is read once more. It has hashes, so it names no patient.
+damaged one, every header is read once more. Its hashes can be undone by trying all numbers: keep it like the films.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ _Known = tuple[int, int, frozenset[str]]
 """When the folders of films and of updates changed last, in ns, 0 for one that is missing; the hashes."""
 
 _FOLDERS: Final = ("received", "patients")
+_SETTLED_NS: Final = 2_000_000_000
 
 
 class PatientNumbers:
@@ -63,7 +65,9 @@ class PatientNumbers:
         updates = patient_update.from_json(self._spool.documents(study, "patients"))
         numbers = {read_text(header, "PatientID") for header in headers if header}
         numbers |= {update.changes.get("PatientID", "") for update in updates}
-        return times[0], times[1], frozenset(map(_hash, numbers - {""}))
+        # A folder that changed in this moment may change again within the same tick of the file system's clock.
+        is_settled = time.time_ns() - max(times) > _SETTLED_NS
+        return *(times if is_settled else (0, 0)), frozenset(map(_hash, numbers - {""}))
 
 
 def _hash(number: str) -> str:

@@ -46,7 +46,7 @@ def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
     """Say why a model may not be served, and what to do; "" if it may."""
     accept = 'or set model.uncompared = "accept"'
     compare = f"{command_for('node')} shadow node.toml --model {settings.model.directory}"
-    if not compared:
+    if "unmeasured" not in compared:  # none, or of a version that did not look at thresholds
         return (
             f"{name} was never compared, with these prompts, with what this node has served; name the model in use in"
             f" the settings, and run `{compare}`, {accept}"

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from tests import ask_bench, node_bench, receive_bench
+
 Row = Mapping[str, object]
 
 
@@ -66,14 +68,14 @@ LIMITS: Final = (
         for precision in ("float32", "int8")
     ),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
-    _least("receive", "receive_films_ratio", 1.0),
-    _least("receive", "receive_small_ratio", 0.5),
+    _least("receive", "receive_films_ratio", receive_bench.LEAST_FILM_RATIO),
+    _least("receive", "receive_small_ratio", receive_bench.LEAST_SMALL_RATIO),
     Limit(part="writing", name="writing_core_seconds", bound=0.03),
-    Limit(part="node", name="node_core_seconds_a_film", bound=0.25),
+    Limit(part="node", name="node_core_seconds_a_film", bound=node_bench.MOST_CORE_SECONDS),
     _least("node", "node_films_a_second", 6.0),
-    Limit(part="node", name="node_turnaround_without_quiet_seconds_p95", bound=0.5),
-    Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=1.1),
-    Limit(part="asking", name="asking_longest_seconds", bound=0.5),
+    Limit(part="node", name="node_turnaround_without_quiet_seconds_p95", bound=node_bench.MOST_TURNAROUND_SECONDS),
+    Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=node_bench.MOST_DEARER),
+    Limit(part="asking", name="asking_longest_seconds", bound=ask_bench.MOST_SECONDS),
     _least("asking", "asking_films_read_a_question", 0.5),
     _least("shipped", "shipped_films_a_second", 4.0),
 )

@@ -261,11 +261,15 @@ class Day:
             with self.ward.lock:
                 corrected = {correction.study for correction in self.ward.corrections}
                 known = sorted((study, sorted(uids)[0]) for study, uids in self.ward.acknowledged.items())
-            open_ones = [one for one in known if one[0] not in corrected and self._is_answered(one[0])]
-            if open_ones:
-                study, film = self._draw.choice(open_ones)
+            open_films = [
+                known_film
+                for known_film in known
+                if known_film[0] not in corrected and self._is_answered(known_film[0])
+            ]
+            if open_films:
+                study, film = self._draw.choice(open_films)
                 self._note(study, film)
-            return bool(open_ones)
+            return bool(open_films)
 
         peers.wait_until(is_found, what="a film that can be corrected", limit_seconds=_PATIENCE_SECONDS)
 
@@ -273,7 +277,7 @@ class Day:
         """Correct a finding of a film over the interface for programs."""
         kind = next(self._kinds)
         wanted = ("present",) if kind != "add" else ("absent",)
-        finding = next(one for one in self._findings(study, film) if one["state"] in wanted)
+        finding = next(found for found in self._findings(study, film) if found["state"] in wanted)
         body: Json = {"kind": kind, "prompt": finding["prompt"]}
         if kind == "add":
             body["box"] = [20.0, 30.0, 90.0, 120.0]
@@ -292,14 +296,16 @@ class Day:
 
     def _finding_of(self, correction: Correction) -> Mapping[str, object]:
         findings = self._findings(correction.study, correction.film)
-        finding = next(one for one in findings if one["prompt"] == correction.prompt)
+        finding = next(found for found in findings if found["prompt"] == correction.prompt)
         return cast(Mapping[str, object], finding["reader"] or {})
 
     def _findings(self, study: str, film: str) -> list[Json]:
         status, answer = self._ask("GET", f"/api/v1/studies/{study}")
         assert status == 200, answer
         shown = cast(list[dict[str, Json]], answer["films"])
-        return next(cast(list[Json], one["film"]["findings"]) for one in shown if one["film"]["source"] == film)
+        return next(
+            cast(list[Json], answered["film"]["findings"]) for answered in shown if answered["film"]["source"] == film
+        )
 
     def _ask(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
         connection = http.client.HTTPConnection(peers.LOOPBACK, self._node.http_port, timeout=60)
@@ -317,14 +323,16 @@ class Day:
         return not verdict.unanswered({study: uids}, self._of_study(study))
 
     def _reports(self, study: str) -> list[Dataset]:
-        return [one for one in self._of_study(study) if one.Modality == "SR"]
+        return [stored for stored in self._of_study(study) if stored.Modality == "SR"]
 
     def _of_study(self, study: str) -> list[Dataset]:
         """What the archive has of a study, each object once."""
         with self._parsing:
-            self._parsed += [one.dataset for one in list(self._archive.kept)[len(self._parsed) :]]
+            self._parsed += [received.dataset for received in list(self._archive.kept)[len(self._parsed) :]]
             return list(
-                {str(one.SOPInstanceUID): one for one in self._parsed if one.StudyInstanceUID == study}.values()
+                {
+                    str(stored.SOPInstanceUID): stored for stored in self._parsed if stored.StudyInstanceUID == study
+                }.values()
             )
 
     def _sent(self, film: Dataset) -> int | None:
@@ -344,9 +352,9 @@ class Day:
         begin, end = hour * course.HOUR, (hour + self._plan.over) * course.HOUR
         part = [vitals for at, vitals in self._samples if begin <= at < end]
         return Vitals(
-            resident_kib=int(statistics.median(one.resident_kib for one in part)),
-            threads=int(statistics.median(one.threads for one in part)),
-            descriptors=int(statistics.median(one.descriptors for one in part)),
+            resident_kib=int(statistics.median(sample.resident_kib for sample in part)),
+            threads=int(statistics.median(sample.threads for sample in part)),
+            descriptors=int(statistics.median(sample.descriptors for sample in part)),
         )
 
 
@@ -361,7 +369,8 @@ def _fired(prometheus: Prometheus, plan: Plan, pace: Pace) -> alerts.Fired:
         prometheus.series("ALERTS_FOR_STATE", seconds=since),
     )
     simulated = [
-        alerts.Firing(one.alert, one.labels, pace.time_of(one.began), pace.time_of(one.ended)) for one in found
+        alerts.Firing(firing.alert, firing.labels, pace.time_of(firing.began), pace.time_of(firing.ended))
+        for firing in found
     ]
     return alerts.judge(simulated, course.due(plan), unresolved=unresolved)
 

@@ -104,7 +104,7 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
         prompts=(before.prompts, after.prompts),
         comparison=compare(pairs, old=before.findings, new=after.findings),
         skipped=len(chosen) - len(pairs),
-        wanted=min(LEAST_FILMS, len(stored)) - (len(chosen) - len(pairs)),
+        wanted=max(1, min(LEAST_FILMS, len(stored) - (len(chosen) - len(pairs)))),
         measured=len(measured[1]),
         unmeasured=tuple(key for key in before.findings if key in measured[0] and key not in measured[1]),
     )
