@@ -44,7 +44,9 @@ def test_a_full_disk_and_a_dead_worker_raise_only_their_alerts(tmp_path: Path) -
             )
             assert not dead & prometheus.firing("many")
             ready = next(query for query in panel_queries() if query.place.endswith(": Ready"))
-            assert prometheus.values(ready.runnable) == [0.0]  # a disk is full
+            peers.wait_until(
+                lambda: prometheus.values(ready.runnable) == [0.0], what="a disk is full", limit_seconds=60
+            )
 
             worker.kill()
             assert peers.send(films.thumbnail(), port=listener.dicom_port) == 0

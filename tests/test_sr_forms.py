@@ -136,11 +136,11 @@ def test_a_repeated_report_is_the_same_object_in_every_form(kind: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (("sr", "gsps"), ["sr 1", "sr 2", "sr ", "gsps ", "gsps "]),
+        (("sr", "gsps"), ["sr 1", "sr 2", "sr ", "gsps 1", "gsps 2"]),
         (("sr3d",), ["sr 2", "sr ", "sr3d 1"]),
         (("text",), ["text 1", "text 2", "text "]),
         (("sr", "text"), ["sr 1", "sr 2", "sr "]),
-        (("sr3d", "text", "gsps"), ["sr 2", "sr ", "sr3d 1", "gsps ", "gsps "]),
+        (("sr3d", "text", "gsps"), ["sr 2", "sr ", "sr3d 1", "gsps 1", "gsps 2"]),
         (("sr", "sr3d"), ["sr 1", "sr 2", "sr ", "sr3d 1"]),
         (("oru",), []),
     ],
