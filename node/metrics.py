@@ -45,6 +45,8 @@ WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measur
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
 REJECTIONS: Final = ("quality", "patient_safety", "worklist", "retention")
 """Why films are rejected (`outputs.rejected_films`)."""
+ReviewReason: TypeAlias = Literal["contradicted", "near_threshold", "uncalibrated"]
+"""Why a film waits for review (`outputs.review`)."""
 DAMAGES: Final = ("film", "output", "database")
 Guarded: TypeAlias = Literal["place", "plan", "read", "write", "finish"]
 """The steps that park a study when they fail."""
@@ -246,6 +248,7 @@ class Counts:
 
     deliveries: number by destination and state; paused: whether the last attempts to deliver failed
     uncommitted: the number of outputs that await storage commitment, and the age of the oldest
+    reviews: the number of films that wait for review, by reason
     """
 
     studies: Mapping[str, int]
@@ -254,6 +257,7 @@ class Counts:
     oldest_waiting_seconds: Mapping[str, float]
     oldest_delivery_seconds: Mapping[str, float]
     uncommitted: Mapping[str, tuple[int, float]]
+    reviews: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +329,8 @@ def _counted(now: Counts) -> Iterator[GaugeMetricFamily]:
         "cxr_destination_oldest_uncommitted_seconds", "How long ago the oldest of these outputs was sent.",
         ("destination",), {name: age for name, (_, age) in now.uncommitted.items()},
     )  # fmt: skip
+    reviews = {reason: now.reviews.get(reason, 0) for reason in get_args(ReviewReason)}
+    yield _family("cxr_review_films", "Films that wait for review, by reason.", ("reason",), reviews)
 
 
 def _start_at_zero(counter: Counter, *lists: Iterable[str]) -> None:

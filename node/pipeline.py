@@ -119,9 +119,10 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The outputs that a round wrote; parked: as in `Answers`."""
+    """The outputs that a round wrote, and the films that they are about; parked: as in `Answers`."""
 
     outputs: tuple[OutputObject, ...]
+    films: tuple[Film, ...]
     parked: Mapping[str, Reason]
 
 
@@ -229,7 +230,7 @@ class Pipeline:
             self._keep(output, content, answers.report)
             outputs.append(replace(output, priority=priority))
         outputs.sort(key=lambda output: output.film not in critical)
-        return Written(outputs=tuple(outputs), parked=answers.parked)
+        return Written(outputs=tuple(outputs), films=answers.report.films, parked=answers.parked)
 
     def rewrite(self, study_uid: str) -> None:
         """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs.

@@ -77,7 +77,7 @@ HOMES = {
     "sklearn": ("models/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
-        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "tables")),
+        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "reviews", "tables")),
     ),
     "sqlite3": ("node/store/database.py",),
     "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
@@ -129,6 +129,7 @@ BOUNDARIES = (
     "node/read/decoding.py",
     "node/dicom/question_object.py",
     "node/service/retention.py",
+    "node/service/reviews.py",
     "node/receive/intake.py",
     "node/receive/listener.py",
     "node/orders/listener.py",

@@ -8,6 +8,7 @@ from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 
 SNAPSHOT = Snapshot(
     counts=Counts(
+        reviews={"contradicted": 3},
         studies={"finished": 2, "reading": 1},
         deliveries={("archive", "waiting"): 3},
         paused={"archive": True, "second": False},

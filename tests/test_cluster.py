@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from node.domain import derive_uid
 from node.jobs.executor import Client
 from node.store import database
 from tests import films, peers
+from tests.peers import LOOPBACK
 from tests.postgres import Postgres
 from tests.service import REPOSITORY, Service, on_database, run_command, settings_for
 
@@ -50,6 +52,13 @@ def received_once(archive: peers.ReceivingArchive, *, count: int) -> bool:
     return len(contents) == len({uid for uid, _ in contents}) == count
 
 
+def films_to_review(service: Service) -> int:
+    """How many films wait for review by the metrics of a process."""
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{service.http_port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith("cxr_review_films{"))
+
+
 def test_three_processes_carry_one_film(postgres: Postgres, tmp_path: Path) -> None:
     with ExitStack() as processes, peers.ReceivingArchive() as archive:
         settings = settings_on(postgres, tmp_path / "node", archive_port=archive.port)
@@ -59,7 +68,9 @@ def test_three_processes_carry_one_film(postgres: Postgres, tmp_path: Path) -> N
         assert peers.send(films.thumbnail(), port=listener.dicom_port) == 0
         archive.wait_for_kept(2, limit_seconds=60)
         sender.wait_for("delivery.sent", count=2)
+        worker.wait_for("study.finished")
 
+        to_review = [films_to_review(service) for service in (worker, sender)]
         now = status(settings)
         depth = postgres.execute("SELECT queue, depth, oldest_seconds FROM chex.queue_depth WHERE queue = 'studies'")
         assert [service.stop() for service in (listener, worker, sender)] == [0, 0, 0]
@@ -69,6 +80,7 @@ def test_three_processes_carry_one_film(postgres: Postgres, tmp_path: Path) -> N
         assert now["processes"] == dict.fromkeys(ROLES, True)
         assert "process sender: ready" in render(now)
         assert depth == [("studies", 0, 0.0)]
+        assert to_review == [1, 1], "each process has the count of the whole node"
         assert not listener.logged("model.opened") and not sender.logged("model.opened")
         assert status(settings)["ready"] is False
 

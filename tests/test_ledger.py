@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import DeliveryRecord, Ledger, Parked
+from node.store.reviews import ReviewRow
 from tests.peers import wait_until
 from tests.postgres import Postgres
 
@@ -340,3 +341,37 @@ def test_a_study_that_is_forgotten_leaves_no_transaction(ledger: Ledger) -> None
 
     assert ledger.transaction("2.25.1") == []
     assert ledger.delivery_record(numbered(1)) is None
+
+
+def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.FixtureRequest) -> None:
+    postgres: Postgres = request.getfixturevalue("postgres")
+    with closing(Ledger(connect(postgres.url))) as first, closing(Ledger(connect(postgres.url))) as second:
+        first.set_study("1.1", "finished")
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: (first, second)[number % 2].reviews.replace("1.1", [waiting()]), range(16)))
+        second.reviews.fill("1.1", [])  # what was found in the spool is older than what a round recorded
+
+        assert first.reviews.counts() == second.reviews.counts() == {"near_threshold": 1}
+
+
+def test_a_study_that_is_forgotten_waits_for_no_review(ledger: Ledger) -> None:
+    ledger.set_study("1.1", "finished")
+    ledger.reviews.fill("1.1", [waiting()])
+    assert ledger.reviews.counts() == {"near_threshold": 1}
+
+    ledger.forget("1.1")
+
+    assert ledger.reviews.counts() == {}
+    assert ledger.reviews.recorded() == set()
+
+
+def test_films_of_a_study_that_is_unknown_are_not_recorded(ledger: Ledger) -> None:
+    ledger.reviews.fill("1.1", [waiting()])
+
+    assert ledger.reviews.counts() == {}
+
+
+def waiting() -> ReviewRow:
+    return ReviewRow(
+        study_uid="1.1", film="1.1.1", reason="near_threshold", is_stat=False, urgency=2, received_at=1_000.0
+    )

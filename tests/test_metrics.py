@@ -126,6 +126,9 @@ def test_work_that_waits_is_counted_by_queue_and_by_destination() -> None:
     assert samples(registry, "cxr_destination_deliveries")[("second", "parked")] == 0.0
     assert samples(registry, "cxr_destination_uncommitted") == {("archive",): 2.0, ("second",): 0.0}
     assert samples(registry, "cxr_destination_oldest_uncommitted_seconds") == {("archive",): 90.0, ("second",): 0.0}
+    assert samples(registry, "cxr_review_films") == {
+        ("contradicted",): 3.0, ("near_threshold",): 0.0, ("uncalibrated",): 0.0,
+    }  # fmt: skip
     assert samples(registry, "cxr_ready") == {("listener",): 1.0, ("disk",): 0.0}
 
 

@@ -68,8 +68,9 @@ def test_uncertain_findings_are_listed_with_their_reasons(node: Node) -> None:
     uncertain = {prompt for prompt, state in states.items() if state == "indeterminate"}
     assert {str(item["prompt"]) for item in findings} == uncertain
     assert all(item["reasons"] for item in findings)
-    assert (node.queue()["total"], node.queue()["looked_at"]) == (2, 2)
-    assert len(cast(list[Content], node.queue("?limit=1")["films"])) == 1
+    assert node.queue()["total"] == 2
+    part = node.queue("?limit=1")
+    assert (len(cast(list[Content], part["films"])), part["total"]) == (1, 2)
 
 
 def test_the_page_leads_to_the_film_by_keys(node: Node, seen: Browsed) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel
+from deploy.dashboards.panels import COUNT, PER_SECOND, RATIO, SECONDS, Dashboard, Kind, Panel, of_ledger
 
 _PSI = 'max by (prompt, scanner) (cxr_drift_psi{instance=~"$instance",scanner=~"$scanner",prompt=~"$prompt"})'
 
@@ -72,6 +72,15 @@ _ANSWERS = (
         },
         unit=RATIO,
         height=10,
+    ),
+    Panel(
+        title="Films to review",
+        description="Films that wait for a reader on the page /review, by reason: the network contradicts itself on a "
+        "finding; if not, one is near its threshold; if not, a threshold was not measured on such films. A line that "
+        "only rises: nobody judges them.",
+        queries={"{{reason}}": f"sum by (reason) ({of_ledger('cxr_review_films', 'reason')})"},
+        unit=COUNT,
+        kind=Kind.STACK,
     ),
     Panel(
         title="Withheld sentences",

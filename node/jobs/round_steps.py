@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from node import log, trace
 from node.deliver.delivery import StepResult
@@ -19,6 +19,7 @@ from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, NodeError, is_of_disk, where
 from node.jobs import answers
 from node.metrics import Guarded, Metrics
+from node.outputs import review
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
@@ -28,6 +29,7 @@ from node.store import received, sent_answers
 from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
 from node.store.received import sop_instance_uid_of
+from node.store.reviews import ReviewRow
 from node.store.rounds import RoundMark
 
 _CANNOT_BE_REWRITTEN: Final = (
@@ -118,7 +120,8 @@ class Steps:
         def work() -> StepResult:
             with self.metrics.timed("write"):
                 written = self.pipeline.write(planned)
-            rounds = self.pipeline.spool.rounds(planned.study_uid)
+            spool = self.pipeline.spool
+            rounds = spool.rounds(planned.study_uid)
             self._tell_rejected(planned, rounds)
             earlier = {output.sop_instance_uid for mark in rounds for output in mark.outputs}
             deliveries = {
@@ -135,6 +138,7 @@ class Steps:
             return {
                 "outputs": [asdict(output) for output in written.outputs],
                 "parked": dict(written.parked),
+                "reviews": [asdict(row) for row in review.rows_of(spool, planned.study_uid, written.films)],
                 "deliveries": {
                     name: [asdict(delivery) for delivery in queued] for name, queued in deliveries.items() if queued
                 },
@@ -183,6 +187,8 @@ class Steps:
                     self._tell_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
                 self.pipeline.finish(planned, outputs, parked=parked)
+            rows = cast(list[dict[str, Any]], written.get("reviews", []))
+            self.ledger.reviews.replace(planned.study_uid, [ReviewRow(**row) for row in rows])
             identity = self.pipeline.reader.identity
             log.get().info(
                 "study.finished",

@@ -387,6 +387,7 @@ def _counts(settings: Settings, ledger: Ledger) -> Counts:
         oldest_waiting_seconds=ledger.oldest_waiting_seconds(),
         oldest_delivery_seconds=ledger.oldest_delivery_seconds(),
         uncommitted={name: uncommitted.get(name, (0, 0.0)) for name in names},
+        reviews=ledger.reviews.counts(),
     )
 
 

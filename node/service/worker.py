@@ -35,6 +35,7 @@ from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
+from node.service.reviews import ReviewFinder
 from node.service.shared import Shared
 from node.settings.destinations import DestinationSettings
 from node.store import database, question_objects, sent_answers
@@ -103,6 +104,7 @@ def open_working(
         with database.restoring(sql):
             _restore(shared, ledger, executor, client)
         threads.append(Janitor(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
+        threads.append(ReviewFinder(settings, spool, ledger))
     for thread in threads:
         parts.callback(thread.close)
     return Working(ledger=ledger, executor=executor, gate=gate, threads=tuple(threads))

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from node.domain import CRITICAL, Delivery, DeliveryState
 from node.store import database
 from node.store.database import Database
-from node.store.tables import CLAIMS, DELIVERIES, STUDIES, TABLES, TRANSACTIONS
+from node.store.reviews import Reviews
+from node.store.tables import CLAIMS, DELIVERIES, REVIEWS, STUDIES, TABLES, TRANSACTIONS
 
 _TAKEN: Final = frozenset((DeliveryState.SENT, DeliveryState.COMMITTED))
 _OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
@@ -53,6 +54,7 @@ class Ledger:
     def __init__(self, sql: Database) -> None:
         """Use a database that may not exist yet: the tables are created on first use."""
         self._sql, self._has_tables = sql, False
+        self.reviews = Reviews(lambda: self._database)
 
     @property
     def _database(self) -> Database:
@@ -270,11 +272,8 @@ class Ledger:
         tried_again = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
         failed = sa.func.max(sa.case((waits | tried_again, DELIVERIES.c.since)))
         taken = sa.func.max(sa.case((DELIVERIES.c.state.in_(_TAKEN), DELIVERIES.c.since)))
-        query = (
-            sa.select(DELIVERIES.c.destination)
-            .group_by(DELIVERIES.c.destination)
-            .having(failed >= sa.func.coalesce(taken, 0.0))
-        )
+        by_destination = sa.select(DELIVERIES.c.destination).group_by(DELIVERIES.c.destination)
+        query = by_destination.having(failed >= sa.func.coalesce(taken, 0.0))
         with self._database.connect() as connection:
             return set(connection.execute(query).scalars())
 
@@ -333,8 +332,8 @@ class Ledger:
         of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == study_uid)
         with self._database.begin() as connection:
             connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
-            connection.execute(sa.delete(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid))
-            connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.study_uid == study_uid))
+            for table in (DELIVERIES, CLAIMS, REVIEWS):
+                connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
             connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:

@@ -15,7 +15,8 @@ from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.errors import NodeError
 from node.store import database
-from node.store.tables import DELIVERIES, STUDIES, TABLES
+from node.store.reviews import ReviewRow
+from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES
 
 UNSENT: Final = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
 
@@ -117,6 +118,18 @@ def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[
     for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
         found[study_uid][destination] = reason
     return found
+
+
+def to_review(storage: StorageSettings) -> list[ReviewRow]:
+    """Look up the films that wait for review: STAT first, then the most urgent, then the one that came first.
+
+    Raises NodeError when the database cannot be read.
+    """
+    order = (REVIEWS.c.is_stat.desc(), REVIEWS.c.urgency, REVIEWS.c.received_at, REVIEWS.c.film)
+    with _reading(storage) as connection:
+        if connection is None:
+            return []
+        return [ReviewRow(**row) for row in connection.execute(sa.select(REVIEWS).order_by(*order)).mappings()]
 
 
 def fingerprint(storage: StorageSettings) -> str:

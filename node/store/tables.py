@@ -15,6 +15,8 @@ STUDIES = sa.Table(
     sa.Column("stage", sa.String(32)),
     sa.Column("reason", sa.Text),
     sa.Column("changed_at", sa.Float, nullable=False),
+    # Whether `reviews` has what waits of it. Added to older files.
+    sa.Column("has_reviews", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 DELIVERIES = sa.Table(
     "deliveries",
@@ -49,4 +51,16 @@ CLAIMS = sa.Table(
     TABLES,
     sa.Column("study_uid", sa.String(64), primary_key=True),
     sa.Column("holder", sa.String(200), nullable=False),
+)
+
+# The films that wait for review.
+REVIEWS = sa.Table(
+    "reviews",
+    TABLES,
+    sa.Column("study_uid", sa.String(64), primary_key=True),
+    sa.Column("film", sa.String(64), primary_key=True),
+    sa.Column("reason", sa.String(16), nullable=False),
+    sa.Column("is_stat", sa.Boolean, nullable=False),
+    sa.Column("urgency", sa.Integer, nullable=False),
+    sa.Column("received_at", sa.Float, nullable=False),
 )

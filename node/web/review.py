@@ -1,14 +1,15 @@
 """What a person should look at first: films with a finding that the network is not sure of, or contradicts itself on.
 
-A film stays in the queue until a reader has said something about each such finding. STAT studies come first, then the
-film whose finding is most urgent (`outputs.impression`), then the one that came first.
+A film comes into the queue when its round ends, and stays until a reader has said something about each such finding.
+STAT studies come first, then the film whose finding is most urgent (`outputs.impression`), then the oldest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
@@ -16,18 +17,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.config import Settings
-from node.domain import Film, Finding, FindingState
+from node.domain import Finding, FindingState
 from node.errors import NodeError
-from node.outputs import impression, wording
+from node.outputs import review, wording
 from node.store import lookup
+from node.store.reviews import ReviewRow
 from node.store.spool import Spool
 from node.web import pages
 from node.web.parts import Parts
 from node.web.problems import responses
-from node.web.studies import received_films
+from node.web.studies import ReceivedFilm, received_films
 
-LOOKED_AT: Final = 200
-"""The studies that changed last; an older one is not in the queue."""
+MOST_LISTED: Final = 200
+"""The most films that a page or an answer lists; the others follow as these are judged."""
 
 _NEAR: Final = "The probability is near the threshold."
 _UNMEASURED: Final = "The threshold was not measured on such films."
@@ -67,16 +69,15 @@ class ReviewFilm:
 class ReviewQueue:
     """The films to look at, in the order in which to look at them.
 
-    total: how many there are with the ones that are not listed; looked_at: how many studies were searched
+    total: how many there are with the ones that are not listed
     """
 
     films: tuple[ReviewFilm, ...]
     total: int
-    looked_at: int
 
 
 @api.get("/review", responses=responses(422, 503))
-def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=LOOKED_AT)] = 50) -> ReviewQueue:
+def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 50) -> ReviewQueue:
     """List films with uncertain or contradicted findings, the most urgent first."""
     return queue(parts.settings, parts.spool, limit=limit)
 
@@ -85,50 +86,42 @@ def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=LOOK
 def show_review(parts: Parts, request: Request) -> Response:
     """Show the films to look at first."""
     try:
-        found = queue(parts.settings, parts.spool, limit=LOOKED_AT)
+        found = queue(parts.settings, parts.spool, limit=MOST_LISTED)
     except NodeError as error:
         return pages.refuse(parts, request, 503, str(error))
     return pages.render(parts, request, "review.html", {"queue": found})
 
 
 def queue(settings: Settings, spool: Spool, *, limit: int) -> ReviewQueue:
-    """Search the studies that changed last. Raises NodeError when the database cannot be read."""
-    listed = lookup.worklist(settings.storage, state="", uid="", limit=LOOKED_AT, offset=0)
-    found = sorted((item for uid in listed.studies for item in _films(uid, settings, spool)), key=_place)
-    films = tuple(film for _, film in found)
-    return ReviewQueue(films=films[:limit], total=len(films), looked_at=len(listed.studies))
+    """Look up the films that wait; what a reader judged since the last round does not wait any more.
+
+    Raises NodeError when the database cannot be read.
+    """
+    rows = lookup.to_review(settings.storage)
+    received_of = cache(lambda study_uid: received_films(study_uid, settings, spool))
+    films: list[ReviewFilm] = []
+    for number, row in enumerate(rows):
+        if len(films) == limit:
+            return ReviewQueue(films=tuple(films), total=limit + len(rows) - number)
+        films += _waiting(row, received_of(row.study_uid))
+    return ReviewQueue(films=tuple(films), total=len(films))
 
 
-_Ranked = tuple[int, ReviewFilm]
-"""A film with the urgency of its most urgent finding."""
-
-
-def _place(ranked: _Ranked) -> tuple[bool, int, datetime, str]:
-    urgency, film = ranked
-    return not film.is_stat, urgency, film.received_at, film.film
-
-
-def _films(study_uid: str, settings: Settings, spool: Spool) -> Iterator[_Ranked]:
-    for received in received_films(study_uid, settings, spool):
-        if received.film is None or received.rejected is not None or not (findings := _open(received.film)):
+def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFilm]:
+    """Yield the film of a row if it waits still."""
+    for received in study:
+        uid, film = received.instance.sop_instance_uid, received.film
+        if uid != row.film or film is None or received.rejected is not None:
             continue
-        yield (
-            impression.urgency(findings[0]),
-            ReviewFilm(
-                study=study_uid,
-                film=received.instance.sop_instance_uid,
+        if findings := review.open_findings(film):
+            yield ReviewFilm(
+                study=row.study_uid,
+                film=uid,
                 received_at=received.instance.received_at,
-                is_stat=spool.is_stat(study_uid),
+                is_stat=row.is_stat,
                 findings=tuple(map(_shown, findings)),
-                cautions=tuple(wording.cautions(received.film)),
-            ),
-        )
-
-
-def _open(film: Film) -> Sequence[Finding]:
-    """Return the findings that a person should look at and nobody has, the most urgent first."""
-    waiting = (item for item in film.findings if item.state in wording.MARKS and item.reader is None)
-    return impression.by_urgency(waiting)
+                cautions=tuple(wording.cautions(film)),
+            )
 
 
 def _shown(finding: Finding) -> ReviewFinding:
