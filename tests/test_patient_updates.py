@@ -130,11 +130,11 @@ def test_an_answer_is_rejected_when_an_update_ends_its_identity(site: Site) -> N
     site.hear(merge("P-2", "P-3", control="M2"))
     rounds.append(site.bench.round())
 
-    [[earlier], [later]] = [site.bench.objects(deliveries, "rejection") for deliveries in rounds]
+    [[wrong], [right]] = [site.bench.objects(deliveries, "rejection") for deliveries in rounds]
     assert (len(first), len(second), first & second) == (2, 2, set())
-    assert (first < rejected_uids(earlier), second & rejected_uids(earlier)) == (True, set())
-    assert (second < rejected_uids(later), first & rejected_uids(later)) == (True, set())
-    assert patients([earlier, later]) == {("P-1", "WRONG^PATIENT"), ("P-2", "RIGHT^PATIENT")}
+    assert (first < rejected_uids(wrong), second & rejected_uids(wrong)) == (True, set())
+    assert (second < rejected_uids(right), first & rejected_uids(right)) == (True, set())
+    assert patients([wrong, right]) == {("P-1", "WRONG^PATIENT"), ("P-2", "RIGHT^PATIENT")}
 
 
 def test_studies_of_a_patient_are_known_without_reading_films(tmp_path: Path) -> None:
