@@ -135,7 +135,7 @@ def test_a_film_is_counted_once_by_its_reason(
     assert reason in get_args(ReviewReason)
 
 
-def test_a_film_that_a_reader_has_judged_is_not_counted_after_its_round(bench: Bench) -> None:
+def test_a_film_that_a_reader_judged_is_not_counted_any_more(bench: Bench) -> None:
     read(bench, FindingState.INDETERMINATE)
     judge(bench)
 
@@ -178,7 +178,7 @@ def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
     assert counted(bench) == {"near_threshold": 1}
 
 
-def test_an_older_ledger_gets_the_films_of_its_studies_at_the_start(bench: Bench) -> None:
+def test_an_older_ledger_gets_its_films_at_the_start(bench: Bench) -> None:
     read(bench, FindingState.UNCALIBRATED)
     older = sqlite3.connect(bench.folder / "ledger.sqlite", isolation_level=None)
     older.execute("DROP TABLE reviews")
@@ -194,7 +194,7 @@ def test_an_older_ledger_gets_the_films_of_its_studies_at_the_start(bench: Bench
         assert ledger.reviews.recorded() == {STUDY}
 
 
-def test_an_answer_in_an_unknown_form_keeps_no_other_study_from_the_queue(bench: Bench, tmp_path: Path) -> None:
+def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_path: Path) -> None:
     read(bench, FindingState.UNCALIBRATED)
     damaged = bench.folder / "studies" / "1.1" / "readings"
     shutil.copytree(bench.folder / "studies" / STUDY, damaged.parent)
