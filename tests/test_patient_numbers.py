@@ -10,7 +10,8 @@ import pytest
 from node.jobs.patient_numbers import PatientNumbers
 from node.store.spool import Spool
 from tests import films
-from tests.test_patient_updates import STUDY, old
+from tests.test_patient_updates import old
+from tests.test_rounds import STUDY
 
 
 def test_studies_of_a_patient_are_known_without_reading_films(tmp_path: Path) -> None:
