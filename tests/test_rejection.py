@@ -199,7 +199,7 @@ def test_an_answer_to_a_rejected_film_is_not_sent(tmp_path: Path) -> None:
     assert bench.answer(str(wrong.SOPInstanceUID)) == []
 
     [answer] = sent_answers.all_of(bench.spool, STUDY)
-    assert answer.reason == "the archive has rejected the film of this question; nothing was sent"
+    assert answer.reason.startswith("this film was rejected by the archive: Incorrect Modality Worklist Entry")
 
 
 def test_a_note_that_comes_after_retention_is_answered(tmp_path: Path) -> None:

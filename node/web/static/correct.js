@@ -8,7 +8,7 @@ const byId = (id) => document.getElementById(id);
 export class Correcting {
   // path: of the film; editing: moves and draws boxes; refresh: fetches the page again and hands it to `follow`
   constructor(path, { boxes, editing, refresh }) {
-    Object.assign(this, { path, boxes, editing, refresh, ids: new Map(), after: null, isStale: false });
+    Object.assign(this, { path, boxes, editing, refresh, ids: new Map(), after: null, answered: null, isStale: false });
     this.section = byId("correcting");
     if (!this.section) return; // a film in no study, or one that was not read
     editing.closed = () => this.isStale && refresh();
@@ -127,6 +127,7 @@ export class Correcting {
     this.ids.delete(key);
     close();
     this.after = { id, prompt };
+    this.answered = byId("results").dataset.films;
     await this.refresh();
   }
 
@@ -134,7 +135,10 @@ export class Correcting {
   follow(fresh) {
     const now = fresh.getElementById("version");
     if (!this.section || !now) return false;
-    const isWanted = this.after || this.isStale || byId("version").dataset.state === "pending";
+    // The version may be called written in a page that was made before its answer could be seen.
+    const isAnswered = this.answered !== null && fresh.getElementById("results").dataset.films !== this.answered;
+    const isWanted = this.after || this.isStale || isAnswered || byId("version").dataset.state === "pending";
+    if (isAnswered) this.answered = null;
     this.say(now);
     if (!isWanted) return false;
     // A form that is open would be lost; its end asks again.
