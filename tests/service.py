@@ -164,10 +164,10 @@ class Service:
         self._listener.join(timeout=10)
         return code
 
-    def stop(self) -> int:
+    def stop(self, *, limit_seconds: float = 30.0) -> int:
         """Ask it to stop as a supervisor does; its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self.wait_until_dead(limit_seconds=30)
+        return self.wait_until_dead(limit_seconds=limit_seconds)
 
     def kill(self) -> None:
         """Cut the power."""
