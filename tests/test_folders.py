@@ -34,17 +34,25 @@ def on_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Pat
     functions.clear()
 
 
-def test_new_folders_do_not_wait_for_the_syncs_of_another_study(
-    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
-) -> None:
-    spool, is_first_there, may_go_on = Spool(tmp_path), threading.Event(), threading.Event()
+def hold_first(on_sync: Callable[[Callable[[Path], None]], None]) -> tuple[threading.Event, threading.Event]:
+    """Hold a thread named "first" where it syncs the folder of studies; it is there, and it may go on."""
+    is_there, may_go_on = threading.Event(), threading.Event()
 
     def hold(path: Path) -> None:
         if threading.current_thread().name.startswith("first") and path.name == "studies":
-            is_first_there.set()
+            is_there.set()
             assert may_go_on.wait(LIMIT_SECONDS)
 
     on_sync(hold)
+    return is_there, may_go_on
+
+
+def test_new_folders_do_not_wait_for_the_syncs_of_another_study(
+    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
+) -> None:
+    spool = Spool(tmp_path)
+    is_first_there, may_go_on = hold_first(on_sync)
+
     with ThreadPoolExecutor(1, thread_name_prefix="first") as first, ThreadPoolExecutor(1) as second:
         held = first.submit(keep, spool, study=FIRST)
         assert is_first_there.wait(LIMIT_SECONDS)
@@ -60,14 +68,9 @@ def test_new_folders_do_not_wait_for_the_syncs_of_another_study(
 def test_a_second_object_waits_until_its_folders_are_synced(
     tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
 ) -> None:
-    spool, is_first_there, may_go_on = Spool(tmp_path), threading.Event(), threading.Event()
+    spool = Spool(tmp_path)
+    is_first_there, may_go_on = hold_first(on_sync)
 
-    def hold(path: Path) -> None:
-        if threading.current_thread().name.startswith("first") and path.name == "studies":
-            is_first_there.set()
-            assert may_go_on.wait(LIMIT_SECONDS)
-
-    on_sync(hold)
     with ThreadPoolExecutor(1, thread_name_prefix="first") as first, ThreadPoolExecutor(1) as second:
         held = first.submit(spool.keep_reading, FIRST, "key", {})
         assert is_first_there.wait(LIMIT_SECONDS)
