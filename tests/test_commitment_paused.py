@@ -28,8 +28,8 @@ def test_an_archive_that_is_down_gets_few_commitment_requests(tmp_path: Path) ->
             film = films.thumbnail({name: derive_uid(name, str(number)) for name in names})
             assert peers.send(film, port=node.dicom_port) == 0
         node.wait_for("delivery.sent", count=2 * STUDIES)
-        committing.answer = Answer.AT_ONCE
         with archive.down():
+            committing.answer = Answer.AT_ONCE  # only now: an archive that is up would commit to everything first
             node.wait_for("destination.down")
         node.wait_for("delivery.committed", count=2 * STUDIES)
 
