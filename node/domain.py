@@ -88,17 +88,18 @@ class FindingState(StrEnum):
 
 
 class Assessment(StrEnum):
-    """What a reader, a person, said about a finding: it is there, it is not, it lies elsewhere, or it was missed."""
+    """What a reader, a person, said: a finding is there, is not, lies elsewhere, or was missed; or its sentence."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     MOVED = "moved"
     ADDED = "added"
+    REWORDED = "reworded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderMark:
-    """A reader's word on a finding, which stands above the network's; by: the reader's name on this node; at: UTC."""
+    """A reader's word, which stands above the network's; by: the reader's name on this node; at: UTC."""
 
     what: Assessment
     by: str
@@ -158,7 +159,7 @@ class FindingBox:
 class GroundedSentence:
     """A sentence and the boxes it describes.
 
-    by: "network", "rule" if what was generated had a fault, or "reader" if a person wrote it
+    by: "network", "rule" if what was generated had a fault, or "reader" if a person wrote it, who is `reader`
     """
 
     text: str
@@ -166,6 +167,7 @@ class GroundedSentence:
     score: float
     boxes: tuple[ScoredBox, ...]
     by: str = "network"
+    reader: ReaderMark | None = None
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -264,9 +266,8 @@ class FilmView:
 class Film:
     """The answer to one received image: read, or not read with a reason.
 
-    source: its SOP Instance UID
+    source: its SOP Instance UID; view: None if no header was read
     analyzed: the square that the network saw, on the stored film; None when the film was not read
-    view: None if no header was read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
     """
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 
+from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
 
 from node.domain import Delivery
 from node.jobs import answered_film
 from node.outputs import correction, wording
 from node.outputs.correction import Correction, CorrectionKind
+from node.outputs.document import save_bytes
 from tests import validators
 from tests.test_rounds import STUDY, Bench, film, predecessor
 
@@ -21,7 +24,14 @@ FILM = film("first")
 
 
 def correct(
-    bench: Bench, number: int, kind: CorrectionKind, *, prompt: str = "", withdraws: str = "", by: str = "anna"
+    bench: Bench,
+    number: int,
+    kind: CorrectionKind,
+    *,
+    prompt: str = "",
+    text: str = "",
+    withdraws: str = "",
+    by: str = "anna",
 ) -> str:
     made = Correction(
         id=f"{number:032x}",
@@ -32,6 +42,7 @@ def correct(
         by=by,
         source="page",
         prompt=prompt,
+        text=text,
         withdraws=withdraws,
     )
     bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
@@ -136,6 +147,45 @@ def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -
     assert all("Atelectasis: rejected by a reader." in texts(report) for report in reports)
     assert [validators.dciodvfy(report) for report in reports] == [[], []]
     assert validators.pixelmed(reports) == [[], []]
+
+
+def test_a_reworded_sentence_says_who_wrote_it_and_when(tmp_path: Path) -> None:
+    reports = []
+    for kind in ("sr", "sr3d", "text"):
+        bench = Bench(tmp_path / kind, outputs=(kind,))
+        bench.receive(FILM)
+        bench.round()
+        correct(bench, 1, CorrectionKind.ACCEPT, prompt=KEY)
+        correct(bench, 2, CorrectionKind.REWORD, prompt=KEY, text="A small band.", by="bert")
+        reports += bench.objects(bench.round(), kind)
+
+    sentence, group = ("20261123120002+0000", ["bert^"]), ("20261123120001+0000", ["bert^", "anna^"])
+    in_groups = 2 * [group, sentence]  # the finding has two boxes
+    assert [observations(report) for report in reports[:2]] == [in_groups, in_groups]
+    assert observations(reports[2]) == [("20261123120001+0000", ["anna^"]), sentence]
+    assert "A small band. (written by a reader)" in texts(reports[0])
+    assert "Atelectasis: A small band. (written by a reader)" in texts(reports[2])
+    assert [validators.dciodvfy(report) + validators.dsrdump(report) for report in reports] == [[]] * 3
+    assert validators.pixelmed([reports[0], reports[2]]) == [[], []]
+
+
+def test_highdicom_reads_groups_with_a_reworded_sentence(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    correct(bench, 1, CorrectionKind.REWORD, prompt=KEY, text="A small band.", by="")
+
+    content = srread(BytesIO(save_bytes(report_of(bench, bench.round())))).content
+    assert isinstance(content, MeasurementReport)
+    groups = content.get_planar_roi_measurement_groups()
+
+    written = [
+        item
+        for group in groups
+        for item in all_items(group[0])
+        if item.get("TextValue") == "A small band. (written by a reader)"
+    ]
+    assert len(written) == 2
+    assert [persons(item) for item in written] == [["Reader^"], ["Reader^"]]
+    assert any("with corrections by a reader" in said for said in texts(content[0]))
 
 
 def test_a_correction_taken_back_restores_what_the_report_said(tmp_path: Path) -> None:

@@ -248,7 +248,10 @@ def _own_sentence(
     if finding.state is FindingState.ABSENT:
         return None
     if (worded := texts.get(finding.prompt)) is not None:
-        return GroundedSentence(text=worded.text, prompt=finding.prompt, score=1.0, boxes=boxes, by="reader")
+        mark = ReaderMark(what=Assessment.REWORDED, by=worded.by, at=worded.at)
+        return GroundedSentence(
+            text=worded.text, prompt=finding.prompt, score=1.0, boxes=boxes, by="reader", reader=mark
+        )
     if said is not None and (finding.reader is None or _fits(said, finding, prompt)):
         is_own = said.prompt == finding.prompt
         return replace(said, boxes=boxes) if finding.reader is not None and is_own and said.boxes != boxes else None

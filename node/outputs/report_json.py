@@ -132,6 +132,7 @@ def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
         "text": sentence.text,
         "prompt": sentence.prompt,
         "by": sentence.by,
+        **_reader_to_json(sentence.reader),
         "score": sentence.score,
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in sentence.boxes],
     }

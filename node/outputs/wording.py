@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from node.dicom import identity
 from node.domain import (
@@ -85,8 +86,9 @@ READER: Mapping[Assessment, str] = {
     Assessment.REJECTED: "rejected by a reader",
     Assessment.MOVED: "box drawn by a reader",
     Assessment.ADDED: "added by a reader",
+    Assessment.REWORDED: "written by a reader",
 }
-"""What stands in place of a probability where a person has spoken."""
+"""What stands in place of a probability, or behind a sentence, where a person has spoken."""
 
 TRUST: Mapping[str, str] = {
     "real": "A finding is called present only if its threshold was measured on real films.",
@@ -205,7 +207,7 @@ def spoken(sentence: GroundedSentence) -> str:
 
 def said(sentence: GroundedSentence) -> str:
     """Return a sentence; one that a rule or a reader made says so."""
-    made = {"rule": " (made by rule)", "reader": " (written by a reader)"}
+    made = {"rule": " (made by rule)", "reader": f" ({READER[Assessment.REWORDED]})"}
     return f"{sentence.text.strip()}{made.get(sentence.by, '')}"
 
 
@@ -215,9 +217,19 @@ def reason_of(contradiction: str | None) -> str | None:
 
 
 def about_finding(film: Film, finding: Finding) -> str | None:
-    """Return the sentence of a finding, what speaks against it, and what a reader said; None if there is nothing."""
-    sentence = None if finding.sentence is None else said(film.sentences[finding.sentence])
-    return " ".join(filter(None, (sentence, reason_of(finding.contradiction), reader_of(finding)))) or None
+    """Return the sentence of a finding, what speaks against it, and what a reader said; None if there is nothing.
+
+    A sentence that a reader wrote is left out, for it has an observer of its own (`reworded`).
+    """
+    sentence = None if finding.sentence is None else film.sentences[finding.sentence]
+    text = None if sentence is None or sentence.reader is not None else said(sentence)
+    return " ".join(filter(None, (text, reason_of(finding.contradiction), reader_of(finding)))) or None
+
+
+def reworded(film: Film, finding: Finding) -> GroundedSentence | None:
+    """Return the sentence that a reader wrote for a finding; None if nobody did."""
+    sentence = None if finding.sentence is None else film.sentences[finding.sentence]
+    return None if sentence is None or sentence.reader is None else sentence
 
 
 def reader_of(finding: Finding) -> str | None:
@@ -249,8 +261,10 @@ def intended_use(report: Report) -> str:
 
 
 def _review(report: Report) -> str:
-    """Say whether a person has spoken on any finding; nobody has verified the report."""
-    is_corrected = any(finding.reader is not None for film in report.films for finding in film.findings)
+    """Say whether a person has spoken on any finding or sentence; nobody has verified the report."""
+    judged = (finding.reader for film in report.films for finding in film.findings)
+    written = (sentence.reader for film in report.films for sentence in film.sentences)
+    is_corrected = any(mark is not None for mark in chain(judged, written))
     return "with corrections by a reader, who did not verify it" if is_corrected else "without review by a person"
 
 

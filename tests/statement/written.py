@@ -66,12 +66,13 @@ def study() -> Study:
     """Return a study with a film for each state of all findings, one with two states, and one that was not read.
 
     Two films have a cardiothoracic ratio, one in millimeters and with a band. A reader confirmed a finding of the film
-    with two states, and rejected another.
+    with two states, rejected another, and wrote the sentence of the first.
     """
     whole = {state: tuple(_findings(number, state)) for number, state in enumerate(FindingState, 1)}
     confirmed, rejected, *others = (*whole[FindingState.PRESENT][:1], *whole[FindingState.ABSENT][1:])
     two = (_said(confirmed, Assessment.ACCEPTED), _said(rejected, Assessment.REJECTED), *others)
     films = [samples.film(number, findings=findings) for number, findings in enumerate((*whole.values(), two), 1)]
+    films[-1] = _reworded(films[-1])
     films[:2] = [
         replace(films[0], ratio=samples.ratio(mm_per_pixel=0.14)),
         replace(films[1], ratio=samples.ratio(objection=Incomparable.VIEW_AP)),
@@ -138,7 +139,16 @@ def _findings(number: int, state: FindingState) -> Iterator[Finding]:
 
 
 def _said(finding: Finding, what: Assessment) -> Finding:
-    return replace(finding, reader=ReaderMark(what=what, by="Doe", at=datetime(2026, 3, 1, 12, tzinfo=UTC)))
+    return replace(finding, reader=_mark(what))
+
+
+def _reworded(film: Film) -> Film:
+    first, *others = film.sentences
+    return replace(film, sentences=(replace(first, by="reader", reader=_mark(Assessment.REWORDED)), *others))
+
+
+def _mark(what: Assessment) -> ReaderMark:
+    return ReaderMark(what=what, by="Doe", at=datetime(2026, 3, 1, 12, tzinfo=UTC))
 
 
 def _box(number: int, prompt: Prompt, side: Side | None) -> FindingBox:

@@ -88,7 +88,7 @@ def _question(asked: AskedQuestion, source: Dataset) -> Item:
 
 def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> Item:
     item, made_by = container(findings.IMAGING_MEASUREMENTS), findings.algorithm(report)
-    answer = asked.answer
+    answer, about = asked.answer, answer_wording.sentence(asked)
     for tracking, box in answer_wording.located(asked):
         name, uid = tracking
         group = findings.group_of(
@@ -98,7 +98,7 @@ def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> Item
             share=(quantity_name(asked), answer.score or 0.0),
             states=_states(answer.state),
             label=answer_wording.label(asked),
-            about=answer_wording.sentence(asked),
+            comments=[text(about)] if about else [],
         )
         item.content.append(group)
     return item

@@ -73,7 +73,8 @@ def measurements(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo)
     item, made_by = container(IMAGING_MEASUREMENTS), algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            group = _group(made_by, film, finding, name, box, source)
+            tracked, said = tracking(name, box.tracking_uid), _comments(film, finding, zone)
+            group = _group(made_by, tracked, finding, box, source, comments=said)
             item.content.append(said_by_reader(group, finding.reader, zone))
     return item
 
@@ -99,18 +100,34 @@ def evaluations(film: Film, source: Dataset, *, zone: ZoneInfo) -> Item | None:
     return item if item.content else None
 
 
-def _group(made_by: Sequence[Item], film: Film, finding: Finding, name: str, box: FindingBox, source: Dataset) -> Item:
+def _comments(film: Film, finding: Finding, zone: ZoneInfo) -> Iterator[Item]:
+    """Yield the texts on a box of a finding; a sentence that a reader wrote says who wrote it and when."""
+    if (sentence := wording.reworded(film, finding)) is not None:
+        yield said_by_reader(text(wording.said(sentence)), sentence.reader, zone)
+    if (about := wording.about_finding(film, finding)) is not None:
+        yield text(about)
+
+
+def _group(
+    made_by: Sequence[Item],
+    tracked: Sequence[Item],
+    finding: Finding,
+    box: FindingBox,
+    source: Dataset,
+    *,
+    comments: Iterable[Item],
+) -> Item:
     """Encode one box of a finding."""
     return group_of(
         made_by,
-        tracking(name, box.tracking_uid),
+        tracked,
         region(box.box, source, CONTAINS),
         finding_type=concept(finding.code),
         sites=_sites(finding, box),
         share=(probability_name(finding, box.side), finding.probability),
         states=[(concept(finding.code), state_of(finding))],
         label=wording.label(finding, box),
-        about=wording.about_finding(film, finding),
+        comments=comments,
     )
 
 
@@ -122,7 +139,7 @@ def group_of(
     share: tuple[Concept, float],
     states: Iterable[tuple[Concept, Concept]],
     label: str,
-    about: str | None,
+    comments: Iterable[Item],
     finding_type: Concept | None = None,
     sites: Sequence[Item] = (),
 ) -> Item:
@@ -131,7 +148,7 @@ def group_of(
     made_by: `algorithm`; tracked: `tracking`
     share: name and value, 0..1, of its number, which is written as a whole percent
     states: questions with their answers
-    label: the short label; about: a text on the box
+    label: the short label; comments: texts on the box
     """
     name, value = share
     return with_content(
@@ -146,7 +163,7 @@ def group_of(
             content.code(PURPOSE_OF_REGION, BOUNDED_BY, CONTAINS),
             box,
             content.text(SHORT_LABEL, label, HAS_CONCEPT_MOD),
-            *([text(about)] if about else []),
+            *comments,
         ),
     )
 

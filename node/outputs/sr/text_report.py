@@ -7,13 +7,13 @@ report in this form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
-from node.domain import Film, Finding, Report
+from node.domain import Film, Finding, ReaderMark, Report
 from node.outputs import impression, report_txt, wording
 from node.outputs.sr.content import Item, container, with_content
 from node.outputs.sr.items import (
@@ -36,17 +36,25 @@ FINDINGS = Concept("59776-5", "LN", "Findings")
 def of_film(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo) -> Item:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
 
-    Each corrected finding has a section whose observer is the reader (TID 2000 row 7); zone: of the site.
+    What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of the site.
     """
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
     found = inferred_from(text(about, name=FINDING), source_object(source))
-    corrected = [_corrected(finding, zone) for finding in film.findings if finding.reader is not None]
-    return tree_of(report, impression.of_film(film), [found], corrected=corrected)
+    return tree_of(report, impression.of_film(film), [found], corrected=_corrected(film, zone))
 
 
-def _corrected(finding: Finding, zone: ZoneInfo) -> Item:
-    said = text(f"{wording.name_of(finding)}: {wording.certainty(finding)}.", name=FINDING)
-    return with_content(said_by_reader(container(FINDINGS), finding.reader, zone), [said])
+def _corrected(film: Film, zone: ZoneInfo) -> Iterator[Item]:
+    """Yield a section for each finding that a reader judged, and one for each sentence that a reader wrote."""
+    for finding in film.findings:
+        if finding.reader is not None:
+            yield _section(finding, f"{wording.certainty(finding)}.", finding.reader, zone)
+        if (sentence := wording.reworded(film, finding)) is not None:
+            yield _section(finding, wording.said(sentence), sentence.reader, zone)
+
+
+def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: ZoneInfo) -> Item:
+    said = text(wording.wrapped(f"{wording.name_of(finding)}: {words}"), name=FINDING)
+    return with_content(said_by_reader(container(FINDINGS), mark, zone), [said])
 
 
 def of_study(report: Report, sources: Mapping[str, Dataset]) -> Item:
