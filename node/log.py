@@ -60,7 +60,7 @@ EVENTS: Final = {
     "left out",
     "question.dropped": "who asked over the interface closed the connection before the answer",
     "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
-    "question.refused": "a workstation's object cannot be answered; `reason` says why",
+    "question.refused": "a workstation's object cannot be answered; `calling_aet` sent it, `reason` says why",
     "question.sent": "audit: a user had an answer sent to the destinations",
     "configuration.reloaded": "the settings were read again; callers and destinations are in use, `message` names them",
     "configuration.refused": "the settings were read again and refused, `message` says why; the old ones stay in force",

@@ -113,7 +113,7 @@ def test_transfers_name_source_and_destination() -> None:
         assert roles == {source: "110153", destination: "110152"}
 
 
-@pytest.mark.parametrize("event", ["question.answered", "correction.received"])
+@pytest.mark.parametrize("event", ["question.answered", "question.refused", "correction.received"])
 def test_a_workstation_that_asks_or_corrects_is_the_requestor(event: str) -> None:
     sender, node = written(event).findall("ActiveParticipant")
 
@@ -121,6 +121,14 @@ def test_a_workstation_that_asks_or_corrects_is_the_requestor(event: str) -> Non
     assert (sender.get("UserIsRequestor"), node.get("UserIsRequestor")) == ("true", "false")
     assert node.get("UserID") == "4711"
     assert users(written(event, calling_aet="", host=""))[0] == "unknown"
+
+
+def test_a_workstation_that_is_refused_is_told_with_the_reason() -> None:
+    found = written("question.refused", reason="it has no graphic").find("EventIdentification")
+
+    assert found is not None
+    assert (found.get("EventActionCode"), found.get("EventOutcomeIndicator")) == ("C", "4")
+    assert found.findtext("EventOutcomeDescription") == "it has no graphic"
 
 
 def test_a_message_about_a_study_names_study_and_instance() -> None:

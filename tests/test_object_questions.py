@@ -207,6 +207,7 @@ def test_what_cannot_be_answered_says_why(
         assert service.stop() == 0
 
     assert reason in str(refused["reason"])
+    assert refused["calling_aet"] == "TESTER"
     assert reason in explained
     assert len(archive.kept) == 2
 

@@ -95,8 +95,8 @@ def _sent(event: AuditCode, action: str, outcome: str = SUCCESS) -> AuditRule:
     return AuditRule(event=event, action=action, outcome=outcome, party=Party.DESTINATION, subject=Subject.STUDY)
 
 
-def _touched(action: str, party: Party = Party.USER) -> AuditRule:
-    return AuditRule(event=_ACCESSED, action=action, party=party, subject=Subject.STUDY)
+def _touched(action: str, party: Party = Party.USER, outcome: str = SUCCESS) -> AuditRule:
+    return AuditRule(event=_ACCESSED, action=action, outcome=outcome, party=party, subject=Subject.STUDY)
 
 
 def _alert(kind: AuditCode, outcome: str, party: Party = Party.NOBODY, reasons: tuple[str, ...] = ()) -> AuditRule:
@@ -128,6 +128,7 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "question.asked": _touched("R"),
     "question.sent": _touched("C"),
     "question.answered": _touched("C", Party.WORKSTATION),
+    "question.refused": _touched("C", Party.WORKSTATION, MINOR),
     "correction.made": _touched("U"),
     "correction.received": _touched("U", Party.WORKSTATION),
     "patient.updated": _touched("U", Party.NOBODY),

@@ -26,6 +26,7 @@ from node.jobs.asking import Desk
 from node.jobs.object_corrections import Assessor
 from node.metrics import Metrics
 from node.outputs.asked import Origin
+from node.outputs.patient_update import header_of
 from node.read import decoding
 from node.read.model import FilmQuestion
 from node.settings.destinations import DestinationSettings
@@ -194,7 +195,14 @@ class ObjectSteps:
         raise RetryLater("the film that it asks about did not arrive in this study")
 
     def _refused(self, study_uid: str, mark: ObjectMark, reason: str) -> ObjectMark:
-        log.get().warning("question.refused", study=study_uid, sop_instance_uid=mark.sop_instance_uid, reason=reason)
+        header = header_of(self.spool.received_path(study_uid, mark.file))
+        log.get().warning(
+            "question.refused",
+            study=study_uid,
+            sop_instance_uid=mark.sop_instance_uid,
+            calling_aet="" if header is None else question_object.sender_of(header),
+            reason=reason,
+        )
         return replace(mark, is_open=False, reasons=(reason,))
 
 
