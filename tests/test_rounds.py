@@ -33,6 +33,7 @@ from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
 from node.store import sent_answers
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.place import SafePlace
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests import films, peers, senders
@@ -140,9 +141,14 @@ class Bench:
     """The rounds of one study, step by step; every bench on one folder is another run of the node."""
 
     def __init__(
-        self, folder: Path, *archives: str, outputs: tuple[str, ...] = DEFAULT_OUTPUTS, zone: str = "UTC"
+        self,
+        folder: Path,
+        *archives: str,
+        outputs: tuple[str, ...] = DEFAULT_OUTPUTS,
+        zone: str = "UTC",
+        place: SafePlace | None = None,
     ) -> None:
-        self.spool, self.reader = Spool(folder), CountingReader()
+        self.spool, self.reader = Spool(folder, place=place), CountingReader()
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         destinations = [
             DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104, outputs=outputs)
@@ -182,10 +188,14 @@ class Bench:
         self.spool.keep_document(STUDY, "questions", question.id, to_json(question))
         answer = SentAnswer(question=question.id, requested_at=at or datetime.now(UTC))
         sent_answers.keep(self.spool, STUDY, answer)
+        return self.write_answer(question.id)
+
+    def write_answer(self, question_id: str) -> list[Delivery]:
+        """Run the step that writes an answer; what is to be delivered."""
         steps = self.steps
         written = AnswerSteps(
             pipeline=steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
-        ).write(STUDY, question.id)
+        ).write(STUDY, question_id)
         by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
         return [Delivery(**fields) for several in by_destination.values() for fields in several]
 

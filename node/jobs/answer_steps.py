@@ -1,7 +1,7 @@
 """The step of the workflow `answer`: writes the objects of one answer, and records their deliveries.
 
-It may run again: what is written is noted beside the question, so a repetition sends the same objects. An answer that
-cannot be sent keeps the reason there; neither its study nor the study's reports change.
+It may run again: what is written is noted beside the question, so a repetition sends the same objects, or none was sent
+before. An answer that cannot be sent keeps the reason there; neither its study nor the study's reports change.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from node import log
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import GpuLost, InputError, NodeError, is_of_disk, where
-from node.jobs.answers import objects_of, stored_question
+from node.jobs.answers import objects_of, stored_question, updates_of
 from node.jobs.round_steps import delivery_of
 from node.metrics import Metrics
+from node.outputs.asked import AskedQuestion
 from node.outputs.writers import for_destination
 from node.pipeline import Pipeline
 from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
 from node.store.ledger import Ledger, is_away
+from node.store.sent_answers import SentAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,32 +62,49 @@ class AnswerSteps:
         return [delivery for delivery in found if self.ledger.delivery_state(delivery) in (None, DeliveryState.WAITING)]
 
     def _written(self, study_uid: str, question_id: str) -> tuple[OutputObject, ...]:
-        """Return the objects of an answer; they are written and noted before, or now."""
+        """Return the objects of an answer; they were written and released before, or are now.
+
+        They are stored beside the question first, and what speaks against them is looked for after that. A round does
+        it the other way round: it begins after a note or an update is stored, and then looks which answers are stored.
+        So whatever comes meanwhile is found here, or finds the answer there, whichever process does either.
+        """
         spool = self.pipeline.spool
         known = sent_answers.find(spool, study_uid, question_id)
         if known is None:
             raise InputError("nobody asked to send this answer, or its study was removed")
         if not known.is_open:
             return known.outputs
-        question, outputs = stored_question(spool, study_uid, question_id), []
+        question = stored_question(spool, study_uid, question_id)
+        while True:
+            known = self._stored(known, question)
+            if self.pipeline.is_rejected(study_uid, question.film):
+                raise InputError("the archive has rejected the film of this question; nothing was sent")
+            if known.updates == updates_of(spool, study_uid):
+                break
+        sent_answers.keep(spool, study_uid, replace(known, is_released=True))
+        log.get().info("answer.written", study=study_uid, outputs=len(known.outputs))
+        return known.outputs
+
+    def _stored(self, known: SentAnswer, question: AskedQuestion) -> SentAnswer:
+        """Write the objects of an answer under the patient of now, and store which they are; nothing is sent yet."""
+        spool, outputs = self.pipeline.spool, []
+        updates = updates_of(spool, question.study_uid)
         with self.metrics.timed("write"):
-            for output, content in objects_of(self.pipeline, question):
+            for output, content in objects_of(self.pipeline, question, updates=updates):
                 spool.keep_output(output, content)
                 outputs.append(output)
         if not outputs:
             raise InputError("no destination takes the objects of this answer")
-        if self.pipeline.is_rejected(study_uid, question.film):  # while they were written
-            raise InputError("the archive has rejected the film of this question; nothing was sent")
-        sent_answers.keep(spool, study_uid, replace(known, outputs=tuple(outputs)))
-        log.get().info("answer.written", study=study_uid, outputs=len(outputs))
-        return tuple(outputs)
+        stored = replace(known, outputs=tuple(outputs), updates=updates)
+        sent_answers.keep(spool, question.study_uid, stored)
+        return stored
 
     def _refuse(self, study_uid: str, question_id: str, error: Exception) -> None:
-        """Note why an answer cannot be sent; a person may ask again."""
+        """Note why an answer cannot be sent, and that it has no objects; a person may ask again."""
         is_foreseen = isinstance(error, NodeError)
         reason = str(error) if is_foreseen else where(error)
         known = sent_answers.find(self.pipeline.spool, study_uid, question_id)
         if known is not None:
-            sent_answers.keep(self.pipeline.spool, study_uid, replace(known, reason=reason))
+            sent_answers.keep(self.pipeline.spool, study_uid, replace(known, outputs=(), updates=None, reason=reason))
         self.metrics.failures.labels("answer", "foreseen" if is_foreseen else "unforeseen").inc()
         log.get().error("answer.refused", study=study_uid, reason=reason)

@@ -70,9 +70,12 @@ def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQues
         raise InputError("the stored question is damaged; ask again") from error
 
 
-def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[OutputObject, bytes]]:
+def objects_of(
+    pipeline: Pipeline, question: AskedQuestion, *, updates: tuple[str, ...]
+) -> Iterator[tuple[OutputObject, bytes]]:
     """Yield the objects of an answer in every kind that a destination takes, with their content.
 
+    updates: ids of the updates of patients that they follow
     Raises InputError if they cannot be made any more: the model has changed, or the film is gone, rejected or damaged.
     """
     if question.weights_sha256 != pipeline.reader.identity.weights_sha256:
@@ -86,7 +89,7 @@ def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[Ou
         number=1,
         files=(film.path.name,),
         created_at=question.asked_at,
-        corrections=_updates(pipeline.spool, question),
+        corrections=updates,
     )
     found = pipeline.answers(plan)
     if not found.report.read_films:
@@ -106,12 +109,10 @@ def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | Non
     return film
 
 
-def _updates(spool: Spool, question: AskedQuestion) -> tuple[str, ...]:
-    """Return the updates of the patient that came before the answer was sent, so that a repetition follows the same."""
-    sent = sent_answers.find(spool, question.study_uid, question.id)
-    at = question.asked_at if sent is None else sent.requested_at
-    stored = spool.documents(question.study_uid, "patients")
-    return tuple(str(content["id"]) for content in stored if datetime.fromisoformat(str(content["at"])) <= at)
+def updates_of(spool: Spool, study_uid: str, answer: SentAnswer | None = None) -> tuple[str, ...]:
+    """Return the ids of the updates of patients of a study: those that an answer follows, else all there are now."""
+    stored = [(str(content["id"]), str(content["at"])) for content in spool.documents(study_uid, "patients")]
+    return tuple(name for name, at in stored if answer is None or answer.follows(name, at=datetime.fromisoformat(at)))
 
 
 def rewrite(pipeline: Pipeline, study_uid: str) -> None:
@@ -122,6 +123,7 @@ def rewrite(pipeline: Pipeline, study_uid: str) -> None:
         if not lost:
             continue
         with suppress(InputError):  # the delivery is parked, because its output is still lost
-            for output, content in objects_of(pipeline, stored_question(spool, study_uid, answer.question)):
+            question, updates = stored_question(spool, study_uid, answer.question), updates_of(spool, study_uid, answer)
+            for output, content in objects_of(pipeline, question, updates=updates):
                 if output in lost:
                     spool.keep_output(output, content)

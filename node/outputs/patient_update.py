@@ -114,7 +114,7 @@ class Followed:
 
     updates: of this round, in the order of arrival
     earlier: the rounds before this one
-    answers: what a person has sent; an answer follows the updates that came before
+    answers: what a person has sent, with the updates that each follows
     header_of: reads the received header of a file; None if it cannot be read
     """
 
@@ -179,7 +179,7 @@ class Followed:
         for file in files:
             of_film = [update for update in self.updates if file in update.files]
             for answer in self.answers:
-                missing = [update.id for update in of_film if update.at > answer.requested_at]
+                missing = [update.id for update in of_film if not answer.follows(update.id, at=update.at)]
                 if missing and not set(missing) & set(known):
                     found += rejection.outputs_about([sop_instance_uid_of(file)], answer.outputs, content_of)
         return found

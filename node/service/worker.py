@@ -203,10 +203,9 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
 
 
 def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
-    """Return every delivery of a study's finished rounds and sent answers; which of them were sent is unknown."""
+    """Return every delivery of a study's finished rounds and released answers; which of them were sent is unknown."""
     rounds = (mark.outputs for mark in shared.spool.rounds(study_uid))
-    answers = (answer.outputs for answer in sent_answers.all_of(shared.spool, study_uid))
-    for outputs in (*rounds, *answers):
+    for outputs in (*rounds, tuple(sent_answers.released(shared.spool, study_uid))):
         for _, receiver in shared.destinations.items():
             for output in for_destination(outputs, receiver.outputs):
                 if shared.spool.has_output(output):

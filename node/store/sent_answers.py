@@ -31,18 +31,28 @@ class SentAnswer:
 
     question: its id
     outputs: what was written for it; empty until then
+    updates: ids of the updates of patients that these follow; None if an earlier version wrote them, which followed
+        those that came before it was sent
+    is_released: whether its outputs may be sent: after they were stored here, nothing was found to speak against them.
+        None of them has been sent before
     reason: why it cannot be sent; "" if it can
     """
 
     question: str
     requested_at: datetime
     outputs: tuple[OutputObject, ...] = ()
+    updates: tuple[str, ...] | None = None
+    is_released: bool = False
     reason: str = ""
 
     @property
     def is_open(self) -> bool:
-        """Whether its objects are still to be written."""
-        return not (self.outputs or self.reason)
+        """Whether its objects are still to be written, or to be released."""
+        return not (self.is_released or self.reason)
+
+    def follows(self, update: str, *, at: datetime) -> bool:
+        """Say whether its outputs follow an update of a patient, which came at some time."""
+        return at <= self.requested_at if self.updates is None else update in self.updates
 
 
 def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:
@@ -93,6 +103,13 @@ def outputs_of(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
         yield from answer.outputs
 
 
+def released(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
+    """Yield the outputs of the sent answers of a study that may be sent, or were."""
+    for answer in all_of(spool, study_uid):
+        if not answer.is_open:
+            yield from answer.outputs
+
+
 def _folder(spool: Spool, study_uid: str) -> Path:
     return spool.received_path(study_uid, "").parent / "questions"
 
@@ -107,9 +124,13 @@ def _read(path: Path) -> SentAnswer | None:
     content = files.read_json(path)
     if content is None:
         return None
+    outputs = tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"]))
+    updates = cast("list[str] | None", content.get("updates"))
     return SentAnswer(
         question=str(content["question"]),
         requested_at=datetime.fromisoformat(str(content["requested_at"])),
-        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"])),
+        outputs=outputs,
+        updates=None if updates is None else tuple(updates),
+        is_released=bool(content.get("is_released", outputs)),  # an earlier version stored outputs once, and sent them
         reason=str(content["reason"]),
     )
