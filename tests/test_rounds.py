@@ -184,7 +184,7 @@ class Bench:
         sent_answers.keep(self.spool, STUDY, answer)
         steps = self.steps
         written = AnswerSteps(
-            pipeline=steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
+            pipeline=lambda: steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
         ).write(STUDY, question.id)
         by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
         return [Delivery(**fields) for several in by_destination.values() for fields in several]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from node import log
@@ -27,9 +27,9 @@ from node.store.ledger import Ledger, is_away
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSteps:
-    """The step of the workflow `answer`."""
+    """The step of the workflow `answer`; pipeline: returns the one in use."""
 
-    pipeline: Pipeline
+    pipeline: Callable[[], Pipeline]
     ledger: Ledger
     metrics: Metrics
     destinations: Mapping[str, DestinationSettings]
@@ -61,7 +61,8 @@ class AnswerSteps:
 
     def _written(self, study_uid: str, question_id: str) -> tuple[OutputObject, ...]:
         """Return the objects of an answer; they are written and noted before, or now."""
-        spool = self.pipeline.spool
+        pipeline = self.pipeline()
+        spool = pipeline.spool
         known = sent_answers.find(spool, study_uid, question_id)
         if known is None:
             raise InputError("nobody asked to send this answer, or its study was removed")
@@ -69,12 +70,12 @@ class AnswerSteps:
             return known.outputs
         question, outputs = stored_question(spool, study_uid, question_id), []
         with self.metrics.timed("write"):
-            for output, content in objects_of(self.pipeline, question):
+            for output, content in objects_of(pipeline, question):
                 spool.keep_output(output, content)
                 outputs.append(output)
         if not outputs:
             raise InputError("no destination takes the objects of this answer")
-        if self.pipeline.is_rejected(study_uid, question.film):  # while they were written
+        if pipeline.is_rejected(study_uid, question.film):  # while they were written
             raise InputError("the archive has rejected the film of this question; nothing was sent")
         sent_answers.keep(spool, study_uid, replace(known, outputs=tuple(outputs)))
         log.get().info("answer.written", study=study_uid, outputs=len(outputs))
@@ -84,8 +85,9 @@ class AnswerSteps:
         """Note why an answer cannot be sent; a person may ask again."""
         is_foreseen = isinstance(error, NodeError)
         reason = str(error) if is_foreseen else where(error)
-        known = sent_answers.find(self.pipeline.spool, study_uid, question_id)
+        spool = self.pipeline().spool
+        known = sent_answers.find(spool, study_uid, question_id)
         if known is not None:
-            sent_answers.keep(self.pipeline.spool, study_uid, replace(known, reason=reason))
+            sent_answers.keep(spool, study_uid, replace(known, reason=reason))
         self.metrics.failures.labels("answer", "foreseen" if is_foreseen else "unforeseen").inc()
         log.get().error("answer.refused", study=study_uid, reason=reason)
