@@ -15,12 +15,37 @@ PHANTOMS = "phantoms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The band of probabilities in which a finding is to be reviewed, up to its threshold, as films showed it.
+
+    lower: the probability from which it is not absent
+    below, missed: the films below the band, and how many of them show the finding
+    within, shown: the films in the band, and how many of them show it
+    """
+
+    lower: float
+    below: int
+    missed: int
+    within: int
+    shown: int
+
+    def __post_init__(self) -> None:
+        require_unit(self, "lower")
+        if not 0 <= self.missed <= self.below or not 0 <= self.shown <= self.within:
+            raise ValueError("missed and shown are counts of the films below and within; correct them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The films on which a finding's threshold was measured: their population, and how many show the finding or not."""
+    """The films on which a finding's threshold was measured: their population, and how many show the finding or not.
+
+    band: None where it was not measured; then `Decisions.review_band` is its width
+    """
 
     measured_on: str
     positives: int
     negatives: int
+    band: Band | None = None
 
     def __post_init__(self) -> None:
         if not self.measured_on.strip():
@@ -30,11 +55,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomThreshold:
-    """The threshold of a finding on phantoms, whose other threshold was measured on real films; counts of phantoms."""
+    """The threshold of a finding on phantoms, whose other threshold was measured on real films; counts of phantoms.
+
+    band: as of a `Measurement`
+    """
 
     threshold: float
     positives: int
     negatives: int
+    band: Band | None = None
 
     def __post_init__(self) -> None:
         require_unit(self, "threshold")
@@ -94,7 +123,7 @@ class Decisions:
     thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key
     measurements: where thresholds come from, by prompt key; a threshold without a measurement was never measured
     phantoms: thresholds on phantoms, by prompt key, of findings whose threshold in `thresholds` is for real films
-    review_band: width of the band below the threshold in which a finding is indeterminate
+    review_band: width of the band below a threshold in which a finding is indeterminate, where none was measured
     box_threshold: score from which a box is reported
     region_threshold: positiveness above which a region's sentence is kept (spec §9.1.4)
     merge_overlap: overlap (IoU) above which two reported boxes of one prompt are merged; 1 merges none, as published
@@ -128,6 +157,13 @@ class Decisions:
                 raise ValueError(
                     f"phantoms.{key} needs thresholds.{key}, measured on real films; add it or remove this"
                 )
+        for table, bands in (
+            ("measurements", {key: (own.band, self.thresholds[key]) for key, own in self.measurements.items()}),
+            ("phantoms", {key: (own.band, own.threshold) for key, own in self.phantoms.items()}),
+        ):
+            for key, (band, threshold) in bands.items():
+                if band is not None and band.lower > threshold:
+                    raise ValueError(f"{table}.{key}.band.lower ({band.lower}) must not be above the threshold")
 
     def on_phantoms(self) -> Decisions:
         """Return the decisions for phantoms: the thresholds on phantoms instead of those on real films."""
@@ -136,7 +172,7 @@ class Decisions:
             thresholds=dict(self.thresholds) | {key: own.threshold for key, own in self.phantoms.items()},
             measurements=dict(self.measurements)
             | {
-                key: Measurement(measured_on=PHANTOMS, positives=own.positives, negatives=own.negatives)
+                key: Measurement(measured_on=PHANTOMS, positives=own.positives, negatives=own.negatives, band=own.band)
                 for key, own in self.phantoms.items()
             },
             phantoms={},
@@ -150,12 +186,18 @@ class Decisions:
         before, phantoms = self.measurements.get(key), dict(self.phantoms)
         if measurement.measured_on == PHANTOMS and before is not None and before.measured_on != PHANTOMS:
             own = PhantomThreshold(
-                threshold=threshold, positives=measurement.positives, negatives=measurement.negatives
+                threshold=threshold,
+                positives=measurement.positives,
+                negatives=measurement.negatives,
+                band=measurement.band,
             )
             return replace(self, phantoms=phantoms | {key: own})
         if measurement.measured_on != PHANTOMS and before is not None and before.measured_on == PHANTOMS:
             phantoms[key] = PhantomThreshold(
-                threshold=self.thresholds[key], positives=before.positives, negatives=before.negatives
+                threshold=self.thresholds[key],
+                positives=before.positives,
+                negatives=before.negatives,
+                band=before.band,
             )
         return replace(
             self,
@@ -167,3 +209,12 @@ class Decisions:
     def threshold(self, key: str) -> float:
         """Return the probability from which the finding of a prompt is present."""
         return self.thresholds.get(key, self.default_threshold)
+
+    def lower(self, key: str | None) -> float:
+        """Return the probability from which the finding of a prompt is not absent; key: None for other words."""
+        if key is None:
+            return self.default_threshold - self.review_band
+        measurement = self.measurements.get(key)
+        if measurement is not None and measurement.band is not None:
+            return measurement.band.lower
+        return self.threshold(key) - self.review_band

@@ -334,7 +334,7 @@ def _parser() -> Parser:
         ("serve", _serve, "run the service"),
         ("check", _check, "print the effective settings, or every mistake in them"),
         ("doctor", _doctor, "check disk, database, model, ports, certificates, clock and destinations"),
-        ("reload", _reload, "have the running node use changed callers and destinations"),
+        ("reload", _reload, "have the running node use changed callers, destinations and prompts"),
         ("status", _status, "show what waits, is parked or failed, and why"),
         ("retry", _retry, "run parked work of studies again"),
         ("abandon", _abandon, "end all deliveries to a removed destination permanently"),

@@ -209,6 +209,11 @@ class Metrics:
             _start_at_zero(self.corrections, CORRECTIONS, (prompt,))
             _start_at_zero(self.group_findings, (prompt,), FindingState, GROUPS)
 
+    def forget_drift(self) -> None:
+        """Remove the drift that was measured with other prompts."""
+        for gauge in (self.drift_psi, self.drift_films, self.group_films, self.group_probability, self.group_drift):
+            gauge.clear()
+
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
         """Measure one step; a step that fails is not recorded here, but as a failure. In a trace both stand."""

@@ -383,7 +383,7 @@ class Pipeline:
             "file": file,
             "model": f"{model.name} {model.version}",
             "engine": model.engine,
-            "prompts": f"{prompts.name} {prompts.version}",
+            "prompts": prompts.title,
             "program": VERSION,
             "weights_sha256": model.weights_sha256,
             "manifest_sha256": model.manifest_sha256,

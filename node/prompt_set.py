@@ -61,3 +61,15 @@ class PromptSet:
 
     def __getitem__(self, key: str) -> Prompt:
         return next(prompt for prompt in self.prompts if prompt.key == key)
+
+    @property
+    def title(self) -> str:
+        """The name and version, as outputs and log lines have them."""
+        return f"{self.name} {self.version}"
+
+
+class PromptsInUse:
+    """The prompt set in use. A reload of the settings replaces it while other threads read: take `current` once."""
+
+    def __init__(self, prompts: PromptSet) -> None:
+        self.current = prompts

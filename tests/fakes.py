@@ -9,9 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from node.domain import FindingState, GroundedSentence, ModelIdentity, ScoredBox
+from node.errors import InputError
 from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import Radiograph
-from node.read.model import Difference, Fallback, FilmAnswer, FilmQuestion, PathologyAnswer, Reading, SeenFilm
+from node.read.model import FilmAnswer, FilmQuestion, PathologyAnswer, Reading, SeenFilm
+from node.read.runtime import Difference, Fallback
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -32,6 +34,10 @@ class ScriptedReader:
     def __init__(self, version: str = "1", *, hold: Path | None = None, critical: Path | None = None) -> None:
         self._hold, self._critical = hold, critical
         self.identity = ModelIdentity(name="scripted", version=version, weights_sha256="0" * 64, engine="scripted")
+
+    def prepare(self, prompts: PromptSet) -> None:
+        if words := [prompt.key for prompt in prompts.prompts if "unlearned" in prompt.phrases]:
+            raise InputError(f"prompt {words[0]}: this model never learned: unlearned; use other words")
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         side = min(columns, rows)

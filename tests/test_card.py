@@ -89,6 +89,15 @@ def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path
     verify(model, read_manifest(model))
 
 
+def test_a_card_says_between_which_probabilities_is_reviewed(model: Path, tmp_path: Path) -> None:
+    band = {"upper": 0.62, "lower": 0.21, "below": 371, "missed": 9, "within": 46, "shown": 11}
+    tuning = {"before": {"temperature": 0.5}, "after": {"temperature": 0.4}, "bands": {"lung_opacity": band}}
+
+    assert main(["--model", str(model), str(evaluation(tmp_path / "one", model, tuning=tuning))]) == 0
+
+    assert "| lung opacity | 0.210 | 0.620 | 371 | 9 | 46 | 11 |" in (model / CARD).read_text()
+
+
 def test_films_have_a_plot_and_groups_with_intervals(model: Path, tmp_path: Path) -> None:
     points = [[0.1, 0.2, 30], [0.8, 0.9, 10]]
     group = {"films": 20, "macro_auroc": 0.7123, "intervals": {"macro_auroc": [0.65, 0.77]}}

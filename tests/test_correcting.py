@@ -67,7 +67,9 @@ def read(tmp_path: Path) -> Iterator[Read]:
     spool.keep_reading(film.study_uid, "1", {**report_json.film_to_json(answer), "file": film.path.name})
     looks = Looks(tmp_path / "looks")
     looks.close()
-    built = application.build(WebParts(settings=settings, spool=spool, metrics=Metrics(), looks=looks))
+    built = application.build(
+        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+    )
     client = TestClient(built, raise_server_exceptions=False)
     yield Read(client=client, settings=settings, spool=spool, film=film)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from models.decisions import Decisions, Measurement, PhantomThreshold, RatioError
+from models.decisions import Band, Decisions, Measurement, PhantomThreshold, RatioError
 from models.reading.decision import State, Trusted, decide, is_ratio_trusted
 
 DECISIONS = Decisions(
@@ -42,6 +43,44 @@ def test_only_a_measured_threshold_calls_a_finding_present(
     states = [decide(DECISIONS, key, probability, trusted=trusted) for probability in (0.7, 0.65, 0.6, 0.5999)]
 
     assert states == [above, near, near, "absent"]
+
+
+def test_a_measured_band_goes_before_the_common_width() -> None:
+    wide = Band(lower=0.2, below=40, missed=2, within=30, shown=9)
+    narrow = replace(wide, lower=0.7)
+    measurements = {key: replace(own, band=wide) for key, own in DECISIONS.measurements.items()}
+    phantoms = {"edema": PhantomThreshold(threshold=0.8, positives=3, negatives=7, band=narrow)}
+    decisions = replace(DECISIONS, measurements=measurements, phantoms=phantoms)
+
+    real = [decide(decisions, "edema", probability, trusted="real") for probability in (0.199, 0.2, 0.699, 0.7)]
+    drawn = [
+        decide(decisions.on_phantoms(), "edema", probability, trusted="phantoms") for probability in (0.69, 0.7, 0.8)
+    ]
+
+    assert real == ["absent", "indeterminate", "indeterminate", "present"]
+    assert drawn == ["absent", "indeterminate", "present"]
+    assert decide(decisions, "nodule", 0.599, trusted="any") == "absent", "it has no band of its own"
+
+
+@pytest.mark.parametrize("table", ["measurements", "phantoms"])
+def test_a_band_ends_at_its_threshold(table: str) -> None:
+    band = Band(lower=0.75, below=40, missed=2, within=0, shown=0)
+    own = PhantomThreshold(threshold=0.7, positives=3, negatives=7, band=band)
+    measured = dict(DECISIONS.measurements) | {"edema": replace(DECISIONS.measurements["edema"], band=band)}
+
+    with pytest.raises(ValueError, match=rf"{table}\.edema\.band\.lower \(0\.75\) must not be above the threshold"):
+        if table == "phantoms":
+            replace(DECISIONS, phantoms={"edema": own})
+        else:
+            replace(DECISIONS, measurements=measured)
+
+
+@pytest.mark.parametrize("wrong", [{"lower": 1.2}, {"missed": 41}, {"shown": 10}, {"shown": -1}])
+def test_a_band_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    right = Band(lower=0.2, below=40, missed=2, within=9, shown=9)
+
+    with pytest.raises(ValueError, match=r"must lie|are counts"):
+        replace(right, **wrong)
 
 
 @pytest.mark.parametrize(

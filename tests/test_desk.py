@@ -37,6 +37,7 @@ from tests import films
 from tests.fakes import ScriptedReader
 from tests.peers import LOOPBACK
 from tests.serving import read_to_end, serving
+from tests.spoken import PROMPTS
 
 EDEMA = FilmQuestion(prompt="Edema")
 SECONDS = 20.0
@@ -129,7 +130,11 @@ def desk_of(spool: Spool, reader: ScriptedReader) -> Desk:
 def pages_of(spool: Spool, desk: Desk) -> FastAPI:
     settings, looks = Settings(storage=StorageSettings(directory=spool.directory)), Looks(spool.directory / "looks")
     looks.close()
-    return build(WebParts(settings=settings, spool=spool, metrics=Metrics(), desk=lambda: desk, looks=looks))
+    return build(
+        WebParts(
+            settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, desk=lambda: desk, looks=looks
+        )
+    )
 
 
 def test_questions_survive_a_restart_and_go_with_their_study(tmp_path: Path) -> None:

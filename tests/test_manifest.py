@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.decisions import Decisions, Measurement, PhantomThreshold, RatioError
+from models.decisions import Band, Decisions, Measurement, PhantomThreshold, RatioError
 from models.errors import ModelError
 from models.manifest import (
     MANIFEST,
@@ -223,7 +223,8 @@ def test_only_a_merging_of_boxes_is_written(tmp_path: Path) -> None:
 
 
 def test_thresholds_of_both_kinds_of_films_are_kept(tmp_path: Path) -> None:
-    measured = Measurement(measured_on="hospital", positives=20, negatives=80)
+    band = Band(lower=0.35, below=60, missed=3, within=20, shown=6)
+    measured = Measurement(measured_on="hospital", positives=20, negatives=80, band=band)
     before = replace(manifest().decisions, thresholds={"edema": 0.7}, measurements={"edema": measured})
     both = replace(
         manifest(),

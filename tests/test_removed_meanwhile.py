@@ -24,6 +24,7 @@ from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests import films, samples
 from tests.service import settings_for
+from tests.spoken import PROMPTS
 
 SEEN = films.thumbnail()
 STUDY, FILM = str(SEEN.StudyInstanceUID), str(SEEN.SOPInstanceUID)
@@ -113,7 +114,9 @@ def test_a_page_of_a_study_that_goes_is_answered(
 ) -> None:
     looks = Looks(spool.directory / "looks")
     looks.close()
-    built = application.build(WebParts(settings=settings, spool=spool, metrics=Metrics(), looks=looks))
+    built = application.build(
+        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+    )
     client = TestClient(built, raise_server_exceptions=False)
     assert client.get(path).status_code == 200
     removal = removing(folder)

@@ -32,6 +32,7 @@ from tests import peers
 from tests.damage import FILM, STUDY, Bench, benches
 from tests.fakes import ScriptedReader
 from tests.service import settings_for
+from tests.spoken import PROMPTS
 from tests.test_rejection import highdicom_note
 
 KEY = "edema"
@@ -74,7 +75,7 @@ def settings_of(bench: Bench) -> Settings:
 
 
 def queue_of(bench: Bench, *, limit: int = 50) -> ReviewQueue:
-    return review.queue(settings_of(bench), bench.spool, limit=limit)
+    return review.queue(settings_of(bench), bench.spool, PROMPTS, limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_an_older_ledger_gets_its_films_at_the_start(bench: Bench) -> None:
 
     with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
         assert ledger.reviews.counts() == {}
-        finder = ReviewFinder(settings_of(bench), bench.spool, ledger)
+        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS)
         peers.wait_until(lambda: ledger.reviews.counts() == {"uncalibrated": 1}, what="the film is found")
         finder.close()
 
@@ -204,7 +205,7 @@ def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_pat
         for study_uid in (STUDY, "1.1"):
             ledger.add_finished_study(study_uid)
 
-        finder = ReviewFinder(settings_of(bench), bench.spool, ledger)
+        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS)
         peers.wait_until(lambda: len(ledger.reviews.recorded()) == 2, what="both studies were looked at")
         finder.close()
 

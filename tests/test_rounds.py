@@ -194,7 +194,7 @@ class Bench:
         """Run the step that writes an answer; what is to be delivered."""
         steps = self.steps
         written = AnswerSteps(
-            pipeline=steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
+            pipeline=lambda: steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
         ).write(STUDY, question_id)
         by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
         return [Delivery(**fields) for several in by_destination.values() for fields in several]

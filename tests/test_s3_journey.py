@@ -14,6 +14,7 @@ from models.progress import quiet
 from node import config
 from node.commands.doctor.storage import check_storage
 from node.errors import ConfigError, InputError
+from node.jobs.processes import Role
 from node.service import app
 from node.store.bucket import Bucket
 from tests import peers
@@ -22,7 +23,7 @@ from tests.chaos.bucket import Cut
 from tests.fakes import ScriptedReader
 from tests.films import as_another, thumbnail
 from tests.s3 import Network, S3Server, on_bucket, s3_server
-from tests.service import Service, settings_for
+from tests.service import Service, run_command, settings_for
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,28 @@ def test_a_bucket_goes_with_one_process(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="one process uses a bucket"):
         config.load(path)
+    for role in Role:
+        refused = run_command("serve", path, "--only", role)
+
+        assert refused.returncode == 2
+        assert "storage.s3: one process uses a bucket" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+
+
+def test_a_second_process_does_not_get_at_the_bucket(server: S3Server, tmp_path: Path) -> None:
+    settings = on_bucket(settings_for(tmp_path / "node", archive_port=1), server.settings(tmp_path, prefix="alone"))
+    elsewhere = on_bucket(settings_for(tmp_path / "other", archive_port=1), server.settings(tmp_path, prefix="alone"))
+    with Service(settings) as first:
+        for second, said in (
+            (settings, "another process node runs here"),
+            (elsewhere, "another node holds the prefix"),
+        ):
+            (path := tmp_path / "second.toml").write_text(config.render(second), encoding="utf-8")
+            refused = run_command("serve", path)
+
+            assert refused.returncode == 2
+            assert said in refused.stderr
+        assert ready(first)[0] == 200
 
 
 def test_kills_and_a_bucket_that_goes_away_lose_nothing(tmp_path: Path) -> None:

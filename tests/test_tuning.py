@@ -11,6 +11,7 @@ import pytest
 
 from models.decisions import Decisions, Measurement
 from models.errors import ModelError
+from models.evaluation.bands import measured_band
 from models.evaluation.calibration import Marks, Scores, calibration_error
 from models.evaluation.command import evaluate
 from models.evaluation.evaluated_model import sigmoid
@@ -38,6 +39,7 @@ START = Decisions(
     box_threshold=0.5,
     region_threshold=0.5,
 )
+NOTED = (np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True]))
 
 
 @pytest.mark.parametrize("data", ["phantoms:0:10", "phantoms:2000000:10"])
@@ -82,9 +84,8 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
     chance = rng.random(2000)
     # What a network with temperature 0.1 would say of findings that are there at these odds, a bit too seldom.
     edema = labelled(0.1 * np.log(chance / (1 - chance)), rng.random(2000) < chance)
-    noted = np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True])
 
-    chosen = best_decisions(START, {"edema": edema}, noted=noted, population="hospital", aim=Aim())
+    chosen = best_decisions(START, {"edema": edema}, noted=NOTED, population="hospital", aim=Aim())
 
     def error(temperature: float) -> float:
         return calibration_error(sigmoid(edema.differences / temperature), edema.there)
@@ -99,7 +100,12 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
     )
     assert chosen.measurements == {
         "edema": Measurement(
-            measured_on="hospital", positives=int(edema.there.sum()), negatives=int((~edema.there).sum())
+            measured_on="hospital",
+            positives=int(edema.there.sum()),
+            negatives=int((~edema.there).sum()),
+            band=measured_band(
+                edema.at(chosen.temperature).differences, edema.there, threshold=chosen.thresholds["edema"]
+            ),
         )
     }
     assert chosen.default_threshold == same_point(0.7, 1.0, chosen.temperature)
@@ -116,6 +122,52 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
         )
         == START
     )
+
+
+def test_a_band_begins_where_one_film_in_ten_shows_the_finding() -> None:
+    rng = np.random.default_rng(2)
+    said = rng.random(4000)
+    there = rng.random(4000) < said  # calibrated: of the films with probability p, so many show the finding
+
+    band = measured_band(said, there, threshold=0.5)
+
+    assert band is not None
+    assert band.lower == pytest.approx(0.1, abs=0.05)
+    assert band.missed <= 0.1 * band.below
+    assert (band.below, band.missed) == ((said < band.lower).sum(), there[said < band.lower].sum())
+    assert band.shown / band.within == pytest.approx(0.3, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("there", "lower"),
+    [
+        ((0, 0, 0, 1, 1, 1), 0.35),
+        ((0, 0, 0, 0, 1, 1), 0.5),
+        ((0, 0, 0, 0, 0, 1), 0.5),
+        ((1, 1, 1, 1, 1, 1), 0.05),
+        ((0, 1, 0, 0, 0, 1), 0.15),
+    ],
+)
+def test_a_band_is_as_wide_as_the_films_ask_for(there: tuple[int, ...], lower: float) -> None:
+    said = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+
+    band = measured_band(said, np.array(there, dtype=np.bool_), threshold=0.5)
+
+    assert band is not None and band.lower == pytest.approx(lower, abs=1e-5)
+
+
+def test_a_finding_that_is_never_present_has_no_band() -> None:
+    assert measured_band(np.array([0.1, 0.9]), np.array([False, True]), threshold=1.0) is None
+
+
+def test_a_band_keeps_its_place_at_another_temperature() -> None:
+    edema = drawn(2.0, seed=3)
+    first = best_decisions(START, {"edema": edema}, noted=NOTED, population="hospital", aim=Aim())
+    other = best_decisions(first, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="hospital", aim=Aim())
+
+    before, after = first.measurements["edema"].band, other.measurements["edema"].band
+    assert other.temperature != first.temperature and before is not None and after is not None
+    assert after == replace(before, lower=same_point(before.lower, first.temperature, other.temperature))
 
 
 def drawn(strength: float, *, seed: int, films: int = 400) -> Labelled:
@@ -212,6 +264,13 @@ def test_real_films_leave_the_thresholds_of_phantoms() -> None:
     both = best_decisions(drawn_first, real, noted=noted, population="hospital", aim=Aim())
     again = best_decisions(both, films, noted=noted, population="phantoms", aim=Aim())
 
+    def measured(decisions: Decisions) -> dict[str, Measurement]:
+        """What was measured, but for where the bands begin."""
+        return {
+            key: replace(own, band=None if own.band is None else replace(own.band, lower=0.0))
+            for key, own in decisions.measurements.items()
+        }
+
     def points(decisions: Decisions) -> dict[str, float]:
         return {
             key: float(np.log(value / (1 - value)) * decisions.temperature)
@@ -220,14 +279,16 @@ def test_real_films_leave_the_thresholds_of_phantoms() -> None:
 
     assert both.temperature != drawn_first.temperature
     assert points(both.on_phantoms()) == pytest.approx(points(drawn_first), abs=1e-4)
-    assert both.on_phantoms().measurements == drawn_first.measurements
+    assert measured(both.on_phantoms()) == measured(drawn_first)
+    bands = {key: (both.on_phantoms().lower(key), drawn_first.lower(key)) for key in films}
+    assert all(now == same_point(before, drawn_first.temperature, both.temperature) for now, before in bands.values())
     assert both.measurements["edema"].measured_on == "hospital"
     assert both.measurements["fracture"].measured_on == "phantoms"
     assert points(both)["edema"] != pytest.approx(points(both.on_phantoms())["edema"], abs=0.01)
     assert both.phantoms.keys() == {"edema"}
     assert points(again)["edema"] == pytest.approx(points(both)["edema"], abs=1e-4)
-    assert again.measurements == both.measurements
-    assert again.on_phantoms().measurements == drawn_first.measurements
+    assert measured(again) == measured(both)
+    assert measured(again.on_phantoms()) == measured(drawn_first)
 
 
 def test_a_threshold_lies_between_the_films_that_it_tells_apart() -> None:

@@ -27,6 +27,7 @@ from node.web.rate import RateLimit
 from tests import films, samples
 from tests.fakes import ScriptedReader
 from tests.service import settings_for
+from tests.spoken import PROMPTS
 from tests.test_rejection import highdicom_note
 
 BURST = 3
@@ -67,6 +68,7 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
         settings=settings,
         spool=spool,
         metrics=Metrics(),
+        prompts=lambda: model.prompts,
         destinations=lambda: settings.destinations,
         desk=lambda: desk,
         model=lambda: model,
@@ -103,7 +105,7 @@ def test_questions_of_one_user_count_wherever_they_are_asked(asked: Asked) -> No
 
 
 def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
-    parts = WebParts(settings=None, spool=None, metrics=Metrics(), looks=None)  # type: ignore[arg-type]  # not used
+    parts = WebParts(settings=None, spool=None, metrics=Metrics(), prompts=lambda: PROMPTS, looks=None)  # type: ignore[arg-type]  # not used
     paths = application.build(parts).openapi()["paths"]
 
     asking = {path: routes["post"] for path, routes in paths.items() if path.endswith(("}/questions", "}/replies"))}

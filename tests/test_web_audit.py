@@ -23,6 +23,7 @@ from node.web.parts import WebParts
 from tests import films, peers
 from tests.peers import LOOPBACK, ReceivingArchive
 from tests.service import Line, Service, settings_for
+from tests.spoken import PROMPTS
 from tests.web_access import PASSWORD, users_in
 
 FILM = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "SECRET-7"})
@@ -164,7 +165,9 @@ def test_every_route_is_known_to_touch_a_study_or_none(tmp_path: Path, node: Nod
     looks = Looks(tmp_path / "looks")
     looks.close()
     settings = settings_for(tmp_path / "node", archive_port=104)
-    parts = WebParts(settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), looks=looks)
+    parts = WebParts(
+        settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks
+    )
     assert set(routes_of(application.build(parts).routes)) == {*node.requests, *TOUCHES_NONE}
 
 

@@ -27,6 +27,7 @@ from tests import films, peers
 from tests.peers import LOOPBACK, ReceivingArchive
 from tests.service import Service, settings_for
 from tests.serving import Served, serving
+from tests.spoken import PROMPTS
 
 LISTEN = http_pages._listen
 MOST = 16
@@ -54,7 +55,9 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     settings = settings_for(tmp_path / "node", archive_port=104)
     looks = Looks(tmp_path / "looks")
     looks.close()
-    parts = WebParts(settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), looks=looks)
+    parts = WebParts(
+        settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks
+    )
     with serving(application=application.build(parts), limits=QUICK) as served:
         yield Watched(served=served, parts=parts)
 

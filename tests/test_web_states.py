@@ -29,6 +29,7 @@ from node.web.parts import WebParts
 from node.web.users import User
 from tests import films, samples
 from tests.service import settings_for
+from tests.spoken import PROMPTS
 
 STUDY = "1.2.3"
 PATIENT = {
@@ -53,7 +54,9 @@ def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
     """Answers of the application, as to a user whom it knows."""
     looks = Looks(spool.directory / "looks")
     looks.close()
-    built = application.build(WebParts(settings=settings, spool=spool, metrics=Metrics(), looks=looks))
+    built = application.build(
+        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+    )
     return TestClient(_with_user(built, user))
 
 

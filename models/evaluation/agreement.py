@@ -150,7 +150,7 @@ def _change(film: int, former: PromptReading, latter: PromptReading, decisions: 
     """Describe a change; where both probabilities lie beyond a limit, the one that is further from it counts."""
     threshold = decisions.threshold(former.key)
     values = [reading.probability for reading in (former, latter) if reading.probability is not None]
-    limits = (threshold, threshold - decisions.review_band)
+    limits = (threshold, decisions.lower(former.key))
     return ChangedState(
         film=film,
         prompt=former.key,

@@ -161,6 +161,7 @@ def _tune(request: Request, model: EvaluatedModel, films: CaseSource, report: Pr
     return {
         "before": {**tuned.before, "emphasis": model.manifest.report.emphasis},
         "after": {**tuned.after, "emphasis": wording.emphasis, "remove_above": wording.remove_above},
+        "bands": {key: dict(band) for key, band in tuned.bands.items()},
     }
 
 

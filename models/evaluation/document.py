@@ -201,6 +201,21 @@ def decisions(tuning: Mapping[str, object], *, level: int = 3) -> Iterator[str]:
         if not isinstance(value, Mapping):
             yield from row(_NAMES.get(key, key.replace("_", " ")), shown(value), shown(after.get(key)))
     yield ""
+    if bands := inner(tuning, "bands"):
+        yield from _bands(bands)
+
+
+def _bands(bands: Mapping[str, object]) -> Iterator[str]:
+    """Write between which probabilities each finding is to be reviewed, and what the films showed there."""
+    yield "Between these probabilities a finding is to be reviewed; from the second on it is present."
+    yield ""
+    yield from row("finding", "from", "to", "below: films", "that show it", "between: films", "that show it")
+    yield from row(*["---"] * 7)
+    for key in bands:
+        band = inner(bands, key)
+        values = (band.get(name) for name in ("lower", "upper", "below", "missed", "within", "shown"))
+        yield from row(key.replace("_", " "), *map(shown, values))
+    yield ""
 
 
 def row(*cells: str) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 On phantoms first, in the order of spec §9.2, a scale for each finding's boxes, how boxes are scored, and the overlap at
 which a box is suppressed; real films seldom have boxes of more than one finding, so they leave that as it is. Then the
-temperature that makes the labels most likely, the thresholds (`thresholds`), and that of regions. A threshold that the
-films say nothing about, and the review band, keep their difference of cosines. Of each threshold the manifest then says
-on which films it was measured; it may hold one for phantoms and one for real films. Test films are never used; the
-caller ensures that with `check_tunable`.
+temperature that makes the labels most likely, the thresholds (`thresholds`) with the bands below them (`bands`), and
+that of regions. A threshold or band that the films say nothing about keeps its difference of cosines. Of each threshold
+the manifest then says on which films it was measured; it may hold one for phantoms and one for real films. Test films
+are never used; the caller ensures that with `check_tunable`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Final
 import numpy as np
 
 from language.labels import NO_FINDING
-from models.decisions import PHANTOMS, Decisions, Measurement
+from models.decisions import PHANTOMS, Band, Decisions, Measurement
 from models.errors import ModelError
+from models.evaluation.bands import bands_of, measured_band
 from models.evaluation.bootstrap import mean
 from models.evaluation.calibration import Marks, Scores, calibration_error
 from models.evaluation.cases import Truth
@@ -37,9 +38,13 @@ OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """The tuned manifest, and the figures before and after on the films that it was tuned on."""
+    """The tuned manifest, and the figures before and after on the films that it was tuned on.
+
+    bands: in which findings are to be reviewed, by finding, as `bands.bands_of`
+    """
 
     manifest: Manifest
+    bands: Mapping[str, Mapping[str, float]]
     before: dict[str, object]
     after: dict[str, object]
 
@@ -87,7 +92,8 @@ def tune(
     def figures(of: Manifest) -> dict[str, object]:
         return _figures(of.on_phantoms() if is_drawn else of, precision, films, noted)
 
-    return Tuned(manifest=after, before=figures(manifest), after=figures(after))
+    bands = bands_of((after.on_phantoms() if is_drawn else after).decisions, population=population)
+    return Tuned(manifest=after, bands=bands, before=figures(manifest), after=figures(after))
 
 
 def best_rule(start: DetectionRule, precision: Callable[[DetectionRule], Mapping[str, float | None]]) -> DetectionRule:
@@ -123,7 +129,8 @@ def best_decisions(
     region = best_threshold(*noted)
     decisions = _at_temperature(start, temperature)
     for key, threshold in chosen.items():
-        decisions = decisions.measured(key, threshold, _measurement(films[key].there, population=population))
+        measurement = _measurement(films[key].at(temperature), threshold=threshold, population=population)
+        decisions = decisions.measured(key, threshold, measurement)
     return decisions if region is None else replace(decisions, region_threshold=region)
 
 
@@ -133,6 +140,9 @@ def _at_temperature(start: Decisions, temperature: float) -> Decisions:
     def moved(threshold: float) -> float:
         return same_point(threshold, start.temperature, temperature)
 
+    def moved_band(band: Band | None) -> Band | None:
+        return None if band is None else replace(band, lower=moved(band.lower))
+
     default, lowest = moved(start.default_threshold), moved(max(start.default_threshold - start.review_band, 0.0))
     return replace(
         start,
@@ -140,13 +150,23 @@ def _at_temperature(start: Decisions, temperature: float) -> Decisions:
         default_threshold=default,
         review_band=round(default - lowest, 6),
         thresholds={key: moved(threshold) for key, threshold in start.thresholds.items()},
-        phantoms={key: replace(own, threshold=moved(own.threshold)) for key, own in start.phantoms.items()},
+        measurements={key: replace(own, band=moved_band(own.band)) for key, own in start.measurements.items()},
+        phantoms={
+            key: replace(own, threshold=moved(own.threshold), band=moved_band(own.band))
+            for key, own in start.phantoms.items()
+        },
     )
 
 
-def _measurement(there: Marks, *, population: str) -> Measurement:
-    positives = int(there.sum())
-    return Measurement(measured_on=population, positives=positives, negatives=len(there) - positives)
+def _measurement(some: Labelled, *, threshold: float, population: str) -> Measurement:
+    """Count a finding's films, and measure its band; some: with probabilities."""
+    positives = int(some.there.sum())
+    return Measurement(
+        measured_on=population,
+        positives=positives,
+        negatives=len(some.there) - positives,
+        band=measured_band(some.differences, some.there, threshold=threshold),
+    )
 
 
 def _figures(

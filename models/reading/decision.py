@@ -25,7 +25,7 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
     probability: spec §8
     """
     threshold = decisions.default_threshold if key is None else decisions.threshold(key)
-    if probability < threshold - decisions.review_band:
+    if probability < decisions.lower(key):
         return "absent"
     if not is_trusted(decisions, key, trusted):
         return "uncalibrated"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from node import log
@@ -29,9 +29,9 @@ from node.store.sent_answers import SentAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSteps:
-    """The step of the workflow `answer`."""
+    """The step of the workflow `answer`; pipeline: returns the one in use."""
 
-    pipeline: Pipeline
+    pipeline: Callable[[], Pipeline]
     ledger: Ledger
     metrics: Metrics
     destinations: Mapping[str, DestinationSettings]
@@ -68,7 +68,8 @@ class AnswerSteps:
         it the other way round: it begins after a note or an update is stored, and then looks which answers are stored.
         So whatever comes meanwhile is found here, or finds the answer there, whichever process does either.
         """
-        spool = self.pipeline.spool
+        pipeline = self.pipeline()
+        spool = pipeline.spool
         known = sent_answers.find(spool, study_uid, question_id)
         if known is None:
             raise InputError("nobody asked to send this answer, or its study was removed")
@@ -76,8 +77,8 @@ class AnswerSteps:
             return known.outputs
         question = stored_question(spool, study_uid, question_id)
         while True:
-            known = self._stored(known, question)
-            if self.pipeline.is_rejected(study_uid, question.film):
+            known = self._stored(known, question, pipeline=pipeline)
+            if pipeline.is_rejected(study_uid, question.film):
                 raise InputError("the archive has rejected the film of this question; nothing was sent")
             if known.updates == updates_of(spool, study_uid):
                 break
@@ -85,12 +86,12 @@ class AnswerSteps:
         log.get().info("answer.written", study=study_uid, outputs=len(known.outputs))
         return known.outputs
 
-    def _stored(self, known: SentAnswer, question: AskedQuestion) -> SentAnswer:
+    def _stored(self, known: SentAnswer, question: AskedQuestion, *, pipeline: Pipeline) -> SentAnswer:
         """Write the objects of an answer under the patient of now, and store which they are; nothing is sent yet."""
-        spool, outputs = self.pipeline.spool, []
+        spool, outputs = pipeline.spool, []
         updates = updates_of(spool, question.study_uid)
         with self.metrics.timed("write"):
-            for output, content in objects_of(self.pipeline, question, updates=updates):
+            for output, content in objects_of(pipeline, question, updates=updates):
                 spool.keep_output(output, content)
                 outputs.append(output)
         if not outputs:
@@ -103,8 +104,9 @@ class AnswerSteps:
         """Note why an answer cannot be sent, and that it has no objects; a person may ask again."""
         is_foreseen = isinstance(error, NodeError)
         reason = str(error) if is_foreseen else where(error)
-        known = sent_answers.find(self.pipeline.spool, study_uid, question_id)
+        spool = self.pipeline().spool
+        known = sent_answers.find(spool, study_uid, question_id)
         if known is not None:
-            sent_answers.keep(self.pipeline.spool, study_uid, replace(known, outputs=(), updates=None, reason=reason))
+            sent_answers.keep(spool, study_uid, replace(known, outputs=(), updates=None, reason=reason))
         self.metrics.failures.labels("answer", "foreseen" if is_foreseen else "unforeseen").inc()
         log.get().error("answer.refused", study=study_uid, reason=reason)

@@ -35,7 +35,10 @@ _MOST_WAITING: Final = 16
 
 
 class Desk:
-    """Answers questions about the films of one spool. May be called from several threads."""
+    """Answers questions about the films of one spool. May be called from several threads.
+
+    A question is answered with the prompts that are in use when it is asked.
+    """
 
     def __init__(self, spool: Spool, model: OpenModel, metrics: Metrics) -> None:
         self._spool, self._model, self._metrics = spool, model, metrics
@@ -48,6 +51,10 @@ class Desk:
     def is_broken(self) -> bool:
         """Whether the GPU computes nothing any more, so that the process must end."""
         return self._is_broken
+
+    def use(self, model: OpenModel) -> None:
+        """Answer with other prompts from now on; model: the same reader with them."""
+        self._model = model
 
     def ask(
         self,
@@ -70,10 +77,10 @@ class Desk:
         require_valid(self._spool, film)
         if not self._places.acquire(blocking=False):
             raise RetryLater("too many questions wait for their answers; ask again in a moment")
-        began = time.monotonic()
+        began, model = time.monotonic(), self._model
         try:
             with while_wanted(is_gone):
-                answers = self._answer(film, questions, is_gone)
+                answers = self._answer(film, questions, model, is_gone)
         except AskerGone:
             log.get().info("question.dropped", study=film.study_uid)
             raise
@@ -82,7 +89,7 @@ class Desk:
             raise
         finally:
             self._places.release()
-        identity, now = self._model.reader.identity, datetime.now(UTC)
+        identity, now = model.reader.identity, datetime.now(UTC)
         named: Sequence[Origin | None] = origins or [None] * len(answers)
         made = tuple(
             AskedQuestion(
@@ -95,7 +102,7 @@ class Desk:
                 model=f"{identity.name} {identity.version}",
                 weights_sha256=identity.weights_sha256,
                 engine=identity.engine,
-                prompts=f"{self._model.prompts.name} {self._model.prompts.version}",
+                prompts=model.prompts.title,
                 answer=answer,
                 origin=origin,
             )
@@ -111,14 +118,14 @@ class Desk:
         return made
 
     def _answer(
-        self, film: Instance, questions: Sequence[FilmQuestion], is_gone: Callable[[], bool]
+        self, film: Instance, questions: Sequence[FilmQuestion], model: OpenModel, is_gone: Callable[[], bool]
     ) -> list[FilmAnswer]:
         seen = self._see(film, is_gone)
         for question in questions:
             if question.box is not None:
                 seen.framing.check(question.box)
         try:
-            return self._model.reader.ask(seen, questions, self._model.prompts)
+            return model.reader.ask(seen, questions, model.prompts)
         except ValueError as error:
             raise InputError(str(error)) from error
 

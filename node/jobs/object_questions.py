@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from node import log
 from node.config import QuestionsSettings
 from node.deliver.delivery import StepResult
 from node.dicom import question_object
-from node.dicom.assessments import ResultAssessment
 from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
 from node.domain import Box
@@ -69,11 +69,11 @@ def _candidates(spool: Spool, study_uid: str) -> Iterator[Instance]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSteps:
-    """The step of the workflow `question`."""
+    """The step of the workflow `question`; assessor: for the prompts in use."""
 
     spool: Spool
     desk: Desk
-    assessor: Assessor
+    assessor: Callable[[], Assessor]
     metrics: Metrics
     settings: QuestionsSettings
     destinations: Mapping[str, DestinationSettings]
@@ -117,9 +117,11 @@ class ObjectSteps:
         if reason is not None:
             _ignored(study_uid, mark.sop_instance_uid, reason)
             return replace(mark, is_open=False, reasons=(reason,))
-        assessed = self.assessor.read(study_uid, mark, dataset)
+        assessor = self.assessor()
+        assessed = assessor.read(study_uid, mark, dataset)
         if assessed is not None:
-            return self._followed(study_uid, mark, assessed, by=asked.asked_by, sender=sender)
+            follow = partial(assessor.follow, study_uid, mark, assessed, by=asked.asked_by)
+            return self._followed(study_uid, mark, follow, sender=sender)
         sent, reasons = [], list(asked.left_out)
         for number, drawn in enumerate(asked.questions, 1):
             found = self._ask(study_uid, asked, drawn, number=number)
@@ -141,12 +143,12 @@ class ObjectSteps:
         return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
 
     def _followed(
-        self, study_uid: str, mark: ObjectMark, found: ResultAssessment, *, by: str, sender: str
+        self, study_uid: str, mark: ObjectMark, follow: Callable[[], tuple[list[str], list[str]]], *, sender: str
     ) -> ObjectMark:
         """Make the corrections of an object, and return its closed mark. Raises InputError and RetryLater as above."""
         if not self.settings.corrections:
             raise InputError("it corrects a report, and questions.corrections is off")
-        made, reasons = self.assessor.follow(study_uid, mark, found, by=by)
+        made, reasons = follow()
         if not made:
             raise InputError("; ".join(reasons))
         log.get().info(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
@@ -43,10 +43,11 @@ _ANSWER_IS_LOST: Final = (
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Steps:
     """The steps of the reading workflows, in order: place, claim, plan, read each file, write, finish.
 
+    pipeline: in use; a round is finished with the one it began with, in this process
     take_objects: takes the objects of a study that may ask questions, before a round covers them
     """
 
@@ -56,6 +57,7 @@ class Steps:
     destinations: Mapping[str, DestinationSettings]
     stat_seconds: float
     take_objects: Callable[[str], object] = lambda _study: None
+    _begun: dict[str, Pipeline] = field(default_factory=dict)
 
     def place(self, study_uid: str) -> int | None:
         """Return the study's place in the queue; lower places are read first. None if the study was parked."""
@@ -80,12 +82,14 @@ class Steps:
         """Choose the files of a round; None if there is nothing new or the study was parked."""
 
         def work() -> StepResult | None:
+            pipeline = self._begun[study_uid] = self.pipeline
             self._rewrite(study_uid)
             with self.metrics.timed("plan"):
-                planned = self.pipeline.plan(study_uid)
+                planned = pipeline.plan(study_uid)
             self.take_objects(study_uid)  # not before: an object that came in between would be covered and never taken
             self.ledger.set_study(study_uid, "reading" if planned else "finished")
             if planned is None:
+                self._begun.pop(study_uid, None)
                 return None
             log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
             self._trace_wait(planned)
@@ -104,7 +108,7 @@ class Steps:
         """Read one file; returns the outcome, or None if the study was parked."""
 
         def work() -> str:
-            outcome = self.pipeline.read(study_uid, file)
+            outcome = self._pipeline(study_uid).read(study_uid, file)
             self.metrics.films.labels(outcome).inc()
             log.get().info("film.decided", study=study_uid, sop_instance_uid=sop_instance_uid_of(file), reason=outcome)
             if outcome == Reason.DAMAGED:
@@ -119,7 +123,7 @@ class Steps:
 
         def work() -> StepResult:
             with self.metrics.timed("write"):
-                written = self.pipeline.write(planned)
+                written = self._pipeline(planned.study_uid).write(planned)
             spool = self.pipeline.spool
             rounds = spool.rounds(planned.study_uid)
             self._tell_rejected(planned, rounds)
@@ -186,10 +190,11 @@ class Steps:
                 if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # found in `write`
                     self._tell_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
-                self.pipeline.finish(planned, outputs, parked=parked)
+                pipeline = self._pipeline(planned.study_uid)
+                pipeline.finish(planned, outputs, parked=parked)
             rows = cast(list[dict[str, Any]], written.get("reviews", []))
             self.ledger.reviews.replace(planned.study_uid, [ReviewRow(**row) for row in rows])
-            identity = self.pipeline.reader.identity
+            identity = pipeline.reader.identity
             log.get().info(
                 "study.finished",
                 study=planned.study_uid,
@@ -200,11 +205,16 @@ class Steps:
                 outputs=len(outputs),
                 seconds=round(time.time() - planned.created_at.timestamp(), 3),
                 model=f"{identity.name} {identity.version}",
-                prompts=self.pipeline.prompts.name,
+                prompts=pipeline.prompts.name,
             )
+            self._begun.pop(planned.study_uid, None)
             return self._is_unread(planned, parked) and not is_awaited(planned.study_uid)
 
         return self._guarded("finish", planned.study_uid, work, otherwise=False)
+
+    def _pipeline(self, study_uid: str) -> Pipeline:
+        """Return the pipeline that the round of a study began with; the one in use if it began in another process."""
+        return self._begun.get(study_uid, self.pipeline)
 
     def _is_unread(self, planned: Round, parked: Mapping[str, Reason]) -> bool:
         """Record the study as finished, parked or receiving; receiving means that files arrived during the round."""
@@ -290,6 +300,7 @@ class Steps:
             return otherwise
 
     def _park(self, stage: Guarded, study_uid: str, *, reason: str, failure: str) -> None:
+        self._begun.pop(study_uid, None)
         self.ledger.set_study(study_uid, "parked", stage=stage, reason=reason)
         self.metrics.failures.labels(stage, failure).inc()
         log.get().error("study.parked", study=study_uid, stage=stage, reason=reason)

@@ -120,7 +120,10 @@ def register(
     if steps is not None:
         _register_reading(steps, gate, step, bell=bell, deliver=deliver, on_step=on_step)
         answers = AnswerSteps(
-            pipeline=steps.pipeline, ledger=steps.ledger, metrics=steps.metrics, destinations=steps.destinations
+            pipeline=lambda: steps.pipeline,
+            ledger=steps.ledger,
+            metrics=steps.metrics,
+            destinations=steps.destinations,
         )
         answer = _register_answers(answers, gate, step, bell=bell, deliver=deliver, on_step=on_step)
         if objects is not None:

@@ -63,4 +63,4 @@ def count_new(spool: Spool, study_uid: str, files: Collection[str], earlier: Col
         if file not in covered:
             counted[REASONS[note.title.value]] += len(note.rejected - known)
             known |= note.rejected
-    return counted
+    return +counted  # a note about films that are rejected already rejects none

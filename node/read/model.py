@@ -21,6 +21,7 @@ from node.prompt_set import PromptKind, PromptSet
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 from node.read.person import for_person
+from node.read.runtime import Difference, Fallback
 from node.read.views import PictureView
 
 if TYPE_CHECKING:
@@ -102,28 +103,6 @@ class FilmAnswer:
         return self.state is FindingState.PRESENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fallback:
-    """A runtime that was wanted and does not run here.
-
-    engine: name of the runtime, a value of the setting `model.engine`
-    reason: not_installed, no_gpu, no_graphs, not_built, not_loaded or not_proven
-    message: what to do
-    """
-
-    engine: str
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """How far the runtime in use is from the network at most, and the tolerance."""
-
-    found: float
-    allowed: float
-
-
 class Reader(Protocol):
     """Reads films. `gray` names the gray values it needs, `square` returns the part of an upright film it analyzes."""
 
@@ -146,6 +125,12 @@ class Reader(Protocol):
     @property
     def ages(self) -> Container[int] | None:
         """The ages, in completed years, that the model is for; None for any."""
+
+    def prepare(self, prompts: PromptSet) -> None:
+        """Check prompts, and encode their phrases, so that no film waits for them; between films that are being read.
+
+        Raises InputError if prompts and model do not fit together.
+        """
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
@@ -209,13 +194,12 @@ def open_reader(
             checked=checked,
             on_written=on_written,
         )
-        asked = _to_network(prompts)
-        network.check(asked)
-        network.prepare(asked)
         manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
-        return _NetworkReader(network, manifest_sha256)
     except ModelError as error:
         raise InputError(str(error)) from error
+    reader = _NetworkReader(network, manifest_sha256)
+    reader.prepare(prompts)
+    return reader
 
 
 class _NetworkReader:
@@ -247,6 +231,17 @@ class _NetworkReader:
             name: Difference(found=math.inf if math.isnan(stage.max_abs) else stage.max_abs, allowed=stage.tolerance)
             for name, stage in self._network.parity.items()
         }
+
+    def prepare(self, prompts: PromptSet) -> None:
+        from models.errors import ModelError
+
+        asked = _to_network(prompts)
+        try:
+            with _device_told():
+                self._network.check(asked)
+                self._network.prepare(asked)
+        except ModelError as error:
+            raise InputError(str(error)) from error
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         return self._network.square(columns, rows)

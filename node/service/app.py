@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,13 +29,13 @@ from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
 from node.orders.store import OrderStore
-from node.prompt_set import PromptKind
+from node.prompt_set import PromptSet, PromptsInUse
 from node.read import prompts
 from node.read.model import Reader, check_files
-from node.read.open_model import OpenModel, open_configured
+from node.read.open_model import OpenModel
 from node.service import memory
 from node.service.http import HttpServer, Readiness, limits_for
-from node.service.promotion import admit
+from node.service.model import open_model
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
 from node.service.remote import Remote, open_remote, open_spool
@@ -59,7 +58,7 @@ _T = TypeVar("_T")
 class Running:
     """A running process with its real ports, also where the settings say 0; None for ports that it does not open.
 
-    reload: reads the settings file again, and puts its callers and destinations to use
+    reload: reads the settings file again, and puts its callers, destinations and prompts to use
     """
 
     http_port: int
@@ -87,15 +86,22 @@ class _Opened:
     working: Working | None = None
 
     def reload(self, path: Path) -> None:
-        """Put changed callers and destinations to use, or refuse the file."""
+        """Put changed callers, destinations and prompts to use, or refuse the file."""
         settings = reload(
             path,
             self.shared,
             working=self.working,
             receiving=self.receiving,
-            prompt_set=None if self.model is None else self.model.prompts,
+            model=self.model,
+            use_model=self._use_model,
         )
         self.shared = replace(self.shared, settings=settings)
+
+    def _use_model(self, model: OpenModel) -> None:
+        """Answer and read with other prompts from now on; model: the same reader with them."""
+        self.model = model
+        if self.desk is not None:
+            self.desk.use(model)
 
     @property
     def is_broken(self) -> bool:
@@ -149,6 +155,7 @@ def run(
     process, stop = process or Process(), stop or threading.Event()
     metrics = Metrics()
     metrics.expect(destinations=[destination.name for destination in settings.destinations], prompts=())
+    prompt_set = prompts.load(settings.model.prompts)
     if process.reads and reader is None:
         check_files(settings.model.directory, engine=settings.model.engine)
     with ExitStack() as parts, ExitStack() as ports:
@@ -159,7 +166,7 @@ def run(
         log.get().info("service.started", version=VERSION, executor=process.executor)
         _set_damaged_aside(database.LEDGER, settings)
         remote = open_remote(settings.storage, stop=stop, parts=parts)
-        shared = _shared(settings, process, metrics, remote)
+        shared = _shared(settings, prompt_set, process, metrics, remote)
         parts.callback(shared.spool.end_readings_in_hand)
         opened = _Opened(shared=shared)
         if process.receives:
@@ -179,7 +186,7 @@ def run(
         # Files of earlier starts count too: the alert needs a growing number, and misses a counter that starts at 1.
         metrics.damaged.labels("database").inc(len(database.files_set_aside(settings.storage)))
         if process.reads:
-            opened.model = _unless_stopped(lambda: _open_model(settings, metrics, reader), stop)
+            opened.model = _unless_stopped(lambda: open_model(settings, shared.prompts.current, metrics, reader), stop)
             opened.desk = Desk(shared.spool, opened.model, metrics)
         if process.reads or process.sends:
             opened.working = open_working(
@@ -281,51 +288,13 @@ def _unless_stopped(work: Callable[[], _T], stop: threading.Event) -> _T:
     return future.result()
 
 
-def _open_model(settings: Settings, metrics: Metrics, reader: Callable[[], Reader] | None) -> OpenModel:
-    """Open the settings' model, or another reader, and publish its identity."""
-    prompt_set = prompts.load(settings.model.prompts)
-    opened = (
-        reader()
-        if reader is not None
-        else open_configured(
-            settings,
-            prompt_set,
-            directory=settings.model.directory,
-            threads=settings.model.threads,
-            on_written=metrics.on_written,
-        )
-    )
-    identity = opened.identity
-    admit(settings, identity, prompt_set)
-    model, names = f"{identity.name} {identity.version}", f"{prompt_set.name} {prompt_set.version}"
-    metrics.build_info.labels(VERSION, model, names).set(1)
-    metrics.engine_info.labels(identity.engine, next((fallback.reason for fallback in opened.fallbacks), "none")).set(1)
-    for stage in opened.parity:
-        # Asked at each scrape: a runtime on a GPU goes on comparing films.
-        metrics.parity_difference.labels(stage).set_function(partial(_found, opened, stage))
-        metrics.parity_tolerance.labels(stage).set_function(partial(_allowed, opened, stage))
-    pathologies = [prompt.key for prompt in prompt_set.prompts if prompt.kind is PromptKind.PATHOLOGY]
-    metrics.expect(destinations=(), prompts=pathologies)
-    for fallback in opened.fallbacks:
-        log.get().warning("runtime.fell_back", engine=fallback.engine, reason=fallback.reason, message=fallback.message)
-    log.get().info(
-        "model.opened", model=model, engine=identity.engine, prompts=names, weights_sha256=identity.weights_sha256
-    )
-    return OpenModel(reader=opened, prompts=prompt_set)
-
-
-def _found(reader: Reader, stage: str) -> float:
-    return reader.parity[stage].found
-
-
-def _allowed(reader: Reader, stage: str) -> float:
-    return reader.parity[stage].allowed
-
-
-def _shared(settings: Settings, process: Process, metrics: Metrics, remote: Remote | None) -> Shared:
+def _shared(
+    settings: Settings, prompt_set: PromptSet, process: Process, metrics: Metrics, remote: Remote | None
+) -> Shared:
     spool = open_spool(settings.storage, remote)
     return Shared(
         settings=settings,
+        prompts=PromptsInUse(prompt_set),
         destinations=DestinationTable(settings.destinations),
         process=process,
         spool=spool,
@@ -346,6 +315,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     web = WebParts(
         settings=settings,
         destinations=lambda: opened.shared.settings.destinations,
+        prompts=lambda: shared.prompts.current,
         spool=shared.spool,
         metrics=shared.metrics,
         model=lambda: opened.model,

@@ -222,10 +222,16 @@ class Watch:
     def __init__(self, spool: Spool, metrics: Metrics, *, model: ModelIdentity, prompts: PromptSet) -> None:
         self._spool, self._metrics = spool, metrics
         self._key = derive_uid("windows", model.weights_sha256, model.manifest_sha256, prompts.sha256)
-        for scanner in (_ALL, *scanners_from_json(spool.window("scanners")).models):
-            self._publish(scanner, self._window(scanner))
-        for group in GROUPS:
-            self._publish_group(group, self._window(group))
+        self._is_ended = False
+        scanners = (_ALL, *scanners_from_json(spool.window("scanners")).models)
+        found = {films: self._window(films) for films in (*scanners, *GROUPS)}
+        metrics.forget_drift()
+        for films, window in found.items():
+            self._publish_group(films, window) if films in GROUPS else self._publish(films, window)
+
+    def end(self) -> None:
+        """Publish no more: films are read with other prompts. What is being read is still recorded."""
+        self._is_ended = True
 
     def note(self, film: Film, header: Dataset) -> None:
         """Record the findings of a film that was read. Raises OSError when the disk fails."""
@@ -263,12 +269,16 @@ class Watch:
         return window_from_json(self._spool.window(self._name(films)))
 
     def _publish(self, scanner: str, window: DriftWindow) -> None:
+        if self._is_ended:
+            return
         self._metrics.drift_films.labels("reference", scanner).set(window.reference_films)
         self._metrics.drift_films.labels("current", scanner).set(window.current_films)
         for prompt, index in window.drift().items():
             self._metrics.drift_psi.labels(prompt, scanner).set(index)
 
     def _publish_group(self, group: str, window: DriftWindow) -> None:
+        if self._is_ended:
+            return
         self._metrics.group_films.labels(group).set(window.reference_films + window.current_films)
         for (prompt, quantile), probability in window.quantiles().items():
             self._metrics.group_probability.labels(prompt, group, str(quantile)).set(probability)

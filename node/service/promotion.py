@@ -22,7 +22,7 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     promotions, key = Promotions(settings.storage.directory), key_of(model, prompts)
     if promotions.has_served(key):
         return
-    names = {"model": f"{model.name} {model.version}", "prompts": f"{prompts.name} {prompts.version}"}
+    names = {"model": f"{model.name} {model.version}", "prompts": prompts.title}
     if promotions.has_served_any():
         compared = promotions.comparison(key) or {}
         objection = _objection(settings, names["model"], compared)
@@ -44,12 +44,13 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
 
 def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
     """Say why a model may not be served, and what to do; "" if it may."""
+    model = settings.model
     accept = 'or set model.uncompared = "accept"'
-    compare = f"{command_for('node')} shadow node.toml --model {settings.model.directory}"
+    compare = f"{command_for('node')} shadow node.toml --model {model.directory} --prompt-set {model.prompts}"
     if "unmeasured" not in compared:  # none, or of a version that did not look at thresholds
         return (
-            f"{name} was never compared, with these prompts, with what this node has served; name the model in use in"
-            f" the settings, and run `{compare}`, {accept}"
+            f"{name} was never compared, with these prompts, with what this node has served; name the model and prompts"
+            f" in use in the settings, and run `{compare}`, {accept}"
         )
     tune = f"run `{command_for('models.evaluate')} --tune`, compare it again, {accept}"
     if not compared.get("measured"):

@@ -1,14 +1,18 @@
-"""Takes changed callers and destinations of the settings file into use while the node runs, or refuses the file.
+"""Takes changed callers, destinations and prompts into use while the node runs, or refuses the settings file.
 
 A file is refused as a whole: if one line is wrong, or one changed setting needs a restart, all old settings stay in
 force. The result is written to a file, which `node reload` waits for.
+
+The phrases of a changed prompt set are encoded between the films that are being read. A round that has begun is
+finished with the prompts it began with.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +25,17 @@ from node.jobs.processes import Process
 from node.net import tls
 from node.prompt_set import PromptSet
 from node.read import prompts
+from node.read.open_model import OpenModel
+from node.service.model import publish
+from node.service.promotion import admit
 from node.service.receiver import Receiving
 from node.service.shared import Shared
 from node.service.worker import Working, watch_certificates
 from node.store import files
 from node.web import passwords
 
-_RELOADED: Final = frozenset(("listener.callers", "destinations"))
+_PROMPTS: Final = "model.prompts"
+_RELOADED: Final = frozenset(("listener.callers", "destinations", _PROMPTS, "model.uncompared"))
 
 
 def reload(
@@ -36,11 +44,13 @@ def reload(
     *,
     working: Working | None,
     receiving: Receiving | None,
-    prompt_set: PromptSet | None,
+    model: OpenModel | None,
+    use_model: Callable[[OpenModel], None],
 ) -> Settings:
     """Read the settings file again, put it to use or refuse it, and record which; returns the settings in force.
 
-    prompt_set: the prompts in use; None in a process without an open model
+    model: in use; None in a process that does not read
+    use_model: is called with the same reader and other prompts, and cannot fail
     """
     old, process = shared.settings, shared.process
     in_force = old
@@ -50,13 +60,18 @@ def reload(
         new = config.load(path)
         tls.check_files(new)
         passwords.check_file(new)
-        complaints = [*needs_restart(old, new, process=process), *_other_prompts(new, prompt_set)]
-        if complaints:
+        prompt_set = prompts.load(new.model.prompts)
+        if complaints := needs_restart(old, new, process=process):
             raise ConfigError(complaints)
         changed = differences(old, new)
+        if prompt_set != shared.prompts.current:
+            changed = [*dict.fromkeys((*changed, _PROMPTS))]
         if changed:
-            _use(new, shared, working=working, receiving=receiving)
-            in_force = new
+            other = _prepared(model, prompt_set, new)
+            _use(new, shared, working=working, receiving=receiving, model=other)
+            shared.prompts.current, in_force = prompt_set, new
+            if other is not None:
+                use_model(other)
     except NodeError as error:
         mistakes = tuple(str(error).split("\n"))
     except Exception as error:  # a boundary: a node that cannot reload goes on with what it has
@@ -70,11 +85,40 @@ def reload(
     return in_force
 
 
-def _use(settings: Settings, shared: Shared, *, working: Working | None, receiving: Receiving | None) -> None:
-    """Put callers and destinations to use. Only the first step can fail, for the queues need the database."""
+def _prepared(model: OpenModel | None, prompt_set: PromptSet, settings: Settings) -> OpenModel | None:
+    """Return the model with other prompts, whose phrases are encoded; None if the process reads with these, or not.
+
+    Raises InputError for prompts that do not fit the model.
+    """
+    if model is None or model.prompts == prompt_set:
+        return None
+    model.reader.prepare(prompt_set)
+    return replace(model, prompts=prompt_set)
+
+
+def _use(
+    settings: Settings,
+    shared: Shared,
+    *,
+    working: Working | None,
+    receiving: Receiving | None,
+    model: OpenModel | None,
+) -> None:
+    """Put callers, destinations and prompts to use. Only the first steps can fail: queues, comparison and windows.
+
+    model: with other prompts; None if they are the same
+    Raises InputError for prompts that were not compared with those in use.
+    """
     destinations = settings.destinations
     if working is not None:
         working.executor.register_destinations(destinations)
+    if model is not None:
+        admit(settings, model.reader.identity, model.prompts)
+        if working is not None:
+            working.use_model(model)
+        publish(model, shared.metrics)
+        log.get().info("prompts.reloaded", prompts=model.prompts.title)
+    if working is not None:
         watch_certificates(destinations, shared.metrics)
     shared.metrics.expect(destinations=[destination.name for destination in destinations], prompts=())
     shared.destinations.replace(destinations)
@@ -109,10 +153,3 @@ def needs_restart(old: Settings, new: Settings, *, process: Process) -> list[str
         added = [destination.name for destination in new.destinations if destination.name not in names]
         found += [f"destinations: {name} is new; a process with --only needs a restart for it" for name in added]
     return found
-
-
-def _other_prompts(new: Settings, prompt_set: PromptSet | None) -> Iterator[str]:
-    """Return a complaint if the prompt set is not the one in use, also when its own file has changed."""
-    found = prompts.load(new.model.prompts)
-    if prompt_set is not None and found != prompt_set:
-        yield f"model.prompts: {found.name} {found.version} is not the prompt set in use; it needs a restart"

@@ -6,11 +6,13 @@ milliseconds each, in a thread of its own, while the node works.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from node import log
-from node.config import Settings
 from node.errors import where
 from node.outputs import review
 from node.periodic import Periodic
+from node.prompt_set import PromptSet
 from node.store.ledger import Ledger
 from node.store.reviews import ReviewRow
 from node.store.spool import Spool
@@ -20,10 +22,10 @@ _PAUSE_SECONDS = 3600.0
 
 
 class ReviewFinder(Periodic):
-    """Looks at once, and then every hour until closed."""
+    """Looks at once, and then every hour until closed; prompts: returns those in use."""
 
-    def __init__(self, settings: Settings, spool: Spool, ledger: Ledger) -> None:
-        self._settings, self._spool, self._ledger = settings, spool, ledger
+    def __init__(self, spool: Spool, ledger: Ledger, *, prompts: Callable[[], PromptSet]) -> None:
+        self._spool, self._ledger, self._prompts = spool, ledger, prompts
         super().__init__(self._try, name="reviews", pause_seconds=_PAUSE_SECONDS, at_once=True)
 
     def _try(self) -> None:
@@ -40,7 +42,7 @@ class ReviewFinder(Periodic):
     def _rows(self, study_uid: str) -> list[ReviewRow]:
         """Return the rows of a study; none if an answer has an unknown form, or the study is being removed."""
         try:
-            seen = received_films(study_uid, self._settings, self._spool)
+            seen = received_films(study_uid, self._spool, self._prompts())
             films = [item.film for item in seen if item.film is not None and item.rejected is None]
             return list(review.rows_of(self._spool, study_uid, films))
         except (FileNotFoundError, KeyError, TypeError, ValueError):

@@ -10,6 +10,7 @@ from node.jobs.bell import Bell
 from node.jobs.processes import Process
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.prompt_set import PromptsInUse
 from node.service.remote import Remote
 from node.store.spool import Spool
 
@@ -19,10 +20,11 @@ class Shared:
     """The settings and role of a process, the folders of its films and orders, and its metrics.
 
     They are open before any port, database or model, and outlive all of them. A reload of the settings changes the
-    destinations: look them up there when they are needed.
+    destinations and prompts: look them up there when they are needed.
     """
 
     settings: Settings
+    prompts: PromptsInUse
     destinations: DestinationTable
     process: Process
     spool: Spool

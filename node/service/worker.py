@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from node.net import tls
 from node.outputs.writers import WRITERS, for_destination
 from node.periodic import Periodic
 from node.pipeline import Pipeline
-from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Janitor
@@ -44,12 +43,16 @@ from node.store.ledger import Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """A running executor and its ledger; gate: broken when the process must end."""
+    """A running executor and its ledger; gate: broken when the process must end.
+
+    use_model: reads with other prompts from the next round on; takes the same reader with them
+    """
 
     ledger: Ledger
     executor: Executor
     gate: Gate
     threads: tuple[Periodic, ...]
+    use_model: Callable[[OpenModel], None]
 
     @property
     def is_good(self) -> bool:
@@ -84,12 +87,12 @@ def open_working(
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     watch_certificates(settings.destinations, shared.metrics)
-    steps = None if model is None else _steps(shared, sending, model, run_object=client.run_object)
+    reading = None if model is None else _reading(shared, sending, model, run_object=client.run_object)
     executor = Executor(
         database.open_executor_database(settings.storage),
         sending,
-        steps,
-        objects=None if desk is None or model is None else _objects(shared, sending, desk, model.prompts),
+        None if reading is None else reading.steps,
+        objects=None if desk is None or model is None else _objects(shared, sending, desk),
         process=process,
         gate=gate,
         bell=shared.bell,
@@ -104,10 +107,31 @@ def open_working(
         with database.restoring(sql):
             _restore(shared, ledger, executor, client)
         threads.append(Janitor(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
-        threads.append(ReviewFinder(settings, spool, ledger))
+        threads.append(ReviewFinder(spool, ledger, prompts=lambda: shared.prompts.current))
     for thread in threads:
         parts.callback(thread.close)
-    return Working(ledger=ledger, executor=executor, gate=gate, threads=tuple(threads))
+    return Working(
+        ledger=ledger,
+        executor=executor,
+        gate=gate,
+        threads=tuple(threads),
+        use_model=reading.use if reading is not None else lambda _model: None,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """The steps that read films, and the watch over what they read."""
+
+    shared: Shared
+    steps: Steps
+    watch: Watch
+
+    def use(self, model: OpenModel) -> None:
+        """Read with other prompts from the next round on. Raises OSError when the disk fails; nothing changes then."""
+        before, self.watch = self.watch, _watch(self.shared, model)
+        self.steps.pipeline = replace(self.steps.pipeline, prompts=model.prompts, on_read=self.watch.note)
+        before.end()
 
 
 def _sending(shared: Shared, ledger: Ledger, *, rewrite: Callable[[str], None]) -> Sending:
@@ -138,34 +162,43 @@ def watch_certificates(destinations: Iterable[DestinationSettings], metrics: Met
             gauge.set_function(partial(days, destination.tls.certificate))
 
 
-def _objects(shared: Shared, sending: Sending, desk: Desk, prompts: PromptSet) -> ObjectSteps:
+def _objects(shared: Shared, sending: Sending, desk: Desk) -> ObjectSteps:
     spool, metrics = shared.spool, shared.metrics
-    correct = partial(correcting.correct, settings=shared.settings, spool=spool, metrics=metrics, prompts=prompts)
+
+    def assessor() -> Assessor:
+        prompts = shared.prompts.current
+        make = partial(correcting.correct, settings=shared.settings, spool=spool, metrics=metrics, prompts=prompts)
+        return Assessor(spool=spool, prompts=prompts, make=make)
+
     return ObjectSteps(
         spool=spool,
         desk=desk,
-        assessor=Assessor(spool=spool, prompts=prompts, make=correct),
+        assessor=assessor,
         metrics=metrics,
         settings=shared.settings.questions,
         destinations=sending.destinations,
     )
 
 
-def _steps(shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]) -> Steps:
-    settings, spool, metrics, reader = shared.settings, shared.spool, shared.metrics, model.reader
+def _watch(shared: Shared, model: OpenModel) -> Watch:
+    return Watch(shared.spool, shared.metrics, model=model.reader.identity, prompts=model.prompts)
+
+
+def _reading(shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]) -> _Reading:
+    settings, spool, metrics, watch = shared.settings, shared.spool, shared.metrics, _watch(shared, model)
     wanted = kinds_of(settings.destinations)
     pipeline = Pipeline(
         spool=spool,
         orders=shared.orders,
-        reader=reader,
+        reader=model.reader,
         prompts=model.prompts,
         zone=settings.site.zone,
         kinds=tuple(kind for kind in (*WRITERS, MESSAGE_KIND) if kind in wanted),
         has_ratio=settings.report.cardiothoracic_ratio,
         timed=metrics.timed,
-        on_read=Watch(spool, metrics, model=reader.identity, prompts=model.prompts).note,
+        on_read=watch.note,
     )
-    return Steps(
+    steps = Steps(
         pipeline=pipeline,
         ledger=sending.ledger,
         metrics=metrics,
@@ -173,6 +206,7 @@ def _steps(shared: Shared, sending: Sending, model: OpenModel, *, run_object: Ca
         stat_seconds=settings.study.stat_seconds,
         take_objects=lambda study_uid: take(spool, study_uid, settings=settings.questions, run_object=run_object),
     )
+    return _Reading(shared=shared, steps=steps, watch=watch)
 
 
 def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client) -> None:

@@ -34,7 +34,10 @@ def unusable_s3(s3: S3Settings | None, *, database_url: str, max_object_mib: int
     if s3 is None:
         return
     if database_url:
-        yield "storage.s3: one process uses a bucket, and a storage.database_url is for several; remove one of them"
+        yield (
+            "storage.s3: one process uses a bucket, and a storage.database_url is for several, which share a folder; "
+            "remove one of them"
+        )
     if max_object_mib > _MOST_MIB:
         yield f"listener.max_object_mib: an object in storage.s3 has at most {_MOST_MIB} MiB; lower it"
     if s3.prefix.startswith("/") or s3.prefix.endswith("/") or "//" in s3.prefix:

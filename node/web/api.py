@@ -72,13 +72,15 @@ def list_studies(
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Worklist:
     """List studies, the one that changed last first."""
-    return studies.worklist(parts.settings, parts.spool, state=state, uid=q, limit=limit, offset=offset)
+    return studies.worklist(
+        parts.settings, parts.spool, parts.prompts(), state=state, uid=q, limit=limit, offset=offset
+    )
 
 
 @router.get("/studies/{uid}", responses=responses(404, 422, 503))
 def show_study(parts: Parts, request: Request, uid: StudyUid) -> StudyDetail:
     """Return everything that is known of a study."""
-    found = studies.study(parts.settings, parts.spool, uid)
+    found = studies.study(parts.settings, parts.spool, parts.prompts(), uid)
     if found is None:
         raise Problem(404, "this node knows no such study")
     audit(request, "study.viewed", study=uid)

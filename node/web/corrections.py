@@ -17,7 +17,6 @@ from node.web.api import FilmUid
 from node.web.forms import Edges, box_of
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
-from node.web.studies import prompt_set
 from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["corrections"])
@@ -76,7 +75,7 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
             settings=parts.settings,
             spool=parts.spool,
             metrics=parts.metrics,
-            prompts=prompt_set(parts.settings.model.prompts),
+            prompts=parts.prompts(),
         )
     except InputError as error:
         audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid, outcome="refused")

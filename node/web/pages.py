@@ -74,6 +74,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
         listed = studies.worklist(
             parts.settings,
             parts.spool,
+            parts.prompts(),
             state=state,
             uid=digits,
             limit=_PAGE_STUDIES,
@@ -98,7 +99,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
 def show_study(parts: Parts, request: Request, uid: str) -> Response:
     """Show a study and one of its films, which the query may name."""
     try:
-        known = studies.study_with_films(parts.settings, parts.spool, uid) if is_uid(uid) else None
+        known = studies.study_with_films(parts.settings, parts.spool, parts.prompts(), uid) if is_uid(uid) else None
     except NodeError as error:
         return refuse(parts, request, 503, str(error))
     if known is None:

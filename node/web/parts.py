@@ -14,6 +14,7 @@ from node.config import Settings
 from node.jobs.asking import Desk
 from node.jobs.earlier_films import Patients
 from node.metrics import Metrics
+from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
 from node.receive.intake import Intake
 from node.settings.destinations import DestinationSettings
@@ -48,7 +49,7 @@ class Streams:
 class WebParts:
     """The parts of a process that its pages use.
 
-    destinations: in force at this moment
+    destinations, prompts: in force at this moment
     intake: stores objects that are submitted; None in a process that does not receive
     desk: answers questions about films; None in a process that does not read, and until its model is open
     model: of this process; None while it is not open, and in a process that does not read
@@ -61,6 +62,7 @@ class WebParts:
     settings: Settings
     spool: Spool
     metrics: Metrics
+    prompts: Callable[[], PromptSet]
     destinations: Callable[[], Sequence[DestinationSettings]] = tuple
     intake: Callable[[], Intake | None] = lambda: None
     desk: Callable[[], Desk | None] = lambda: None

@@ -25,7 +25,6 @@ from node.store.films import find_film
 from node.store.instances import Instance
 from node.store.ledger import is_away
 from node.store.spool import Spool
-from node.web import studies
 from node.web.api import FilmUid
 from node.web.forms import NewQuestions
 from node.web.parts import Parts, WebParts
@@ -167,7 +166,7 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
 @router.get("/prompts")
 def list_prompts(parts: Parts) -> KnownPrompts:
     """List the prompts that films are read with."""
-    prompts = studies.prompt_set(parts.settings.model.prompts).prompts
+    prompts = parts.prompts().prompts
     paired = [wording.uncapitalized(prompt.phrases[0]) for prompt in prompts if prompt.paired]
     return KnownPrompts(
         prompts=[KnownPrompt(key=prompt.key, kind=prompt.kind, phrase=prompt.phrases[0]) for prompt in prompts],

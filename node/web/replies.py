@@ -23,7 +23,6 @@ from node.web.forms import LONGEST_PROMPT, Edges, box_of
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.questions import NO_MODEL, ask_network, film_of, limit
-from node.web.studies import prompt_set
 from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
@@ -84,7 +83,7 @@ class WordedReply(BaseModel):
 @router.post("/films/{uid}/replies", responses=responses(404, 409, 422, 429, 503))
 def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> WordedReply:
     """Answer a question in words by rule from the report of the film; ask the network what the report does not say."""
-    film, prompts = film_of(parts, uid), prompt_set(parts.settings.model.prompts)
+    film, prompts = film_of(parts, uid), parts.prompts()
     query, box = understand(new.text, prompts), box_of(new.box)
     limit(parts, request)
     question: FilmQuestion | None

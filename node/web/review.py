@@ -20,6 +20,7 @@ from node.config import Settings
 from node.domain import Finding, FindingState
 from node.errors import NodeError
 from node.outputs import review, wording
+from node.prompt_set import PromptSet
 from node.store import lookup
 from node.store.reviews import ReviewRow
 from node.store.spool import Spool
@@ -79,26 +80,26 @@ class ReviewQueue:
 @api.get("/review", responses=responses(422, 503))
 def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 50) -> ReviewQueue:
     """List films with uncertain or contradicted findings, the most urgent first."""
-    return queue(parts.settings, parts.spool, limit=limit)
+    return queue(parts.settings, parts.spool, parts.prompts(), limit=limit)
 
 
 @router.get("/review")
 def show_review(parts: Parts, request: Request) -> Response:
     """Show the films to look at first."""
     try:
-        found = queue(parts.settings, parts.spool, limit=MOST_LISTED)
+        found = queue(parts.settings, parts.spool, parts.prompts(), limit=MOST_LISTED)
     except NodeError as error:
         return pages.refuse(parts, request, 503, str(error))
     return pages.render(parts, request, "review.html", {"queue": found})
 
 
-def queue(settings: Settings, spool: Spool, *, limit: int) -> ReviewQueue:
+def queue(settings: Settings, spool: Spool, prompts: PromptSet, *, limit: int) -> ReviewQueue:
     """Look up the films that wait; what a reader judged since the last round does not wait any more.
 
     Raises NodeError when the database cannot be read.
     """
     rows = lookup.to_review(settings.storage)
-    received_of = cache(lambda study_uid: received_films(study_uid, settings, spool))
+    received_of = cache(lambda study_uid: received_films(study_uid, spool, prompts))
     films: list[ReviewFilm] = []
     for number, row in enumerate(rows):
         if len(films) == limit:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 
 from pydicom.dataset import Dataset
@@ -21,7 +20,7 @@ from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
 from node.outputs.rejected_films import FilmRejection, rejections_of
 from node.prompt_set import PromptSet
-from node.read import decoding, prompts
+from node.read import decoding
 from node.store import lookup, question_objects
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
@@ -154,7 +153,16 @@ class ReceivedFilm:
         )
 
 
-def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = "", limit: int, offset: int) -> Worklist:
+def worklist(
+    settings: Settings,
+    spool: Spool,
+    prompts: PromptSet,
+    *,
+    state: str = "",
+    uid: str = "",
+    limit: int,
+    offset: int,
+) -> Worklist:
     """Return the studies in a state, and whose UID contains some digits; blank for all.
 
     Raises NodeError when the database cannot be read.
@@ -165,7 +173,7 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
             _line(
                 study_uid,
                 row,
-                received_films(study_uid, settings, spool),
+                received_films(study_uid, spool, prompts),
                 spool,
                 deliveries=found.deliveries.get(study_uid, {}),
                 waits=found.waits.get(study_uid, {}),
@@ -176,15 +184,17 @@ def worklist(settings: Settings, spool: Spool, *, state: str = "", uid: str = ""
     )
 
 
-def study(settings: Settings, spool: Spool, study_uid: str) -> StudyDetail | None:
+def study(settings: Settings, spool: Spool, prompts: PromptSet, study_uid: str) -> StudyDetail | None:
     """Return one study; None if this node does not know it. Raises NodeError when the database cannot be read."""
-    found = study_with_films(settings, spool, study_uid)
+    found = study_with_films(settings, spool, prompts, study_uid)
     return None if found is None else found[0]
 
 
-def study_with_films(settings: Settings, spool: Spool, study_uid: str) -> tuple[StudyDetail, list[ReceivedFilm]] | None:
+def study_with_films(
+    settings: Settings, spool: Spool, prompts: PromptSet, study_uid: str
+) -> tuple[StudyDetail, list[ReceivedFilm]] | None:
     """Return one study, and its films in order of arrival. None and errors as of `study`."""
-    known, seen = lookup.look_up(settings.storage, study_uid), received_films(study_uid, settings, spool)
+    known, seen = lookup.look_up(settings.storage, study_uid), received_films(study_uid, spool, prompts)
     row = known.study
     if row is None:
         if not seen:
@@ -247,13 +257,7 @@ def _impression(seen: Sequence[ReceivedFilm]) -> Iterator[str]:
         yield from lines if len(answered) == 1 else (f"Film {number}: {line}" for line in lines[:1])
 
 
-@cache
-def prompt_set(name: str) -> PromptSet:
-    """Return a prompt set by the setting `model.prompts`, which is read once."""
-    return prompts.load(name)
-
-
-def received_films(study_uid: str, settings: Settings, spool: Spool) -> list[ReceivedFilm]:
+def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[ReceivedFilm]:
     """Return the newest version of each received object but questions, with what became of it, in order of arrival.
 
     Corrections count from the moment in which they are stored, before a round has written new outputs.
@@ -274,7 +278,7 @@ def received_films(study_uid: str, settings: Settings, spool: Spool) -> list[Rec
             film = report_json.film_from_json(reading)
             if corrections:
                 sides = sides_of(film, header_of(instance.path))
-                film = correct(film, corrections, prompts=prompt_set(settings.model.prompts), side_of=sides)
+                film = correct(film, corrections, prompts=prompts, side_of=sides)
         elif parked is not None:
             film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
         why = rejected.get(instance.sop_instance_uid)

@@ -11,7 +11,8 @@ from node.commands.doctor.checks import Check, note, ok
 from node.config import GPU_ENGINES, Settings
 from node.read import prompts
 from node.read.gpu import read_engine_files, read_gpu
-from node.read.model import Fallback, Reader, check_files, open_reader
+from node.read.model import Reader, check_files, open_reader
+from node.read.runtime import Fallback
 
 _NAME: Final = "model"
 _NOT_BUILT: Final = "not_built"
@@ -37,7 +38,7 @@ def check_model(settings: Settings) -> Iterator[Check]:
     yield ok(
         _NAME,
         f"{identity.name} {identity.version} in {model.directory}: its hashes are right, runtime {identity.engine} "
-        f"answers, prompt set {prompt_set.name} {prompt_set.version} fits",
+        f"answers, prompt set {prompt_set.title} fits",
     )
     for fallback in reader.fallbacks:
         yield note(f"{_NAME} engine", f"{identity.engine} runs instead of {fallback.engine}: {_reason(fallback)}")

@@ -25,8 +25,8 @@ def render(found: Shadow) -> str:
     """Return the comparison as text; numbers joined by an arrow are those of the model in use and of the new one."""
     compared = found.comparison
     lines = [
-        f"in use: {_name(found.old)}, prompts {found.prompts[0].name} {found.prompts[0].version}",
-        f"new:    {_name(found.new)}, prompts {found.prompts[1].name} {found.prompts[1].version};"
+        f"in use: {_name(found.old)}, prompts {found.prompts[0].title}",
+        f"new:    {_name(found.new)}, prompts {found.prompts[1].title};"
         f" {found.measured} findings have a measured threshold",
         f"films compared: {compared.films}, changed: {compared.changed},"
         f" skipped because they are removed or damaged: {found.skipped}",
@@ -53,7 +53,7 @@ def to_json(found: Shadow) -> JsonObject:
     return {
         "models": [f"{side.name} {side.version}" for side in (found.old, found.new)],
         "weights_sha256": [side.weights_sha256 for side in (found.old, found.new)],
-        "prompts": [f"{prompts.name} {prompts.version}" for prompts in found.prompts],
+        "prompts": [prompts.title for prompts in found.prompts],
         "films": compared.films,
         "skipped": found.skipped,
         "changed": compared.changed,

@@ -113,7 +113,7 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
     log.get().info(
         "model.compared",
         model=record["new"],
-        prompts=f"{after.prompts.name} {after.prompts.version}",
+        prompts=after.prompts.title,
         films=record["films"],
         changed=record["changed"],
         compared_at=record["at"],
