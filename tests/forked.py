@@ -6,6 +6,7 @@ What a fresh interpreter imports, and in which order, is tried where `Popen` sta
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import resource
@@ -100,6 +101,7 @@ def _run(
 ) -> None:
     if descriptors is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    gc.freeze()  # what was imported before is no garbage, and to look through it copies every page of it
     os.dup2(output.descriptor, sys.stdout.fileno())
     os.close(output.descriptor)
     code = main(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
 
     assert len(asking) == 4
     assert [path for path, route in asking.items() if "429" not in route["responses"]] == []
+
+
+def test_the_description_is_made_when_somebody_asks_for_it() -> None:
+    parts = WebParts(settings=None, spool=None, metrics=Metrics(), looks=None)  # type: ignore[arg-type]  # not used
+    application_of_a_start = application.build(parts)
+    before = application_of_a_start.openapi_schema
+
+    first, second = (copy.deepcopy(application_of_a_start.openapi()) for _ in range(2))
+
+    assert before is None
+    assert "ProblemDocument" in first["components"]["schemas"]
+    assert first == second
 
 
 def test_a_rejected_film_takes_neither_questions_nor_corrections(asked: Asked) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
@@ -50,13 +52,17 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.router)
     application.router.routes.extend(login.routes(access) if access is not None else ())
-    _describe_problems(application)
+    # As FastAPI's documents say to extend the description: made when somebody asks for it, not at every start.
+    application.openapi = partial(_described, application.openapi)  # type: ignore[method-assign]
     return application
 
 
-def _describe_problems(application: FastAPI) -> None:
-    """Describe problem documents, which no route names as its own answer, in the interface's description."""
-    made = application.openapi()
+def _described(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Describe problem documents, which no route names as its own answer, in the interface's description.
+
+    FastAPI keeps what `describe` made; to describe it a second time changes nothing.
+    """
+    made = describe()
     made.setdefault("components", {}).setdefault("schemas", {})[ProblemDocument.__name__] = (
         ProblemDocument.model_json_schema()
     )
@@ -68,3 +74,4 @@ def _describe_problems(application: FastAPI) -> None:
             if "requestBody" in operation:  # one that cannot be parsed, or is too long
                 for status, described in problems.responses(400, 413).items():
                     operation["responses"].setdefault(str(status), described)
+    return made
