@@ -116,7 +116,7 @@ def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
 
 
 def test_the_description_is_made_when_somebody_asks_for_it() -> None:
-    parts = WebParts(settings=None, spool=None, metrics=Metrics(), looks=None)  # type: ignore[arg-type]  # not used
+    parts = WebParts(settings=None, spool=None, metrics=Metrics(), looks=None, prompts=None)  # type: ignore[arg-type]  # unused
     application_of_a_start = application.build(parts)
     before = application_of_a_start.openapi_schema
 

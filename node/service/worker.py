@@ -120,7 +120,7 @@ def open_working(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reading:
+class _ReadingParts:
     """The steps that read films, and the watch over what they read."""
 
     shared: Shared
@@ -184,7 +184,9 @@ def _watch(shared: Shared, model: OpenModel) -> Watch:
     return Watch(shared.spool, shared.metrics, model=model.reader.identity, prompts=model.prompts)
 
 
-def _reading(shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]) -> _Reading:
+def _reading(
+    shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]
+) -> _ReadingParts:
     settings, spool, metrics, watch = shared.settings, shared.spool, shared.metrics, _watch(shared, model)
     wanted = kinds_of(settings.destinations)
     pipeline = Pipeline(
@@ -206,7 +208,7 @@ def _reading(shared: Shared, sending: Sending, model: OpenModel, *, run_object: 
         stat_seconds=settings.study.stat_seconds,
         take_objects=lambda study_uid: take(spool, study_uid, settings=settings.questions, run_object=run_object),
     )
-    return _Reading(shared=shared, steps=steps, watch=watch)
+    return _ReadingParts(shared=shared, steps=steps, watch=watch)
 
 
 def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client) -> None:

@@ -25,10 +25,12 @@ class PlainGenerator:
             n_embd=sizes.width,
             n_layer=sizes.layers,
             n_head=sizes.heads,
-            attn_implementation="sdpa",
+            attn_implementation="sdpa",  # type: ignore[call-arg,unused-ignore]  # taken by its base class
         )
         self._generator = generator
-        self._network = GPT2LMHeadModel(config).eval().requires_grad_(False)
+        network = GPT2LMHeadModel(config)
+        network.eval()  # type: ignore[no-untyped-call,unused-ignore]  # types are there only with the extra `bench`
+        self._network = network.requires_grad_(False)
         self._copy(self._network.transformer)
 
     def write(self, features: Tensor, *, max_length: int) -> Tensor:
