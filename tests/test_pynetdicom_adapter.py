@@ -12,6 +12,8 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pynetdicom import AE, _config, fsm
 from pynetdicom.acse import ACSE
 from pynetdicom.association import Association
@@ -19,13 +21,13 @@ from pynetdicom.dimse import DIMSEServiceProvider
 from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.dul import DULServiceProvider
-from pynetdicom.pdu import A_ASSOCIATE_RQ
+from pynetdicom.pdu import A_ASSOCIATE_RQ, P_DATA_TF
 from pynetdicom.pdu_primitives import P_DATA
 from pynetdicom.service_class import StorageServiceClass
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
 from node.net import pynetdicom_adapter
-from node.net.pynetdicom_adapter import GuardedSocket, MessageProvider
+from node.net.pynetdicom_adapter import Fragments, GuardedSocket, MessageProvider
 from tests.test_architecture import REPOSITORY, name_of, parsed, python_files
 
 ADAPTER = "node/net/pynetdicom_adapter.py"
@@ -44,6 +46,7 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
     (DIMSEServiceProvider.get_msg, "self block"),
     (DIMSEServiceProvider.receive_primitive, "self primitive"),
     (DIMSEServiceProvider.send_msg, "self primitive context_id"),
+    (DULServiceProvider._decode_pdu, "self bytestream"),
     (DULServiceProvider.idle_timer_expired, "self"),
     (DULServiceProvider.kill_dul, "self"),
     (DULServiceProvider.peek_next_pdu, "self"),
@@ -55,14 +58,15 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
 # Attributes of pynetdicom's objects that only the adapter names, and names that only the adapter imports.
 ATTRIBUTES = frozenset(
     """
-    LOG_HANDLER_LEVEL _create_association _is_connected _reactor_checkpoint _run_loop_delay acse data_set dimse dul
-    encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu send_reject server_close
-    state_machine
+    LOG_HANDLER_LEVEL _create_association _decode_pdu _is_connected _reactor_checkpoint _run_loop_delay acse data_set
+    dimse dul encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu send_reject
+    server_close state_machine
     """.split()
 )
 IMPORTS = frozenset(
     """
-    A_ASSOCIATE_RQ AssociationServer AssociationSocket C_STORE_RQ DIMSEMessage DIMSEServiceProvider P_DATA
+    A_ASSOCIATE_RQ AssociationServer AssociationSocket C_STORE_RQ DIMSEMessage DIMSEServiceProvider
+    DULServiceProvider P_DATA P_DATA_TF PDU
     StorageServiceClass _config
     """.split()
 )
@@ -152,6 +156,27 @@ def test_a_complete_command_changes_the_class_of_its_message(association: Associ
     assert received.decode_msg(datasets[0])
     primitive = received.message_to_primitive()
     assert isinstance(primitive, C_STORE) and primitive.DataSet is buffer and buffer.getvalue() == b"12345678", ASK
+
+
+@given(items=st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=40)), max_size=5), end=st.integers(0, 3))
+def test_fragments_are_those_that_pynetdicom_finds(items: list[tuple[int, bytes]], end: int) -> None:
+    content = b"".join((len(data) + 1).to_bytes(4, "big") + bytes([number]) + data for number, data in items)
+    pdu = bytes([4, 0]) + len(content).to_bytes(4, "big") + content
+    theirs = P_DATA_TF()
+    theirs.decode(pdu)
+
+    ours = Fragments(bytearray(pdu)).to_primitive().presentation_data_value_list
+    assert [[number, bytes(data)] for number, data in ours] == [list(item) for item in items]
+    assert [list(item) for item in theirs.to_primitive().presentation_data_value_list] == [list(item) for item in items]
+    if items and 0 < end <= len(items[-1][1]):
+        with pytest.raises(ValueError, match="fill"):
+            Fragments(bytearray(pdu[:-end]))
+
+
+@pytest.mark.parametrize("item", ["00000000", "000000", "00000005 01 00", "ffffffff 01 00"])
+def test_items_that_do_not_fill_the_pdu_are_refused(item: str) -> None:
+    with pytest.raises(ValueError, match="fill"):
+        Fragments(bytearray.fromhex("04 00 00000000" + item))
 
 
 def test_no_other_file_reaches_into_pynetdicom() -> None:

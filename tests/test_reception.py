@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +14,6 @@ from pydicom.uid import UID, CTImageStorage, generate_uid
 from pynetdicom import AE, build_context
 from pynetdicom.dsutils import decode, encode
 
-from node.receive.pdu_socket import PduReader
 from tests import films, pdus, peers
 from tests.listening import Node, is_clean, listening
 from tests.pdus import Recording
@@ -167,21 +165,3 @@ def test_a_thousand_objects_in_one_pdu_take_no_descriptor_each(node: Node, recor
         wait_for_protocol_abort(node)
     assert node.count("cxr_instances_total", outcome="refused") < 100
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, what="all are closed", limit_seconds=60.0)
-
-
-def test_bytes_that_are_read_are_acknowledged_at_once() -> None:
-    with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()) as sender:
-        receiver, _ = server.accept()
-        with receiver:
-            receiver.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-            reader = PduReader(
-                receiver,
-                leave_lobby=lambda: None,
-                lobby_end=time.monotonic() + 60.0,
-                idle_seconds=60.0,
-                on_aborted=lambda _reason: None,
-            )
-            sender.sendall(b"half")
-
-            assert reader.read(4) == b"half"
-            assert receiver.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1

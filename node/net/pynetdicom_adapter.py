@@ -1,7 +1,8 @@
 """Every use of pynetdicom's internals, written for pynetdicom 3.0.4; the other files use its documented interface only.
 
-The two classes replace pynetdicom's socket and its message provider on the acceptor's side. A `PduSource` decides about
-time and the length of PDUs, a `MessageReceiver` about the length of messages and where datasets go.
+`GuardedSocket`, `MessageProvider` and `Fragments` replace pynetdicom's socket, message provider and decoder of data on
+the acceptor's side. A `PduSource` decides about time and the length of PDUs, a `MessageReceiver` about the length of
+messages and where datasets go.
 interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
 tests/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has changed.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 import socket
 import socketserver
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from typing import Final, Protocol, cast
 
@@ -21,7 +24,8 @@ from pynetdicom.association import Association
 from pynetdicom.dimse import DIMSEServiceProvider
 from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
 from pynetdicom.dimse_primitives import C_STORE, DimsePrimitiveType, DimseServiceType
-from pynetdicom.pdu import A_ASSOCIATE_RQ
+from pynetdicom.dul import DULServiceProvider
+from pynetdicom.pdu import A_ASSOCIATE_RQ, P_DATA_TF, PDU
 from pynetdicom.pdu_primitives import P_DATA
 from pynetdicom.presentation import PresentationContext
 from pynetdicom.service_class import StorageServiceClass
@@ -33,8 +37,12 @@ MOST_UNANSWERED: Final = 16  # the node offers one at a time (PS3.7 D.3.3.3), bu
 
 # States and events of pynetdicom's state machine, with the numbers of PS3.8 9.2
 _DATA_TRANSFER: Final = "Sta6"
+_DATA_ARRIVED: Final = "Evt10"
 _CONNECTION_CLOSED: Final = "Evt17"
 _INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
+
+_HEAD, _DATA = 6, 0x04
+"""The bytes of a PDU's type and length, and the type of P-DATA-TF (PS3.8 9.3.1)."""
 
 _WAIT_MILLISECONDS: Final = 20
 _RESTING_SECONDS, _BUSY_SECONDS, _TURN_SECONDS = 0.02, 0.001, 0.003
@@ -143,6 +151,41 @@ class MessageProvider(DIMSEServiceProvider):
         self.dul.event_queue.put(_INVALID_PDU)
 
 
+class Fragments(P_DATA_TF):
+    """A P-DATA-TF PDU (PS3.8 9.3.5) whose fragments are views of the bytes that were read.
+
+    pynetdicom copies them four times, and no other association goes on meanwhile.
+    Raises ValueError if they do not fill the PDU.
+    """
+
+    def __init__(self, content: bytearray) -> None:
+        super().__init__()
+        self._values = list(_presentation_data_values(memoryview(content)[_HEAD:]))
+
+    def to_primitive(self) -> P_DATA:
+        """Return the fragments for the message that they belong to."""
+        primitive = P_DATA()
+        primitive.presentation_data_value_list.extend(self._values)
+        return primitive
+
+
+def _presentation_data_values(items: memoryview) -> Iterator[tuple[int, bytes]]:
+    """Yield id of the context and content of each item (PS3.8 9.3.5.1)."""
+    while items:
+        length = int.from_bytes(items[:4], "big")
+        if length < 1 or length > len(items) - 4:
+            raise ValueError("the items do not fill the PDU")
+        yield items[4], cast(bytes, items[5 : 4 + length])
+        items = items[4 + length :]
+
+
+def _decode_pdu(provider: DULServiceProvider, content: bytearray) -> tuple[PDU, str]:
+    """Decode a PDU; what pynetdicom's own method does for all others."""
+    if content[0] == _DATA:
+        return Fragments(content), _DATA_ARRIVED
+    return DULServiceProvider._decode_pdu(provider, content)
+
+
 class PduSource(Protocol):
     """Reads the bytes of one connection within limits."""
 
@@ -234,6 +277,7 @@ def attach(
 ) -> None:
     """Connect an association with its connection. request: the A-ASSOCIATE-RQ, which was read already."""
     messages = MessageProvider(association, receiver)
+    association.dul._decode_pdu = partial(_decode_pdu, association.dul)  # type: ignore[assignment,method-assign]
     association.dul.socket = GuardedSocket(messages, connection, request=request, source=source)
     association.dimse = messages
 

@@ -5,6 +5,8 @@ pynetdicom waits without limit for the rest of a PDU, and reads whatever length 
 
 from __future__ import annotations
 
+import math
+import os
 import select
 import socket
 import ssl
@@ -17,6 +19,7 @@ from node.net.pynetdicom_adapter import is_readable
 
 _LONGEST_PDU: Final = 1024 * 1024
 _LONGEST_REQUEST: Final = 256 * 1024  # 128 contexts with 50 transfer syntaxes each have 200 KB
+_HEAD: Final = 6  # type and length of a PDU
 _ASSOCIATE_REQUEST: Final = 0x01
 _TITLES: Final = slice(10, 42)
 _ABORT: Final = bytes.fromhex("07 00 00000004 00 00 02 01")  # PS3.8 9.3.8: by the provider, unrecognized PDU
@@ -51,7 +54,9 @@ class PduReader:
     ) -> None:
         self._connection, self._idle_seconds, self._on_aborted = connection, idle_seconds, on_aborted
         self._leave_lobby, self._lobby_end = leave_lobby, lobby_end
-        self._is_admitted = False
+        self._is_admitted, self._is_acknowledged = False, False
+        self._ahead = bytearray()
+        connection.settimeout(idle_seconds)
 
     def admit(self) -> None:
         """Leave the lobby and its time limit."""
@@ -60,11 +65,9 @@ class PduReader:
 
     def is_ready(self, *, wait_milliseconds: int) -> bool:
         """Wait until there is something to read, and say whether there is. Raises OSError or ValueError if closed."""
-        if isinstance(self._connection, ssl.SSLSocket) and self._connection.pending():
+        if self._ahead or (isinstance(self._connection, ssl.SSLSocket) and self._connection.pending()):
             return True
-        poll = select.poll()  # select.select fails on descriptors above 1023
-        poll.register(self._connection, select.POLLIN)
-        return bool(poll.poll(wait_milliseconds))
+        return self._arrives(0) or (wait_milliseconds > 0 and self._arrives(wait_milliseconds))
 
     def read(self, count: int) -> bytearray:
         """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
@@ -72,12 +75,63 @@ class PduReader:
             self._abort("length")
             raise ConnectionAbortedError("the declared length of a PDU is over the limit")
         end = time.monotonic() + self._idle_seconds if self._is_admitted else self._lobby_end
-        _acknowledge_at_once(self._connection)
         try:
-            return _read(self._connection, count, end)
+            if isinstance(self._connection, ssl.SSLSocket):
+                self._acknowledge()
+                return _read(self._connection, count, end)
+            return self._read_ahead(count, end)
         except TimeoutError:
             self._abort("stalled")
             raise
+
+    def _read_ahead(self, count: int, end: float) -> bytearray:
+        """Read this many bytes, and the head of the next PDU with them if it has arrived: a call of the system less."""
+        buffer = bytearray(count + _HEAD)
+        view, done = memoryview(buffer), len(self._ahead)
+        view[:done] = self._ahead
+        while done < count:
+            received = self._receive(view[done:], end)
+            if not received:
+                count = done
+            done += received
+        self._ahead = bytearray(view[count:done])
+        view.release()
+        del buffer[count:]
+        return buffer
+
+    def _receive(self, view: memoryview, end: float) -> int:
+        """Receive what has arrived, or wait for it; 0 when the connection ends. Raises OSError, TimeoutError at `end`.
+
+        `os.readv` does not wait, where a socket with a time limit is polled before each `recv`.
+        """
+        while True:
+            try:
+                received = os.readv(self._connection.fileno(), [view])
+            except BlockingIOError:
+                self._arrives(math.ceil(1000 * left(end)))
+            else:
+                self._is_acknowledged = False
+                return received
+
+    def _arrives(self, wait_milliseconds: int) -> bool:
+        """Wait until bytes arrive, and say whether they have. What was read is acknowledged before waiting."""
+        if wait_milliseconds:
+            self._acknowledge()
+        poll = select.poll()  # select.select fails on descriptors above 1023
+        poll.register(self._connection, select.POLLIN)
+        return bool(poll.poll(wait_milliseconds))
+
+    def _acknowledge(self) -> None:
+        """Acknowledge the bytes that were read without delay, where the system can.
+
+        A sender with Nagle's algorithm, such as dcmtk's, otherwise waits 40 ms with the last bytes of each message. The
+        system forgets this after a while. While bytes keep coming it is left out: it makes the system send, which took
+        more than a quarter of the time in which no other association could go on.
+        """
+        if _QUICK_ACKNOWLEDGMENT is not None and not self._is_acknowledged:
+            self._is_acknowledged = True
+            with suppress(OSError):
+                self._connection.setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGMENT, 1)
 
     def limit_sending(self) -> None:
         """Set the time limit for the next PDU to the peer."""
@@ -108,17 +162,6 @@ def read_request(connection: socket.socket, end: float) -> bytes:
     except OSError as error:
         raise NotAssociated("protocol") from error
     raise NotAssociated("protocol")
-
-
-def _acknowledge_at_once(connection: socket.socket) -> None:
-    """Acknowledge the bytes that are read next without delay, where the system can.
-
-    A sender with Nagle's algorithm, such as dcmtk's, otherwise waits 40 ms with the last bytes of each message. The
-    system forgets this after a while.
-    """
-    if _QUICK_ACKNOWLEDGMENT is not None:
-        with suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGMENT, 1)
 
 
 def _read(connection: socket.socket, count: int, end: float) -> bytearray:
