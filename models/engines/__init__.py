@@ -8,13 +8,17 @@ hashes of its manifest, and exported graphs only with the proof that they comput
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.checkpoint.files import verify
 from models.engines.proof import Precision, StageDifference, check_proof
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
@@ -134,11 +138,19 @@ def open_engine(
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
     subclass EngineUnavailable if only this machine is the reason.
     """
-    if engine == "onnx":
-        check_proof(directory, read_manifest(directory))
-    elif engine == "tensorrt":
-        _check_float16(directory)
-    return open_unproven(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
+    _require_known(engine, threads)
+    manifest = read_manifest(directory)
+    with ThreadPoolExecutor(max_workers=2) as hashing:
+        checks = [hashing.submit(verify, directory, manifest)]
+        if engine == "onnx":
+            checks.insert(0, hashing.submit(check_proof, directory, manifest))
+            with suppress(ImportError):  # it is imported again below; meanwhile gigabytes are hashed
+                import_module("models.engines.onnx_engine")
+        elif engine == "tensorrt":
+            _check_float16(directory)
+        for check in checks:
+            check.result()
+    return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
 
 
 def open_unproven(
@@ -151,13 +163,22 @@ def open_unproven(
     gpu: Gpu | None = None,
 ) -> Engine:
     """Open like `open_engine`, but without the proof of the graphs: for the code that makes the proof."""
+    _require_known(engine, threads)
+    verify(directory, read_manifest(directory))
+    return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
+
+
+def _require_known(engine: str, threads: int) -> None:
     if threads < 0:
         raise ModelError(f"threads is {threads}; give 0 to let the program choose, or the number of threads")
     if engine not in (*ENGINES, *GPU_ENGINES):
         raise ModelError(f'there is no engine "{engine}"; choose one of {", ".join((*ENGINES, *GPU_ENGINES))}')
-    from models.checkpoint.files import verify
 
-    verify(directory, read_manifest(directory))
+
+def _open(
+    directory: Path, *, engine: str, threads: int, engines: Path | None, precision: Precision, gpu: Gpu | None
+) -> Engine:
+    """Open a directory whose files are those of the manifest."""
     if precision == "int8" and engine not in ENGINES:
         raise ModelError(f"precision int8 is for a CPU; choose engine {' or '.join(ENGINES)}")
     if engine == "onnx":

@@ -6,7 +6,6 @@ are made from the float32 ones; their proof is inside that of the float32 graphs
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from models.checkpoint.files import file_sha256
 from models.errors import ModelError
 from models.files import replacing
 from models.manifest import WEIGHTS, Manifest, NetworkSizes
@@ -90,7 +90,7 @@ def graphs_of(directory: Path, precision: Precision, *, stages: Sequence[str]) -
 def hash_graphs(directory: Path, precision: Precision = "float32") -> dict[str, str]:
     """Hash the exported graphs that exist, by their path in the model directory."""
     paths = [graph_path(directory, stage, precision) for stage in _stages(precision, (*STAGES, VIEW))]
-    return {f"onnx/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}
+    return {f"onnx/{path.name}": file_sha256(path) for path in paths if path.is_file()}
 
 
 def read_proof(directory: Path) -> Proof | None:
