@@ -56,7 +56,8 @@ class Plan:
     scale: simulated seconds in a real one
     first_hour, hours: where the day begins, and how much of it is lived
     share: of the films of the day curve that come
-    outages: hours of the day between which the archive is down
+    outages: hours of the day between which the archive is down, long enough that CxrAnswersLate is due however many
+        films were drawn
     conflict, strangers, refusal: the hour of other pixels under a known UID, of a caller that is unknown, and of an
         object that the archive refuses and a person retries
     compared: two hours of equal load between which memory may grow by `most_growth`, and threads and descriptors by
@@ -69,7 +70,7 @@ class Plan:
     first_hour: float = 0.0
     hours: float = 24.0
     share: float = 1.0
-    outages: tuple[tuple[float, float], ...] = ((11.0, 11.5), (17.0, 17.5))
+    outages: tuple[tuple[float, float], ...] = ((11.0, 11.75), (17.0, 17.75))
     conflict: float | None = 13.0
     strangers: float | None = 6.0
     refusal: float | None = 21.0
