@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -75,20 +75,8 @@ class Desk:
         RetryLater if too many wait, AskerGone, and GpuLost.
         """
         require_valid(self._spool, film)
-        if not self._places.acquire(blocking=False):
-            raise RetryLater("too many questions wait for their answers; ask again in a moment")
         began, model = time.monotonic(), self._model
-        try:
-            with while_wanted(is_gone):
-                answers = self._answer(film, questions, model, is_gone)
-        except AskerGone:
-            log.get().info("question.dropped", study=film.study_uid)
-            raise
-        except GpuLost:
-            self._is_broken = True
-            raise
-        finally:
-            self._places.release()
+        answers = self._answers(film, questions, model, is_gone)
         identity, now = model.reader.identity, datetime.now(UTC)
         named: Sequence[Origin | None] = origins or [None] * len(answers)
         made = tuple(
@@ -108,14 +96,36 @@ class Desk:
             )
             for answer, origin in zip(answers, named, strict=True)
         )
-        try:
-            for question in made:
-                self._spool.keep_document(film.study_uid, "questions", question.id, asked.to_json(question))
-        except FileNotFoundError as error:
-            raise InputError("the study of this film is being removed") from error
+        self._keep(made)
         self._metrics.questions.labels(source).inc(len(made))
         self._metrics.question_seconds.observe(time.monotonic() - began)
         return made
+
+    def _answers(
+        self, film: Instance, questions: Sequence[FilmQuestion], model: OpenModel, is_gone: Callable[[], bool]
+    ) -> list[FilmAnswer]:
+        """Answer questions while somebody waits for it, if not too many wait already."""
+        if not self._places.acquire(blocking=False):
+            raise RetryLater("too many questions wait for their answers; ask again in a moment")
+        try:
+            with while_wanted(is_gone):
+                return self._answer(film, questions, model, is_gone)
+        except AskerGone:
+            log.get().info("question.dropped", study=film.study_uid)
+            raise
+        except GpuLost:
+            self._is_broken = True
+            raise
+        finally:
+            self._places.release()
+
+    def _keep(self, questions: Iterable[AskedQuestion]) -> None:
+        """Store questions with their answers, synced."""
+        try:
+            for question in questions:
+                self._spool.keep_document(question.study_uid, "questions", question.id, asked.to_json(question))
+        except FileNotFoundError as error:
+            raise InputError("the study of this film is being removed") from error
 
     def _answer(
         self, film: Instance, questions: Sequence[FilmQuestion], model: OpenModel, is_gone: Callable[[], bool]
