@@ -177,6 +177,7 @@ def judge(room: Room) -> tuple[str, str]:
         page = seen.open(f"/studies/{uid}")
         tab_to(page.locator('[data-correct="accept"]').first)
         page.keyboard.press("Enter")
+        expect(page.locator("#version")).to_contain_text("Written.", timeout=SLOW)
         accepted = said(assert_replaced(room, uid, times=1))
         tab_to(page.locator('[data-correct="reject"]').first)
         page.keyboard.press("Enter")
