@@ -149,12 +149,12 @@ def read_request(connection: socket.socket, end: float) -> bytes:
     Zeros that pad an AE title are read as spaces: some old modalities send them, and dcmtk accepts them.
     """
     try:
-        head = _read(connection, 6, end)
+        head = _read(connection, _HEAD, end)
         length = int.from_bytes(head[2:], "big")
-        if len(head) == 6 and head[0] == _ASSOCIATE_REQUEST and length <= _LONGEST_REQUEST:
+        if len(head) == _HEAD and head[0] == _ASSOCIATE_REQUEST and length <= _LONGEST_REQUEST:
             request = head + _read(connection, length, end)
             request[_TITLES] = request[_TITLES].replace(b"\0", b" ")
-            if len(request) == 6 + length and is_readable(bytes(request)):
+            if len(request) == _HEAD + length and is_readable(bytes(request)):
                 return bytes(request)
         connection.sendall(_ABORT)
     except TimeoutError as error:

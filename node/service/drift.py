@@ -227,7 +227,8 @@ class Watch:
         found = {films: self._window(films) for films in (*scanners, *GROUPS)}
         metrics.forget_drift()
         for films, window in found.items():
-            self._publish_group(films, window) if films in GROUPS else self._publish(films, window)
+            publish = self._publish_group if films in GROUPS else self._publish
+            publish(films, window)
 
     def end(self) -> None:
         """Publish no more: films are read with other prompts. What is being read is still recorded."""

@@ -67,7 +67,7 @@ def reload(
         if prompt_set != shared.prompts.current:
             changed = [*dict.fromkeys((*changed, _PROMPTS))]
         if changed:
-            other = _prepared(model, prompt_set, new)
+            other = _prepared(model, prompt_set)
             _use(new, shared, working=working, receiving=receiving, model=other)
             shared.prompts.current, in_force = prompt_set, new
             if other is not None:
@@ -85,9 +85,10 @@ def reload(
     return in_force
 
 
-def _prepared(model: OpenModel | None, prompt_set: PromptSet, settings: Settings) -> OpenModel | None:
-    """Return the model with other prompts, whose phrases are encoded; None if the process reads with these, or not.
+def _prepared(model: OpenModel | None, prompt_set: PromptSet) -> OpenModel | None:
+    """Return the model with other prompts, whose phrases are encoded.
 
+    None if the process reads with these already, or does not read.
     Raises InputError for prompts that do not fit the model.
     """
     if model is None or model.prompts == prompt_set:
