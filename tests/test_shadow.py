@@ -244,3 +244,23 @@ def test_a_model_is_admitted_by_its_comparison(
         with pytest.raises(InputError, match=said):
             promotion.admit(settings, second, PROMPTS)
         promotion.admit(settings, first, PROMPTS)
+
+
+@pytest.mark.parametrize("look", ["has_served", "has_served_any"])
+def test_processes_that_start_together_admit_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    settings = settings_for(tmp_path, archive_port=1)
+    only = ModelIdentity(name="m", version="1", weights_sha256="1", engine="torch")
+    looked = getattr(Promotions, look)
+
+    def look_before_the_other(promotions: Promotions, *key: str) -> bool:
+        seen = bool(looked(promotions, *key))
+        Promotions(tmp_path).mark_served(key_of(only, PROMPTS), {})
+        return seen
+
+    monkeypatch.setattr(Promotions, look, look_before_the_other)
+
+    promotion.admit(settings, only, PROMPTS)
+
+    assert Promotions(tmp_path).has_served(key_of(only, PROMPTS))

@@ -20,10 +20,11 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     `model.uncompared` accepts it.
     """
     promotions, key = Promotions(settings.storage.directory), key_of(model, prompts)
+    has_served_any = promotions.has_served_any()  # before the next look: another process may be admitting the same model
     if promotions.has_served(key):
         return
     names = {"model": f"{model.name} {model.version}", "prompts": prompts.title}
-    if promotions.has_served_any():
+    if has_served_any:
         compared = promotions.comparison(key) or {}
         objection = _objection(settings, names["model"], compared)
         if not objection:
