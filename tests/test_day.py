@@ -35,15 +35,20 @@ def test_an_hour_loses_nothing_and_raises_no_false_alert(tmp_path: Path) -> None
         over=0.15,
         most_growth=0.5,
         room=64,
+        slack_seconds=60.0,
+        awaits_alerts=True,
     )
 
     figures = hospital.run(plan, tmp_path, say=quiet)
 
     assert figures["kept"], str(figures)
-    if figures["scrapes_failed"]:
-        return  # where other tests leave a node less than a tenth of a core, its page is late, and alerts begin anew
-    assert cast(dict[str, int], figures["alerts"])["CxrDestinationStopped"] == 1, str(figures)
-    assert not figures["alerts_unexpected"] and not figures["alerts_unresolved"], str(figures)
+    fired, unexpected = (cast(dict[str, int], figures["alerts"]), cast(tuple[str, ...], figures["alerts_unexpected"]))
+    assert "CxrDestinationStopped" in fired and not figures["alerts_unresolved"], str(figures)
+    # Where other tests leave a node less than a tenth of a core, its page is late, and an alert begins anew.
+    is_anew = bool(figures["scrapes_failed"])
+    assert not [alert for alert in unexpected if not (is_anew and alert.startswith("CxrDestinationStopped"))], str(
+        figures
+    )
     # Whether enough answers are late for CxrAnswersLate depends on the machine: an hour lasts 15 seconds here.
     assert all("CxrAnswersLate" in missing for missing in cast(list[str], figures["alerts_missing"])), str(figures)
 

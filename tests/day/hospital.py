@@ -27,6 +27,7 @@ from tests import films, peers
 from tests.chaos import archives, night, verdict
 from tests.day import alerts, course
 from tests.day.course import Event, Kind, Plan
+from tests.day.growth import Compared
 from tests.prometheus import Pace, Prometheus, run_prometheus
 from tests.service import Service, settings_for
 from tests.soak.vitals import Vitals, vitals_of
@@ -78,7 +79,7 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
         with Service(settings) as node:
             pace = Pace(scale=plan.scale, began=time.time() + 0.5, first_hour=plan.first_hour)
             with run_prometheus(folder, pace=pace, node=[node.http_port]) as prometheus:
-                day = Day(plan, settings, node=node, archive=archive, pace=pace)
+                day = Day(plan, settings, node=node, archive=archive, pace=pace, prometheus=prometheus)
                 day.live(say)
                 is_idle = night.wait_until_idle(settings, patience_seconds=_PATIENCE_SECONDS)
                 fired = _fired(prometheus, plan, pace)
@@ -117,44 +118,22 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """What the process needed in two parts of a day with the same load; KiB and numbers, medians."""
-
-    before: Vitals
-    after: Vitals
-
-    @property
-    def growth(self) -> float:
-        """Of the memory, as a part of what it was."""
-        return self.after.resident_kib / self.before.resident_kib - 1.0
-
-    def is_flat(self, plan: Plan) -> bool:
-        """Whether memory, threads and descriptors stayed as they were."""
-        return (
-            self.growth <= plan.most_growth
-            and self.after.threads <= self.before.threads + plan.room
-            and self.after.descriptors <= self.before.descriptors + plan.room
-        )
-
-    def figures(self) -> Json:
-        """Return it for the last line of a run."""
-        return {
-            "mib": [round(part.resident_kib / 1024, 1) for part in (self.before, self.after)],
-            "growth": round(self.growth, 4),
-            "threads": [self.before.threads, self.after.threads],
-            "descriptors": [self.before.descriptors, self.after.descriptors],
-        }
-
-
 class Day:
     """The events of a plan, each in its own thread or, where it changes the archive, in this one."""
 
     def __init__(
-        self, plan: Plan, settings: Settings, *, node: Service, archive: peers.ReceivingArchive, pace: Pace
+        self,
+        plan: Plan,
+        settings: Settings,
+        *,
+        node: Service,
+        archive: peers.ReceivingArchive,
+        pace: Pace,
+        prometheus: Prometheus,
     ) -> None:
         self.ward, self.events, self.longest_behind = Ward(), course.events(plan), 0.0
         self._plan, self._settings, self._node, self._archive, self._pace = plan, settings, node, archive, pace
+        self._prometheus = prometheus
         self._draw = random.Random(plan.seed + 2)
         self._plain, self._kinds = films.thumbnail(), itertools.cycle(("reject", "add", "accept"))
         self._samples: list[tuple[float, Vitals]] = []
@@ -191,20 +170,29 @@ class Day:
 
     def _wait_until(self, at: float, say: ProgressReport) -> None:
         while (left := (at - self._pace.time_of(time.time())) / self._plan.scale) > 0:
-            now = self._pace.time_of(time.time())
-            passed = max(0, int(now / course.MINUTE) - int(self._plan.first_hour * 60))
+            passed = max(0, int(self._pace.time_of(time.time()) / course.MINUTE) - int(self._plan.first_hour * 60))
             say("minutes of the day", passed, int(self._plan.hours * 60))
-            self._samples.append((now, vitals_of(self._node.pid)))
-            time.sleep(min(left, _SAMPLE_SECONDS))
+            self._sample(min(left, _SAMPLE_SECONDS))
         self.longest_behind = max(self.longest_behind, -left)
+
+    def _sample(self, seconds: float) -> None:
+        self._samples.append((self._pace.time_of(time.time()), vitals_of(self._node.pid)))
+        time.sleep(seconds)
 
     def _here(self, event: Event) -> Callable[[], None] | None:
         """What changes the archive, which nothing else may do meanwhile."""
         return {
             Kind.DOWN: self._archive.stop,
-            Kind.UP: self._archive.start,
+            Kind.UP: self._start_archive,
             Kind.REFUSAL: lambda: self._refuse(event),
         }.get(event.kind)
+
+    def _start_archive(self) -> None:
+        """End an outage, if the plan says so when its alert fires, or the time is up that an alert has."""
+        end = time.time() + (self._plan.slack_seconds if self._plan.awaits_alerts else 0.0)
+        while time.time() < end and "CxrDestinationStopped" not in self._prometheus.firing("node"):
+            self._sample(_SAMPLE_SECONDS)
+        self._archive.start()
 
     def _elsewhere(self, event: Event) -> None:
         match event.kind:
