@@ -255,4 +255,4 @@ def test_line_breaks_in_a_sentence_do_not_break_the_list() -> None:
 
     rendered = report_txt.render(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
 
-    assert "left lung (score 0.50): One. Two. @ no box" in rendered
+    assert "left lung: One. Two. @ no box" in rendered

@@ -125,7 +125,7 @@ def test_a_sentence_without_finding_is_inferred_from_its_boxes() -> None:
 
     [sentence] = contents(evaluations, "121106")
 
-    assert sentence.TextValue == "left lung (score 0.71): The left lung is clear."
+    assert sentence.TextValue == "left lung: The left lung is clear."
     [region] = sentence.ContentSequence
     assert (region.RelationshipType, region.ValueType) == ("INFERRED FROM", "SCOORD")
     assert list(region.GraphicData[:2]) == [1000, 200]

@@ -201,8 +201,11 @@ def size(film: Film) -> tuple[int, int]:
 
 
 def spoken(sentence: GroundedSentence) -> str:
-    """Quote a sentence that belongs to no finding, with its prompt and the score of its regions."""
-    return f"{sentence.prompt.replace('_', ' ')} (score {sentence.score:.2f}): {said(sentence)}"
+    """Quote a sentence that belongs to no finding, with its prompt.
+
+    Without the score of its regions, which is no probability: beside "No pneumonia." it would read like one.
+    """
+    return f"{sentence.prompt.replace('_', ' ')}: {said(sentence)}"
 
 
 def said(sentence: GroundedSentence) -> str:
