@@ -45,7 +45,7 @@ def measure(folder: Path, count: int, *, rounds: int) -> dict[str, object]:
     first.StudyInstanceUID, first.SOPInstanceUID = "2.25.7", "2.25.8"
     with peers.ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port)
-        with Service(settings, scripted=False) as node:
+        with Service(settings, is_fresh=True) as node:
             if peers.send(first, port=node.dicom_port) != 0:
                 sys.exit("failed: the node did not take the first film")
             node.wait_for("study.finished")

@@ -1,7 +1,8 @@
 """Processes forked from one that has imported the program: a start costs milliseconds instead of seconds of imports.
 
 Each is a process of its own all the same: it has its own memory, locks and descriptors, and `kill -9` ends it alone.
-What a fresh interpreter imports, and in which order, is tried where `Popen` starts `python -m node serve`.
+What a fresh interpreter imports, and in which order, is tried where `Popen` starts `python -m node`, as in
+`tests/test_startup.py`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import connection, reduction
 from multiprocessing.context import ForkServerContext
-from subprocess import TimeoutExpired
 from typing import IO, Final
 
-_PRELOADED: Final = ("tests.scripted_node", "node.outputs.writers")
+_PRELOADED: Final = (
+    "tests.scripted_node",
+    "node.__main__",
+    "node.commands.read_files",
+    "node.outputs.writers",
+    "models.engines.onnx_engine",
+    "models.engines.torch_engine",  # of what cannot be imported, as without PyTorch, nothing is said
+    "models.reading.reader",
+)
 _CONTEXT: Final[ForkServerContext] = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(_PRELOADED))
 
@@ -29,15 +39,21 @@ class Forked:
     """Runs a function with arguments in a process of its own, with what `Service` needs of `Popen`.
 
     descriptors: the soft limit of the process on open files, where it is not the one of this process
+    errors: a file for its standard error, where that is not the one of this process
     """
 
     def __init__(
-        self, main: Callable[[Sequence[str]], int], arguments: Sequence[str], *, descriptors: int | None = None
+        self,
+        main: Callable[[Sequence[str]], int],
+        arguments: Sequence[str],
+        *,
+        descriptors: int | None = None,
+        errors: IO[str] | None = None,
     ) -> None:
         reading, writing = os.pipe()
         self.stdout: IO[str] | None = os.fdopen(reading, encoding="utf-8")
-        handed_on = _Output(writing)
-        self._process = _CONTEXT.Process(target=_run, args=(main, list(arguments), handed_on, descriptors), daemon=True)
+        outputs = [_Output(writing), *([] if errors is None else [_Output(errors.fileno())])]
+        self._process = _CONTEXT.Process(target=_run, args=(main, list(arguments), outputs, descriptors), daemon=True)
         self._process.start()
         os.close(writing)
         self._asking = (
@@ -65,7 +81,7 @@ class Forked:
         connection.wait([self._process.sentinel], timeout)
         code = self.returncode
         if code is None:
-            raise TimeoutExpired(str(self.pid), timeout or 0.0)
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -79,8 +95,20 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def run(main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a function to its end, as `subprocess.run` does with what a process writes."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+        process = Forked(main, arguments, errors=errors)
+        assert process.stdout is not None
+        with process.stdout as written:
+            output = written.read()
+        code = process.wait(timeout=120)
+        errors.seek(0)
+        return subprocess.CompletedProcess(list(arguments), code, output, errors.read())
+
+
 class _Output:
-    """The end of a pipe that goes to the new process."""
+    """What goes to the new process and takes the place of one of its outputs."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -97,13 +125,17 @@ class _Taken:
 
 
 def _run(
-    main: Callable[[Sequence[str]], int], arguments: Sequence[str], output: _Taken, descriptors: int | None
+    main: Callable[[Sequence[str]], int], arguments: Sequence[str], outputs: Sequence[_Taken], descriptors: int | None
 ) -> None:
     if descriptors is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     gc.freeze()  # what was imported before is no garbage, and to look through it copies every page of it
-    os.dup2(output.descriptor, sys.stdout.fileno())
-    os.close(output.descriptor)
-    code = main(arguments)
+    for output, stream in zip(outputs, (sys.stdout, sys.stderr), strict=False):
+        os.dup2(output.descriptor, stream.fileno())
+        os.close(output.descriptor)
+    try:
+        code = main(arguments)
+    except SystemExit as end:  # of `argparse`
+        code = int(end.code or 0)
     sys.stdout.flush()
     os._exit(code)

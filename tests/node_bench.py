@@ -121,7 +121,7 @@ def measure(folder: Path, count: int, *, rounds: int = 1, scripted: bool, say: P
     with peers.ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
         settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))  # two objects of every film
-        with Service(settings, scripted=scripted) as node:
+        with Service(settings, scripted=scripted, is_fresh=not scripted) as node:
             sender = Sender(node.dicom_port)
             archive.wait_for_kept(2, limit_seconds=60.0)
             say(f"{stage}: one film after the other")

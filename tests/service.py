@@ -19,6 +19,7 @@ from typing import IO, Final, Self
 from pydicom.dataset import Dataset
 
 from node import config
+from node.__main__ import main as node_main
 from node.config import (
     Caller,
     ListenerSettings,
@@ -30,7 +31,7 @@ from node.config import (
 )
 from node.settings.destinations import DicomDestination, Hl7Destination
 from node.settings.http import HttpSettings
-from tests import scripted_node
+from tests import forked, scripted_node
 from tests.forked import Forked
 from tests.mllp import InformationSystem
 from tests.peers import LOOPBACK, send
@@ -87,8 +88,7 @@ def on_database(settings: Settings, url: str) -> Settings:
 
 def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a command of the node to its end."""
-    command = [sys.executable, "-m", "node", *map(str, arguments)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    return forked.run(node_main, [str(argument) for argument in arguments])
 
 
 def _started(command: Sequence[str], *, descriptors: int | None) -> subprocess.Popen[str]:
@@ -99,6 +99,7 @@ def _started(command: Sequence[str], *, descriptors: int | None) -> subprocess.P
 class Service:
     """One process of the service. `scripted` runs the reader of `tests.fakes`, otherwise the settings' model.
 
+    is_fresh: whether an interpreter of its own runs the settings' model, for where time and memory are measured
     only, executor: as `python -m node serve` takes them; several processes may share one storage folder then
     descriptors: the soft limit of the process on open files, where it is not the one of this process
     """
@@ -113,17 +114,22 @@ class Service:
         only: str | None = None,
         executor: str | None = None,
         descriptors: int | None = None,
+        is_fresh: bool = False,
     ) -> None:
         name = executor or only
         path = settings.storage.directory.parent / (f"node-{name}.toml" if name else "node.toml")
         path.write_text(config.render(settings), encoding="utf-8")
         self.settings_path = path
         role = [*(["--only", only] if only else []), *(["--executor", executor] if executor else [])]
-        self._process = (
-            Forked(scripted_node.main, [str(path), str(die_at), version, *role], descriptors=descriptors)
-            if scripted
-            else _started([sys.executable, "-m", "node", "serve", str(path), *role], descriptors=descriptors)
-        )
+        serve = ["serve", str(path), *role]
+        self._process: Forked | subprocess.Popen[str]
+        if is_fresh:
+            self._process = _started([sys.executable, "-m", "node", *serve], descriptors=descriptors)
+        elif scripted:
+            main, arguments = scripted_node.main, [str(path), str(die_at), version, *role]
+            self._process = Forked(main, arguments, descriptors=descriptors)
+        else:
+            self._process = Forked(node_main, serve, descriptors=descriptors)
         self.lines: list[Line] = []
         self._heard = threading.Condition()
         self._listener = threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True)
