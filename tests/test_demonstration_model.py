@@ -33,7 +33,7 @@ def manifest() -> Manifest:
 @pytest.fixture(scope="module")
 def figures() -> Figures:
     """Of phantoms that neither training nor tuning nor the card has seen; few, so bounds are wider than its figures."""
-    return measured("phantoms:2900000:40")
+    return measured("phantoms:2900000:24")
 
 
 def measured(data: str, *, held_out: str | None = None, task: Task | None = None) -> Figures:
@@ -109,6 +109,6 @@ def test_what_a_radiologist_saw_is_found_on_films_of_people() -> None:
 
 
 def test_lungs_of_films_in_files_are_where_they_are(tmp_path: Path) -> None:
-    assert phantoms(["phantoms:2910000:12", "--out", str(tmp_path), "--truth", "--side", "320"]) == 0
+    assert phantoms(["phantoms:2910000:8", "--out", str(tmp_path), "--truth", "--side", "320"]) == 0
 
     assert measured(f"boxes:{tmp_path / 'truth.jsonl'}")["anatomy"]["lungs"] > 0.82
