@@ -100,7 +100,7 @@ types:
 
 # The order is that of tests/heavy.py.
 run-tests: model
-	$(PYTEST) -n 3 --no-loadscope-reorder --durations=15
+	$(PYTEST) -n 4 --no-loadscope-reorder --durations=15
 
 # The files that tests/heavy.py does not name.
 quick: lint

@@ -5,14 +5,18 @@ A tool that is missing skips the test at home and fails it where CI=true.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
+from typing import Final
 
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
@@ -29,7 +33,9 @@ _JAVA_OPTIONS = (
     "-Xmx2g",
 )
 _PIXELMED = "/usr/share/java/pixelmed.jar"
-_ALL_REPORTS = Path(__file__).with_name("ValidateReports.java")
+_VALIDATOR = Path(__file__).with_name("ValidateReports.java")
+_END_OF_FILE: Final = "end of file\n"
+_PIXELMED_ASKED: Final = threading.Lock()
 
 # What reports add to PixelMed's templates, by name; they may be extended. Short Label is younger than its templates of
 # 2022, and it does not recognize the geometric purpose where there are several groups.
@@ -114,12 +120,33 @@ def dcmpschk(dataset: Dataset) -> list[str]:
 
 def pixelmed(datasets: Sequence[Dataset]) -> list[list[str]]:
     """Check structured reports against their templates, all in one Java process."""
-    lines = _run("java", *_JAVA_OPTIONS, "-cp", _PIXELMED, str(_ALL_REPORTS), *datasets, needs=("javac", _PIXELMED))
-    said = [part.splitlines() for part in "\n".join(["", *lines]).split("\nFile: ")[1:]]
-    assert [any("validation complete" in line.lower() for line in part) for part in said] == [True] * len(datasets), (
-        lines
-    )
+    with _saved(datasets) as names, _PIXELMED_ASKED:
+        said = [_validated(_pixelmed_process(), name) for name in names]
+    for part in said:
+        assert any("validation complete" in line.lower() for line in part), part
     return [[line for line in part if is_complaint(line)] for part in said]
+
+
+def _validated(process: subprocess.Popen[str], name: str) -> list[str]:
+    assert process.stdin is not None and process.stdout is not None
+    print(name, file=process.stdin, flush=True)
+    said = list[str]()
+    while (line := process.stdout.readline()) != _END_OF_FILE:
+        assert line, f"PixelMed ended: {said}"
+        said.append(line.rstrip("\n"))
+    return said
+
+
+@functools.cache
+def _pixelmed_process() -> subprocess.Popen[str]:
+    """Start PixelMed; it ends with the tests, when its standard input is closed."""
+    _require("java", "javac", _PIXELMED)
+    command = ["java", *_JAVA_OPTIONS, "-cp", _PIXELMED, str(_VALIDATOR)]
+    process = subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    atexit.register(process.communicate)
+    return process
 
 
 def is_complaint(line: str) -> bool:
@@ -129,10 +156,14 @@ def is_complaint(line: str) -> bool:
     return line.startswith("Warning") and not (_ADDED.search(line) or _OBSERVER.search(line))
 
 
-def _run(tool: str, *arguments: str | Dataset, needs: Sequence[str] = ()) -> list[str]:
-    for name in (tool, *needs):
+def _require(*names: str) -> None:
+    for name in names:
         if shutil.which(name) is None and not Path(name).exists():
             missing(f"{name} is not installed: make system-packages")
+
+
+def _run(tool: str, *arguments: str | Dataset) -> list[str]:
+    _require(tool)
     with _saved(arguments) as words:
         run = subprocess.run([tool, *words], capture_output=True, timeout=240 + 10 * len(words), check=False)
     lines = (run.stdout + run.stderr).decode("utf-8", "replace").splitlines()
