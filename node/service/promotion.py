@@ -20,7 +20,7 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     `model.uncompared` accepts it.
     """
     promotions, key = Promotions(settings.storage.directory), key_of(model, prompts)
-    has_served_any = promotions.has_served_any()  # before the next look: another process may be admitting the same model
+    has_served_any = promotions.has_served_any()  # looked at first: another process may be admitting it
     if promotions.has_served(key):
         return
     names = {"model": f"{model.name} {model.version}", "prompts": prompts.title}
