@@ -107,7 +107,7 @@ quick: lint
 	$(PYTEST) -n 2 --quick
 
 coverage: viewers model
-	$(PYTEST) -n 3 --no-loadscope-reorder --cov --cov-report=term
+	$(PYTEST) -n 4 --no-loadscope-reorder --cov --cov-report=term
 
 # Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in minutes.
 float16: setup model

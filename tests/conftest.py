@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -67,6 +68,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest files, so that no process of a whole run is busy long after the others."""
     items.sort(key=lambda item: heavy.rank_of(item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look through seven thousand tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

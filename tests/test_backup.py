@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from pydicom.dataset import Dataset
+
 from node.config import Settings, StorageSettings
 from tests import films, peers
 from tests.postgres import Postgres
@@ -38,6 +40,11 @@ def send_film(node: Service, *, study: str) -> str:
 def results(archive: peers.ReceivingArchive) -> Counter[tuple[str, str]]:
     found = (received.dataset for received in archive.kept)
     return Counter((str(dataset.StudyInstanceUID), str(dataset.Modality)) for dataset in found)
+
+
+def different(archive: peers.ReceivingArchive) -> dict[tuple[str, bytes], Dataset]:
+    """What arrived, the same bytes once: a kill between sending and noting it sends them again, and never others."""
+    return {(received.sop_instance_uid, received.content): received.dataset for received in archive.kept}
 
 
 def once(*studies: str) -> dict[tuple[str, str], int]:
@@ -117,12 +124,11 @@ def test_a_backup_of_studies_at_every_stage_loses_no_result(tmp_path: Path) -> N
         assert back_up(settings.storage.directory, tmp_path / "backup").returncode == 0
 
         with Service(restored(settings, tmp_path / "backup")) as node:
-            archive.wait_for_kept(6, limit_seconds=60.0)
+            archive.wait_until(lambda: len(different(archive)) >= 6, limit_seconds=60.0)
             node.wait_for("service.ready")
             assert node.stop() == 0
 
-        # A kill between sending and noting it sends the same bytes again; other bytes it never sends.
-        contents = {(received.sop_instance_uid, received.content): received.dataset for received in archive.kept}
+        contents = different(archive)
         kinds = Counter((str(dataset.StudyInstanceUID), str(dataset.Modality)) for dataset in contents.values())
         assert kinds == once(*studies)
 
