@@ -26,7 +26,7 @@ from typing import NoReturn, Self, cast
 import pytest
 from pydicom import Dataset, dcmread
 from pydicom.uid import ExplicitVRLittleEndian
-from pynetdicom import AE, ALL_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
+from pynetdicom import AE, AllStoragePresentationContexts, evt
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.presentation import build_context
 
@@ -178,7 +178,8 @@ class ReceivingArchive:
         if handlers:
             self._entity.add_supported_context(_STORAGE_COMMITMENT)
         for context in AllStoragePresentationContexts:
-            self._entity.add_supported_context(cast(str, context.abstract_syntax), ALL_TRANSFER_SYNTAXES)
+            # In the default transfer syntaxes, without compression: every association copies all of them.
+            self._entity.add_supported_context(cast(str, context.abstract_syntax))
 
     def __enter__(self) -> Self:
         self.start()
