@@ -26,7 +26,7 @@ from typing import NoReturn, Self, cast
 import pytest
 from pydicom import Dataset, dcmread
 from pydicom.uid import ExplicitVRLittleEndian
-from pynetdicom import AE, AllStoragePresentationContexts, evt
+from pynetdicom import AE, DEFAULT_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.presentation import build_context
 
@@ -153,6 +153,7 @@ class ReceivingArchive:
     """An archive in the test's own process. `requests` has every C-STORE that came, `kept` those it took.
 
     handlers: of storage commitment (`tests.committing`), which it offers only then
+    compressed: transfer syntaxes beside the default ones: few, for every association copies those of all contexts
     is_poison: says at which objects it closes the connection, every time
     """
 
@@ -163,6 +164,7 @@ class ReceivingArchive:
         port: int = 0,
         handlers: Sequence[evt.EventHandlerType] = (),
         tls: ssl.SSLContext | None = None,
+        compressed: Sequence[str] = (),
     ) -> None:
         self.ae_title, self.port = ae_title, port or free_port()
         self._handlers, self._tls = handlers, tls
@@ -178,8 +180,9 @@ class ReceivingArchive:
         if handlers:
             self._entity.add_supported_context(_STORAGE_COMMITMENT)
         for context in AllStoragePresentationContexts:
-            # In the default transfer syntaxes, without compression: every association copies all of them.
-            self._entity.add_supported_context(cast(str, context.abstract_syntax))
+            self._entity.add_supported_context(
+                cast(str, context.abstract_syntax), [*DEFAULT_TRANSFER_SYNTAXES, *compressed]
+            )
 
     def __enter__(self) -> Self:
         self.start()
