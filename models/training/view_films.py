@@ -23,8 +23,8 @@ Pixels = NDArray[np.uint8]
 FloatArray = NDArray[np.float32]
 
 _PARTS: Final = 1000
-_FRONTALS: Final = 2
-"""How often a phantom's frontal film is shown: most of what is hard to tell is whether such a film is mirrored."""
+_BOTH_WAYS: Final = (False, True)
+"""A phantom's frontal film is shown as it is and mirrored: which of both it is, is what is hardest to tell."""
 _MIRRORED, _ROTATED = 0.45, 0.2
 _CORNER: Final = (0.3, 0.45)
 """The side of a corner that is shown alone, as a share of the film's: too little of a chest to be read."""
@@ -56,8 +56,10 @@ def view_films(run: ViewRun, *, size: int) -> Iterator[ViewFilm]:
         calibrates = _calibrates(run, f"phantom {seed}")
         film = phantom(seed, size)
         views: tuple[View, ...] = ("AP",) if film.view == "AP" else ("PA",)
-        for _ in range(_FRONTALS):
-            yield _frontal(run, film.pixels, views, rng, size=size, is_real=False, calibrates=calibrates)
+        for mirrored in _BOTH_WAYS:
+            yield _frontal(
+                run, film.pixels, views, rng, mirrored=mirrored, size=size, is_real=False, calibrates=calibrates
+            )
         side, other = other_film(seed, "lateral", size), other_film(seed, others[rng.integers(len(others))], size)
         yield _of_other(run, side.pixels, "lateral", rng, size=size, calibrates=calibrates)
         yield _of_other(run, other.pixels, "not_chest", rng, size=size, calibrates=calibrates)
@@ -65,9 +67,8 @@ def view_films(run: ViewRun, *, size: int) -> Iterator[ViewFilm]:
 
 def count_films(run: ViewRun) -> int:
     """Return how many films `view_films` yields."""
-    return (
-        sum(len(find_films(source)) * source.repeat for source in run.data.films) + (_FRONTALS + 2) * run.data.phantoms
-    )
+    real = sum(len(find_films(source)) * source.repeat for source in run.data.films)
+    return real + (len(_BOTH_WAYS) + 2) * run.data.phantoms
 
 
 def lie(pixels: Pixels, *, mirrored: bool, turns: int) -> Pixels:
@@ -86,7 +87,10 @@ def _real(run: ViewRun, source: FilmSource, number: int, *, size: int) -> Iterat
                 corner = _corner(film.pixels, rng)
                 yield _of_other(run, corner, "not_chest", rng, size=size, calibrates=calibrates)
             else:
-                yield _frontal(run, film.pixels, views, rng, size=size, is_real=True, calibrates=calibrates)
+                mirrored = bool(rng.random() < _MIRRORED)
+                yield _frontal(
+                    run, film.pixels, views, rng, mirrored=mirrored, size=size, is_real=True, calibrates=calibrates
+                )
 
 
 def _frontal(
@@ -95,11 +99,12 @@ def _frontal(
     views: tuple[View, ...],
     rng: np.random.Generator,
     *,
+    mirrored: bool,
     size: int,
     is_real: bool,
     calibrates: bool,
 ) -> ViewFilm:
-    mirrored, turns = bool(rng.random() < _MIRRORED), _turns(rng)
+    turns = _turns(rng)
     return ViewFilm(
         gray=vary(lie(pixels, mirrored=mirrored, turns=turns), run.augmentation, rng, size=size),
         views=views,
