@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import cast
 
 import yaml
 
@@ -20,7 +19,11 @@ PACE = Pace(scale=48.0, began=1_000_000.0, first_hour=6.0)
 STOPPED, LATE = Due("CxrDestinationStopped", 10.0, 20.0), Due("CxrAnswersLate", 20.0, 30.0)
 
 
-def test_an_hour_loses_nothing_and_raises_no_false_alert(tmp_path: Path) -> None:
+def test_an_hour_loses_nothing(tmp_path: Path) -> None:
+    """Alerts are left to `make day`: an hour lasts 15 seconds here, and other tests may take most of them.
+
+    That a stopped destination raises its alert is tried in `tests/test_metrics_live.py`.
+    """
     plan = Plan(
         scale=240.0,
         seed=6,
@@ -35,22 +38,11 @@ def test_an_hour_loses_nothing_and_raises_no_false_alert(tmp_path: Path) -> None
         over=0.15,
         most_growth=0.5,
         room=64,
-        slack_seconds=60.0,
-        awaits_alerts=True,
     )
 
     figures = hospital.run(plan, tmp_path, say=quiet)
 
     assert figures["kept"], str(figures)
-    fired, unexpected = (cast(dict[str, int], figures["alerts"]), cast(tuple[str, ...], figures["alerts_unexpected"]))
-    assert "CxrDestinationStopped" in fired and not figures["alerts_unresolved"], str(figures)
-    # Where other tests leave a node less than a tenth of a core, its page is late, and an alert begins anew.
-    is_anew = bool(figures["scrapes_failed"])
-    assert not [alert for alert in unexpected if not (is_anew and alert.startswith("CxrDestinationStopped"))], str(
-        figures
-    )
-    # Whether enough answers are late for CxrAnswersLate depends on the machine: an hour lasts 15 seconds here.
-    assert all("CxrAnswersLate" in missing for missing in cast(list[str], figures["alerts_missing"])), str(figures)
 
 
 def test_a_day_has_its_films_its_corrections_and_its_faults() -> None:

@@ -24,7 +24,7 @@ from tests.peers import ReceivingArchive, send, wait_until
 
 @pytest.fixture
 def node() -> Iterator[ReceivingArchive]:
-    with ReceivingArchive(ae_title="CHEX") as archive:
+    with ReceivingArchive(ae_title="CHEX", compressed=[JPEG2000Lossless]) as archive:
         yield archive
 
 

@@ -63,8 +63,6 @@ class Plan:
     compared: two hours of equal load between which memory may grow by `most_growth`, and threads and descriptors by
         `room`; a comparison takes `over` hours
     slack_seconds: real ones that a node needs whatever the scale, as to see that an archive is back
-    awaits_alerts: whether an archive stays down beyond its hour until the alert fires, for the slack at most: where an
-        hour takes seconds, a machine that is busy with other tests is late
     """
 
     scale: float
@@ -81,7 +79,6 @@ class Plan:
     most_growth: float = 0.05
     room: int = 16
     slack_seconds: float = 12.0
-    awaits_alerts: bool = False
 
     @property
     def slack(self) -> float:

@@ -79,7 +79,7 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
         with Service(settings) as node:
             pace = Pace(scale=plan.scale, began=time.time() + 0.5, first_hour=plan.first_hour)
             with run_prometheus(folder, pace=pace, node=[node.http_port]) as prometheus:
-                day = Day(plan, settings, node=node, archive=archive, pace=pace, prometheus=prometheus)
+                day = Day(plan, settings, node=node, archive=archive, pace=pace)
                 day.live(say)
                 is_idle = night.wait_until_idle(settings, patience_seconds=_PATIENCE_SECONDS)
                 fired = _fired(prometheus, plan, pace)
@@ -129,11 +129,9 @@ class Day:
         node: Service,
         archive: peers.ReceivingArchive,
         pace: Pace,
-        prometheus: Prometheus,
     ) -> None:
         self.ward, self.events, self.longest_behind = Ward(), course.events(plan), 0.0
         self._plan, self._settings, self._node, self._archive, self._pace = plan, settings, node, archive, pace
-        self._prometheus = prometheus
         self._draw = random.Random(plan.seed + 2)
         self._plain, self._kinds = films.thumbnail(), itertools.cycle(("reject", "add", "accept"))
         self._samples: list[tuple[float, Vitals]] = []
@@ -169,6 +167,7 @@ class Day:
         return is_new and self._finding_of(correction).get("what") == correction.what
 
     def _wait_until(self, at: float, say: ProgressReport) -> None:
+        self._sample(0.0)  # also where the machine is late
         while (left := (at - self._pace.time_of(time.time())) / self._plan.scale) > 0:
             passed = max(0, int(self._pace.time_of(time.time()) / course.MINUTE) - int(self._plan.first_hour * 60))
             say("minutes of the day", passed, int(self._plan.hours * 60))
@@ -183,16 +182,9 @@ class Day:
         """What changes the archive, which nothing else may do meanwhile."""
         return {
             Kind.DOWN: self._archive.stop,
-            Kind.UP: self._start_archive,
+            Kind.UP: self._archive.start,
             Kind.REFUSAL: lambda: self._refuse(event),
         }.get(event.kind)
-
-    def _start_archive(self) -> None:
-        """End an outage, if the plan says so when its alert fires, or the time is up that an alert has."""
-        end = time.time() + (self._plan.slack_seconds if self._plan.awaits_alerts else 0.0)
-        while time.time() < end and "CxrDestinationStopped" not in self._prometheus.firing("node"):
-            self._sample(_SAMPLE_SECONDS)
-        self._archive.start()
 
     def _elsewhere(self, event: Event) -> None:
         match event.kind:
