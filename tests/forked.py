@@ -22,15 +22,20 @@ from multiprocessing import connection, reduction
 from multiprocessing.context import ForkServerContext
 from typing import IO, Final
 
+from tests.peers import killed_after
+
 _PRELOADED: Final = (
     "tests.scripted_node",
     "node.__main__",
     "node.commands.read_files",
     "node.outputs.writers",
     "models.engines.onnx_engine",
-    "models.engines.torch_engine",  # of what cannot be imported, as without PyTorch, nothing is said
+    "models.engines.torch_engine",
     "models.reading.reader",
 )
+"""Imported before the first process is forked; what is missing, as without PyTorch, is left out."""
+
+_LONGEST_SECONDS: Final = 120.0
 _CONTEXT: Final[ForkServerContext] = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(_PRELOADED))
 
@@ -96,13 +101,13 @@ class Forked:
 
 
 def run(main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a function to its end, as `subprocess.run` does with what a process writes."""
+    """Run a function to its end, as `subprocess.run` does with what a process writes; one that hangs is killed."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         process = Forked(main, arguments, errors=errors)
         assert process.stdout is not None
-        with process.stdout as written:
+        with killed_after(_LONGEST_SECONDS, process.kill), process.stdout as written:
             output = written.read()
-        code = process.wait(timeout=120)
+            code = process.wait()
         errors.seek(0)
         return subprocess.CompletedProcess(list(arguments), code, output, errors.read())
 

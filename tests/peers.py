@@ -85,6 +85,17 @@ def wait_until(condition: Callable[[], bool], *, what: str, limit_seconds: float
         time.sleep(0.05)
 
 
+@contextmanager
+def killed_after(seconds: float, kill: Callable[[], object]) -> Iterator[None]:
+    """End a process that the block waits for, where the block takes longer."""
+    alarm = threading.Timer(seconds, kill)
+    alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
+
+
 def send(
     source: Path | Dataset, *, port: int, called_ae: str = "CHEX", calling_ae: str = "TESTER", host: str = LOOPBACK
 ) -> int | None:

@@ -22,7 +22,7 @@ from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 
 from node.outputs.document import save_bytes
-from tests.peers import missing
+from tests.peers import killed_after, missing
 
 # PixelMed's rules are more than Java 17's XPath limits allow (interoperability §7). Most of its code
 # runs a few times: without the optimizing compiler it takes half of the processor time.
@@ -35,7 +35,7 @@ _JAVA_OPTIONS = (
 _PIXELMED = "/usr/share/java/pixelmed.jar"
 _VALIDATOR = Path(__file__).with_name("ValidateReports.java")
 _END_OF_FILE: Final = "end of file\n"
-_PIXELMED_ASKED: Final = threading.Lock()
+_LONGEST_SECONDS: Final = 250.0
 
 # What reports add to PixelMed's templates, by name; they may be extended. Short Label is younger than its templates of
 # 2022, and it does not recognize the geometric purpose where there are several groups.
@@ -119,9 +119,10 @@ def dcmpschk(dataset: Dataset) -> list[str]:
 
 
 def pixelmed(datasets: Sequence[Dataset]) -> list[list[str]]:
-    """Check structured reports against their templates, all in one Java process."""
-    with _saved(datasets) as names, _PIXELMED_ASKED:
-        said = [_validated(_pixelmed_process(), name) for name in names]
+    """Check structured reports against their templates, in the Java process of this thread."""
+    process = _pixelmed_process(threading.get_ident())
+    with _saved(datasets) as names:
+        said = [_validated(process, name) for name in names]
     for part in said:
         assert any("validation complete" in line.lower() for line in part), part
     return [[line for line in part if is_complaint(line)] for part in said]
@@ -131,15 +132,16 @@ def _validated(process: subprocess.Popen[str], name: str) -> list[str]:
     assert process.stdin is not None and process.stdout is not None
     print(name, file=process.stdin, flush=True)
     said = list[str]()
-    while (line := process.stdout.readline()) != _END_OF_FILE:
-        assert line, f"PixelMed ended: {said}"
-        said.append(line.rstrip("\n"))
+    with killed_after(_LONGEST_SECONDS, process.kill):
+        while (line := process.stdout.readline()) != _END_OF_FILE:
+            assert line, f"PixelMed ended: {said}"
+            said.append(line.rstrip("\n"))
     return said
 
 
 @functools.cache
-def _pixelmed_process() -> subprocess.Popen[str]:
-    """Start PixelMed; it ends with the tests, when its standard input is closed."""
+def _pixelmed_process(_thread: int) -> subprocess.Popen[str]:
+    """Start PixelMed for a thread; it ends with the tests, when its standard input is closed."""
     _require("java", "javac", _PIXELMED)
     command = ["java", *_JAVA_OPTIONS, "-cp", _PIXELMED, str(_VALIDATOR)]
     process = subprocess.Popen(

@@ -122,13 +122,7 @@ class Day:
     """The events of a plan, each in its own thread or, where it changes the archive, in this one."""
 
     def __init__(
-        self,
-        plan: Plan,
-        settings: Settings,
-        *,
-        node: Service,
-        archive: peers.ReceivingArchive,
-        pace: Pace,
+        self, plan: Plan, settings: Settings, *, node: Service, archive: peers.ReceivingArchive, pace: Pace
     ) -> None:
         self.ward, self.events, self.longest_behind = Ward(), course.events(plan), 0.0
         self._plan, self._settings, self._node, self._archive, self._pace = plan, settings, node, archive, pace
