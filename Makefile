@@ -1,7 +1,7 @@
 # Everything runs from this folder and out of .venv, which `make setup` fills at the versions of constraints.txt.
 #
 #   make demo     real chest films through the node, results in demo-out/
-#   make test     sets everything up, Debian packages included, and runs `make check`
+#   make test     sets everything up, Debian packages included, and runs what `make check` runs
 #   make check    format, lint, types, tests
 #   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
 #   make coverage all tests, and the share of the lines of each file that they run, the lowest first
@@ -36,7 +36,10 @@ TORCH_INDEX ?=
 
 comma := ,
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
+# pip would compile eight times as many modules as are ever imported; `make setup` compiles those of the program.
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt
+COMPILE := $(VENV)/bin/python -c 'import models.engines.torch_engine, models.reading.reader, \
+  node.commands.read_files, node.outputs.writers, node.service.app'
 PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python --disable-pip-version-check install \
   --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
@@ -60,6 +63,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[$(EXTRAS)]'
+	@$(COMPILE)
 	@touch $@
 
 system-packages:
@@ -82,11 +86,12 @@ model: $(PHANTOM)/parity.json
 demo: setup model
 	$(VENV)/bin/python -m node demo --out demo-out
 
-# The Debian packages and the Python environment have nothing to do with each other.
+# The Debian packages and the Python environment have nothing to do with each other. What the tests need is made beside
+# lint and types, on both cores.
 test:
 	@$(MAKE) --no-print-directory --jobs=2 system-packages setup
-	@$(MAKE) --no-print-directory viewers
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory --jobs=2 lint model viewers types
+	@$(MAKE) --no-print-directory run-tests
 
 check: setup lint
 	@$(MAKE) --no-print-directory --jobs=2 types run-tests

@@ -177,7 +177,8 @@ class Network:
 
 def main() -> int:
     """Fetch what is not here."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"moto[server]=={MOTO}"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    pip.append(f"moto[server]=={MOTO}")
     npm = ["npm", "install", "--no-audit", "--no-fund", "--silent", f"s3rver@{S3RVER}"]
     fetched = [_fetch(FOLDER, pip, option="--target"), _fetch(S3RVER_FOLDER, npm, option="--prefix")]
     return 1 if os.environ.get("CI") == "true" and not all(fetched) else 0
