@@ -185,8 +185,10 @@ def at_pace(rules: str, pace: Pace) -> str:
 def _expression(expression: str, pace: Pace) -> str:
     now = f"vector((time() - {pace.began}) * {pace.scale} + {pace.first_hour * 3600})"
     expression = re.sub(rf"(\[|offset )({_DURATION})", lambda found: found[1] + _scaled(found[2], pace), expression)
+    shortest = _milliseconds(_SCRAPES * pace.interval)
+    expression = re.sub(r"(last_over_time\([^[]+\[)\w+", rf"\g<1>{shortest}", expression)
     expression = re.sub(
-        r"(_seconds(?:\{[^}]*\})?\)* [<>]=? )(\d+)",
+        r"(_seconds(?:\{[^}]*\})?(?:\[\w+\])?\)* [<>]=? )(\d+)",
         lambda found: f"{found[1]}{int(found[2]) / pace.scale}",
         expression,
     )
