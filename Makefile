@@ -36,10 +36,8 @@ TORCH_INDEX ?=
 
 comma := ,
 VENV := .venv
-# pip would compile eight times as many modules as are ever imported; `make setup` compiles those of the program.
+# pip would compile eight times as many modules as the program imports; `make setup` compiles those.
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt
-COMPILE := $(VENV)/bin/python -c 'import models.engines.torch_engine, models.reading.reader, \
-  node.commands.read_files, node.outputs.writers, node.service.app'
 PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python --disable-pip-version-check install \
   --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
@@ -63,7 +61,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[$(EXTRAS)]'
-	@$(COMPILE)
+	@$(VENV)/bin/python -c 'import models.engines.torch_engine, models.reading.reader, node.commands.read_files, \
+	  node.outputs.writers, node.service.app'
 	@touch $@
 
 system-packages:

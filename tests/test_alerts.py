@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ ALERTS = {rule["alert"]: rule for rule in rules("alerts.yml")}
 REPOSITORY = Path(__file__).parents[1]
 TESTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8"))["tests"]
 RUNBOOK = (REPOSITORY / "docs" / "operate" / "runbook.md").read_text(encoding="utf-8")
+RULE_FILES = ["recording.yml", "alerts.yml"]
 FIRING = 'ALERTS{alertname="%s",alertstate="firing"}'
 
 
@@ -51,13 +53,10 @@ def test_every_alert_is_raised_in_time_and_not_before() -> None:
 
 def test_the_tests_of_the_alerts_can_fail(tmp_path: Path) -> None:
     # The tests of one alert, for all of them take half a minute.
-    for path in (DEPLOY / "prometheus").glob("*.yml"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    whole = yaml.safe_load((tmp_path / "alerts_test.yml").read_text(encoding="utf-8"))
-    of_drift = [test for test in whole["tests"] if test["name"].startswith("CxrDrift from ")]
-    (tmp_path / "alerts_test.yml").write_text(yaml.safe_dump(whole | {"tests": of_drift}), encoding="utf-8")
+    write_rules(tmp_path, [test for test in TESTS if test["name"].startswith("CxrDrift from ")])
     sound = promtool("test", "rules", "alerts_test.yml", folder=tmp_path)
-    broken = (tmp_path / "alerts.yml").read_text(encoding="utf-8").replace("> 0.2", "> 0.9")
+    shipped = (tmp_path / "alerts.yml").read_text(encoding="utf-8")
+    broken = shipped.replace("last_over_time(cxr_drift_psi[2m]) > 0.2", "last_over_time(cxr_drift_psi[2m]) > 0.9")
     (tmp_path / "alerts.yml").write_text(broken, encoding="utf-8")
 
     assert sound.returncode == 0, sound.stdout + sound.stderr
@@ -71,10 +70,7 @@ def test_scrapes_that_fail_now_and_then_delay_no_alert(
     # A scrape that fails makes every series of the node stale at once; a sample that is only missing, `_`, does not.
     waiting = {name for name, rule in ALERTS.items() if shortest <= minutes(rule.get("for", "0m")) <= longest}
     waiting -= {"CxrNodeDown"}  # Prometheus itself writes `up`
-    for name in ("recording.yml", "alerts.yml"):
-        (tmp_path / name).write_bytes((DEPLOY / "prometheus" / name).read_bytes())
-    whole = yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8"))
-    chosen = [test for test in whole["tests"] if test["name"].split()[0] in waiting]
+    chosen = [copy.deepcopy(test) for test in TESTS if test["name"].split()[0] in waiting]
     interval = f"{60 // scrapes}s"
     for test in chosen:
         test["interval"] = interval
@@ -82,13 +78,20 @@ def test_scrapes_that_fail_now_and_then_delay_no_alert(
             series["values"] = " ".join(with_failed_scrapes(series["values"], scrapes=scrapes))
         for check in (check for check in test["promql_expr_test"] if check["exp_samples"]):
             check["eval_time"] = f"{minutes(check['eval_time']) + 1}m"  # that sample may be a lost one
-    content = whole | {"tests": chosen, "evaluation_interval": interval}
-    (tmp_path / "alerts_test.yml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    write_rules(tmp_path, chosen, evaluation_interval=interval)
 
     done = promtool("test", "rules", "alerts_test.yml", folder=tmp_path)
 
     assert {test["name"].split()[0] for test in chosen} == waiting
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def write_rules(folder: Path, tests: list[object], *, evaluation_interval: str = "1m") -> None:
+    """Write the shipped rules into a folder, and the given tests of them as `alerts_test.yml`."""
+    for name in RULE_FILES:
+        (folder / name).write_bytes((DEPLOY / "prometheus" / name).read_bytes())
+    content = {"rule_files": RULE_FILES, "evaluation_interval": evaluation_interval, "tests": tests}
+    (folder / "alerts_test.yml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
 def with_failed_scrapes(values: str, *, scrapes: int) -> Iterator[str]:

@@ -14,4 +14,4 @@ def test_idle_http_connections_keep_out_neither_films_nor_probes(tmp_path: Path)
 
     figures = flood.run(plan, tmp_path, say=quiet)
 
-    assert figures["passed"], figures
+    assert figures["passed"], str(figures)

@@ -17,7 +17,7 @@ def test_ten_callers_good_and_bad_leave_nothing_behind_in_a_node(tmp_path: Path)
 
     figures = shift.run(plan, tmp_path, say=quiet)
 
-    assert figures["passed"], figures
+    assert figures["passed"], str(figures)
 
 
 def test_growth_is_of_the_last_third_over_the_second() -> None:
