@@ -62,7 +62,8 @@ def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]
                 wait_until_idle(settings, patience_seconds=_REST_LIMIT_SECONDS)
                 return callers
 
-            load("warming up", shift.warm_up_seconds, seed=shift.seed, calls=2)
+            # As many calls as under load: what pools keep open depends on how many come at once.
+            load("warming up", shift.warm_up_seconds, seed=shift.seed, calls=shift.room + 1)
             before = at_rest(node.pid)
             samples.clear()
             callers = load("under load", shift.seconds, seed=shift.seed + CALLERS, calls=shift.room + 1)
