@@ -297,3 +297,13 @@ def test_a_listener_that_closes_waits_for_nobody(tmp_path: Path, recording: Reco
         assert is_clean(node)
         for connection in (silent, open_one, stalled):
             connection.close()
+
+
+def test_a_caller_that_waits_for_its_answer_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening(tmp_path, settings=ListenerSettings(idle_seconds=1.0)) as node:
+        intake, keep = node.listener.intake, node.listener.intake.keep
+        monkeypatch.setattr(intake, "keep", lambda *given, **more: (keep(*given, **more), threading.Event().wait(1.5)))
+        sent = [films.as_another(films.thumbnail(), f"slow {number}") for number in range(3)]
+
+        assert peers.send_all(sent, port=node.listener.port) == [0, 0, 0]
+    assert node.count("cxr_associations_aborted_total", reason="idle") == 0

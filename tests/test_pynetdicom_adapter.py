@@ -24,6 +24,7 @@ from pynetdicom.dul import DULServiceProvider
 from pynetdicom.pdu import A_ASSOCIATE_RQ, P_DATA_TF
 from pynetdicom.pdu_primitives import P_DATA
 from pynetdicom.service_class import StorageServiceClass
+from pynetdicom.timer import Timer
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
 from node.net import pynetdicom_adapter
@@ -53,14 +54,15 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
     (RequestHandler._create_association, "self"),
     (StorageServiceClass.SCP, "self req context"),
     (StorageServiceClass.__init__, "self assoc"),
+    (Timer.restart, "self"),
 )
 
 # Attributes of pynetdicom's objects that only the adapter names, and names that only the adapter imports.
 ATTRIBUTES = frozenset(
     """
-    LOG_HANDLER_LEVEL _create_association _decode_pdu _is_connected _reactor_checkpoint _run_loop_delay acse data_set
-    dimse dul encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu send_reject
-    server_close state_machine
+    LOG_HANDLER_LEVEL _create_association _decode_pdu _idle_timer _is_connected _reactor_checkpoint _run_loop_delay
+    acse data_set dimse dul encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu
+    send_reject server_close state_machine
     """.split()
 )
 IMPORTS = frozenset(
@@ -115,6 +117,7 @@ def test_an_association_has_the_queues_and_the_state(association: Association) -
     assert isinstance(association.acse, ACSE), ASK
     assert association._reactor_checkpoint.is_set() and dul._run_loop_delay == 0.001, ASK
     assert dul.peek_next_pdu() is None, ASK
+    assert isinstance(dul._idle_timer, Timer), ASK
     assert _config.LOG_HANDLER_LEVEL in ("standard", "none"), ASK
 
 

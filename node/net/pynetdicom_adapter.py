@@ -118,9 +118,10 @@ class MessageProvider(DIMSEServiceProvider):
         return None, None
 
     def send_msg(self, primitive: DimsePrimitiveType, context_id: int) -> None:
-        """Send an answer."""
+        """Send an answer. The peer's silence counts from here: until now it has waited for the node."""
         super().send_msg(primitive, context_id)
         self._answers += 1
+        self.dul._idle_timer.restart()
 
     def _check_order(self, context_id: int, fragment: bytes) -> None:
         """Raise ValueError for a fragment that does not continue the current message (PS3.7 6.3.1, PS3.8 E.2).

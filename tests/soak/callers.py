@@ -38,12 +38,12 @@ _APPLICATION_CONTEXT = "1.2.840.10008.3.1.1.1"
 class Callers:
     """Threads that call a node in every way, all ways equally often, in an order drawn anew, while the block runs.
 
-    `failures` names the calls whose outcome was not what it should be.
+    `failures` names the calls whose outcome was not what it should be, with what came instead.
     Set `is_behind` while the node has so much to read that whoever brings something new should wait.
     """
 
     def __init__(self, *, port: int, count: int, seed: int) -> None:
-        self._port, self._numbers = port, itertools.count(1)
+        self._port = port
         self.is_behind = False
         self.calls: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -76,8 +76,8 @@ class Callers:
             name = self._next()
             while name in NEW and self.is_behind and not self._closing.wait(_PAUSE_SECONDS):
                 pass
-            if not WAYS[name](self._port, draw, next(self._numbers)):
-                self.failures.append(name)
+            if wrong := WAYS[name](self._port, draw, next(_numbers)):
+                self.failures.append(f"{name}: {wrong}")
             self.calls[name] += 1
 
     def _next(self) -> str:
@@ -87,72 +87,73 @@ class Callers:
             return self._deck.pop()
 
 
-def send_a_study(port: int, draw: random.Random, number: int) -> bool:
-    """Send one or two new films; say whether they were taken."""
+def send_a_study(port: int, draw: random.Random, number: int) -> str | None:
+    """Send one or two new films."""
     study = f"soak {number}"
     sources = [films.as_another(_film(), f"{study} {n}", study=study) for n in range(draw.randint(1, 2))]
-    return peers.send_all(sources, port=port, calling_ae=CALLER) == [0] * len(sources)
+    return _unless_taken(peers.send_all(sources, port=port, calling_ae=CALLER))
 
 
-def send_again(port: int, _draw: random.Random, _number: int) -> bool:
+def send_again(port: int, _draw: random.Random, _number: int) -> str | None:
     """Send the film that all send."""
-    return peers.send(_film(), port=port, calling_ae=CALLER) == 0
+    return _unless_taken([peers.send(_film(), port=port, calling_ae=CALLER)])
 
 
-def send_a_lateral(port: int, _draw: random.Random, number: int) -> bool:
+def send_a_lateral(port: int, _draw: random.Random, number: int) -> str | None:
     """Send a film that is answered and not read."""
     film = films.as_another(films.lateral(), f"lateral {number}", study=f"lateral {number}")
-    return peers.send(film, port=port, calling_ae=CALLER) == 0
+    return _unless_taken([peers.send(film, port=port, calling_ae=CALLER)])
 
 
-def send_without_uids(port: int, _draw: random.Random, _number: int) -> bool:
+def send_without_uids(port: int, _draw: random.Random, _number: int) -> str | None:
     """Send what cannot be kept; it must be refused."""
-    return peers.send(films.changed(_film(), {"StudyInstanceUID": ""}), port=port, calling_ae=CALLER) not in (0, None)
+    status = peers.send(films.changed(_film(), {"StudyInstanceUID": ""}), port=port, calling_ae=CALLER)
+    return f"answered by {status}" if status in (0, None) else None
 
 
-def call_as_a_stranger(port: int, _draw: random.Random, _number: int) -> bool:
+def call_as_a_stranger(port: int, _draw: random.Random, _number: int) -> str | None:
     """Call by a title that nobody gave; the association must be refused."""
-    return peers.send(_film(), port=port, calling_ae="STRANGER") is None
+    return _unless_refused(peers.send(_film(), port=port, calling_ae="STRANGER"))
 
 
-def call_somebody_else(port: int, _draw: random.Random, _number: int) -> bool:
+def call_somebody_else(port: int, _draw: random.Random, _number: int) -> str | None:
     """Ask for another than the node; the association must be refused."""
-    return peers.send(_film(), port=port, calling_ae=CALLER, called_ae="OTHER") is None
+    return _unless_refused(peers.send(_film(), port=port, calling_ae=CALLER, called_ae="OTHER"))
 
 
-def abort(port: int, draw: random.Random, _number: int) -> bool:
+def abort(port: int, draw: random.Random, _number: int) -> str | None:
     """Associate, wait, and abort."""
     film, entity = _thumbnail(), AE(ae_title=CALLER)
     contexts = [build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)]
     association = entity.associate(peers.LOOPBACK, port, contexts=contexts, ae_title="CHEX")
     time.sleep(draw.uniform(0.0, _LONGEST_HOLD_SECONDS))
     association.abort()
-    return True
+    return None
 
 
-def leave_without_a_word(port: int, draw: random.Random, _number: int) -> bool:
+def leave_without_a_word(port: int, draw: random.Random, _number: int) -> str | None:
     """Connect, wait, and be gone."""
     return _say(port, b"", draw)
 
 
-def leave_in_the_request(port: int, draw: random.Random, _number: int) -> bool:
+def leave_in_the_request(port: int, draw: random.Random, _number: int) -> str | None:
     """Send a part of an association request."""
     content = _request()
     return _say(port, content[: draw.randrange(len(content))], draw)
 
 
-def leave_in_an_object(port: int, draw: random.Random, _number: int) -> bool:
+def leave_in_an_object(port: int, draw: random.Random, _number: int) -> str | None:
     """Associate, announce an object, send a part of it."""
     fragment = struct.pack(">BxL", 0x04, 100_000) + bytes(draw.randrange(1, 90_000))
     return _say(port, _request(), draw, afterwards=fragment)
 
 
-def send_garbage(port: int, draw: random.Random, _number: int) -> bool:
+def send_garbage(port: int, draw: random.Random, _number: int) -> str | None:
     """Send what is no DICOM."""
     return _say(port, draw.randbytes(draw.randrange(1, 65536)), draw)
 
 
-WAYS: Mapping[str, Callable[[int, random.Random, int], bool]] = {
+WAYS: Mapping[str, Callable[[int, random.Random, int], str | None]] = {
     "study": send_a_study,
     "again": send_again,
     "lateral": send_a_lateral,
@@ -168,6 +169,16 @@ WAYS: Mapping[str, Callable[[int, random.Random, int], bool]] = {
 
 NEW = ("study", "lateral")
 """What a node has to read; everything else costs it little."""
+
+_numbers = itertools.count(1)
+
+
+def _unless_taken(statuses: list[int | None]) -> str | None:
+    return None if all(status == 0 for status in statuses) else f"answered by {statuses}"
+
+
+def _unless_refused(status: int | None) -> str | None:
+    return None if status is None else f"answered by {status}"
 
 
 def _film() -> Dataset:
@@ -196,7 +207,7 @@ def _request() -> bytes:
     return request.encode()
 
 
-def _say(port: int, content: bytes, draw: random.Random, *, afterwards: bytes = b"") -> bool:
+def _say(port: int, content: bytes, draw: random.Random, *, afterwards: bytes = b"") -> str | None:
     """Send bytes as they are, more after an answer if wanted, hold the connection open for a while, and drop it."""
     with suppress(OSError), socket.create_connection((peers.LOOPBACK, port), timeout=_LIMIT_SECONDS) as connection:
         connection.sendall(content)
@@ -210,4 +221,4 @@ def _say(port: int, content: bytes, draw: random.Random, *, afterwards: bytes = 
                 pass
         if draw.random() < 0.5:  # a reset instead of an orderly end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return True
+    return None

@@ -157,7 +157,10 @@ def accepting() -> Rows:
         ("associations at once", f"{listener.max_associations} (`listener.max_associations`)"),
         ("longest object", f"{listener.max_object_mib} MiB (`listener.max_object_mib`); longer: A-ABORT"),
         ("ARTIM and ACSE timeout", f"{entity.acse_timeout:g} s"),
-        ("silence, or a pause within a PDU", f"{entity.network_timeout:g} s (`listener.idle_seconds`); then A-ABORT"),
+        (
+            "silence, or a pause within a PDU",
+            f"{entity.network_timeout:g} s (`listener.idle_seconds`), counted from the last answer; then A-ABORT",
+        ),
     ]
 
 
