@@ -243,6 +243,16 @@ def test_a_finding_is_not_present_at_a_low_probability() -> None:
     assert shared({"edema": low}, most=0.1) == {"edema": 1.0}
 
 
+def test_a_finding_that_films_cannot_be_told_by_is_never_present() -> None:
+    films = {"edema": drawn(2.0, seed=1), "fracture": drawn(0.1, seed=2)}
+
+    _, chosen = calibrate(films, start=1.0, aim=Aim())
+    _, asked = calibrate(films, start=1.0, aim=Aim(sensitivity=0.9))
+
+    assert chosen["edema"] < chosen["fracture"] == 1.0
+    assert asked["fracture"] < 1  # who asks for a sensitivity gets it
+
+
 def test_a_finding_of_few_films_gets_no_threshold() -> None:
     films = {"edema": drawn(1.0, seed=1, films=30), "fracture": drawn(1.0, seed=2, films=28)}
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from language.labels import NO_FINDING
 from models.errors import ModelError
 from models.evaluation.calibration import Marks, Scores
+from models.evaluation.curves import area_under_curve
 from models.evaluation.evaluated_model import logit, sigmoid
 
 TEMPERATURES: Final = tuple(round(float(value), 6) for value in np.geomspace(0.005, 2.0, 120))
@@ -25,6 +26,8 @@ LEAST_POSITIVES: Final = 15
 OPACITY: Final = "lung_opacity"
 LEAST_THRESHOLD: Final = 0.4
 """Below it a finding that shares false findings is never present: nobody believes "present, 17 %"."""
+LEAST_AUROC: Final = 0.6
+"""Below it a finding is never present: films with it and films without it have nearly the same probabilities."""
 _ROUNDS: Final = 10
 
 
@@ -86,9 +89,17 @@ def calibrate(films: Mapping[str, Labelled], *, start: float, aim: Aim) -> tuple
         {key: some.there for key, some in said.items()},
         sensitivity=aim.sensitivity,
     )
+    if aim.sensitivity is None:
+        chosen |= {key: 1.0 for key in chosen if not _is_told(known[key])}
     if aim.false_findings is not None:
         chosen |= shared({key: said[key] for key in chosen if key != NO_FINDING}, most=aim.false_findings)
     return temperature, chosen
+
+
+def _is_told(some: Labelled) -> bool:
+    """Say whether a finding's films can be told from the others at all."""
+    area = area_under_curve(some.there, some.differences)
+    return area is not None and area >= LEAST_AUROC
 
 
 def shared(findings: Mapping[str, Labelled], *, most: float) -> dict[str, float]:
