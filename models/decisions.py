@@ -55,7 +55,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomThreshold:
-    """The threshold of a finding on phantoms, whose other threshold was measured on real films; counts of phantoms.
+    """The threshold of a finding on phantoms, whose other threshold is for real films; counts of phantoms.
 
     band: as of a `Measurement`
     """
@@ -120,7 +120,8 @@ class Decisions:
     """How scores become answers (design §5); `models.reading.decision` applies them.
 
     temperature: divides the difference of cosines to the positive and the negative prompt (spec §8)
-    thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key
+    thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key;
+    one with 1 is left out: neither present nor indeterminate
     measurements: where thresholds come from, by prompt key; a threshold without a measurement was never measured
     phantoms: thresholds on phantoms, by prompt key, of findings whose threshold in `thresholds` is for real films
     review_band: width of the band below a threshold in which a finding is indeterminate, where none was measured
@@ -153,9 +154,9 @@ class Decisions:
             if key not in self.thresholds:
                 raise ValueError(f"measurements.{key} belongs to no threshold; add thresholds.{key} or remove it")
         for key in self.phantoms:
-            if key not in self.measurements or self.measurements[key].measured_on == PHANTOMS:
+            if key not in self.measurements or not (self._is_of_real_films(key) or self.threshold(key) == 1):
                 raise ValueError(
-                    f"phantoms.{key} needs thresholds.{key}, measured on real films; add it or remove this"
+                    f"phantoms.{key} needs thresholds.{key}, measured on real films or 1; add it or remove this"
                 )
         for table, bands in (
             ("measurements", {key: (own.band, self.thresholds[key]) for key, own in self.measurements.items()}),
@@ -183,28 +184,35 @@ class Decisions:
 
         One on real films goes before one on phantoms, and each replaces only its like.
         """
-        before, phantoms = self.measurements.get(key), dict(self.phantoms)
-        if measurement.measured_on == PHANTOMS and before is not None and before.measured_on != PHANTOMS:
-            own = PhantomThreshold(
-                threshold=threshold,
-                positives=measurement.positives,
-                negatives=measurement.negatives,
-                band=measurement.band,
-            )
-            return replace(self, phantoms=phantoms | {key: own})
-        if measurement.measured_on != PHANTOMS and before is not None and before.measured_on == PHANTOMS:
-            phantoms[key] = PhantomThreshold(
-                threshold=self.thresholds[key],
-                positives=before.positives,
-                negatives=before.negatives,
-                band=before.band,
-            )
+        phantoms = dict(self.phantoms)
+        if measurement.measured_on == PHANTOMS:
+            if self._is_of_real_films(key):
+                return replace(self, phantoms=phantoms | {key: _on_phantoms(threshold, measurement)})
+            phantoms.pop(key, None)
+        elif key in self.measurements and key not in phantoms and not self._is_of_real_films(key):
+            phantoms[key] = _on_phantoms(self.thresholds[key], self.measurements[key])
         return replace(
             self,
             thresholds=dict(self.thresholds) | {key: threshold},
             measurements=dict(self.measurements) | {key: measurement},
             phantoms=phantoms,
         )
+
+    def left_out(self, key: str) -> Decisions:
+        """Return the decisions without a finding on real films, unless its threshold was measured on them."""
+        if self._is_of_real_films(key):
+            return self
+        measurement = self.measurements[key]
+        return replace(
+            self,
+            thresholds=dict(self.thresholds) | {key: 1.0},
+            measurements=dict(self.measurements) | {key: replace(measurement, band=None)},
+            phantoms=dict(self.phantoms) | {key: _on_phantoms(self.thresholds[key], measurement)},
+        )
+
+    def _is_of_real_films(self, key: str) -> bool:
+        measurement = self.measurements.get(key)
+        return measurement is not None and measurement.measured_on != PHANTOMS
 
     def threshold(self, key: str) -> float:
         """Return the probability from which the finding of a prompt is present."""
@@ -217,4 +225,14 @@ class Decisions:
         measurement = self.measurements.get(key)
         if measurement is not None and measurement.band is not None:
             return measurement.band.lower
-        return self.threshold(key) - self.review_band
+        threshold = self.threshold(key)
+        return 1.0 if threshold == 1 else threshold - self.review_band
+
+
+def _on_phantoms(threshold: float, measurement: Measurement) -> PhantomThreshold:
+    return PhantomThreshold(
+        threshold=threshold,
+        positives=measurement.positives,
+        negatives=measurement.negatives,
+        band=measurement.band,
+    )

@@ -133,7 +133,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, opacit
     folder = tmp_path_factory.mktemp("shadow")
     other = Path(shutil.copytree(phantom_model, folder / "other"))
     manifest = (other / "manifest.toml").read_text(encoding="utf-8")
-    changed = manifest.replace('version = "3.1"', 'version = "3.2"').replace(
+    changed = manifest.replace('version = "3.2"', 'version = "3.3"').replace(
         "lung_opacity = 0.589117", "lung_opacity = 0.95"
     )
     assert changed.count("0.95") > manifest.count("0.95")
@@ -171,15 +171,15 @@ def test_a_model_is_compared_before_it_is_served(stored: Stored) -> None:
 
     assert done.returncode == 0, done.stderr
     found = cast(Content, json.loads(done.stdout))
-    assert (found["models"], found["films"], found["changed"]) == (["chex-phantom 3.1", "chex-phantom 3.2"], 1, 1)
+    assert (found["models"], found["films"], found["changed"]) == (["chex-phantom 3.2", "chex-phantom 3.3"], 1, 1)
     opacity = next(each for each in cast(list[Content], found["findings"]) if each["prompt"] == "lung_opacity")
     assert opacity["present"] == [1, 0]
     assert (opacity["judged"], opacity["right"]) == (1, [1, 0])
     assert len(stored.archive.kept) == stored.sent, "a comparison sends nothing"
     with Service(stored.promoted, scripted=False) as promoted:
         (line,) = promoted.logged("model.promoted")
-        assert (line["model"], line["films"], line["changed"]) == ("chex-phantom 3.2", 1, 1)
-    told = [text for text in described(stored.path.parent / "audit.log") if "chex-phantom 3.2" in text]
+        assert (line["model"], line["films"], line["changed"]) == ("chex-phantom 3.3", 1, 1)
+    told = [text for text in described(stored.path.parent / "audit.log") if "chex-phantom 3.3" in text]
     assert len(told) == 2, "the comparison and the promotion"
     assert all(f"compared_by={getpass.getuser()}; compared_at=20" in text for text in told)
     assert all("films=1; changed=1" in text for text in told)

@@ -30,6 +30,7 @@ from models.evaluation.tuning import best_decisions, best_rule, check_tunable
 from models.manifest import DetectionRule
 from models.phantoms import FINDINGS, parse_set
 from models.progress import quiet
+from models.reading.decision import decide
 
 START = Decisions(
     temperature=1.0,
@@ -243,14 +244,24 @@ def test_a_finding_is_not_present_at_a_low_probability() -> None:
     assert shared({"edema": low}, most=0.1) == {"edema": 1.0}
 
 
-def test_a_finding_that_films_cannot_be_told_by_is_never_present() -> None:
-    films = {"edema": drawn(2.0, seed=1), "fracture": drawn(0.1, seed=2)}
+def test_what_not_even_phantoms_are_told_by_is_left_out_on_real_films() -> None:
+    vague, clear = {"fracture": drawn(0.1, seed=2)}, {"fracture": drawn(2.0, seed=2)}
 
-    _, chosen = calibrate(films, start=1.0, aim=Aim())
-    _, asked = calibrate(films, start=1.0, aim=Aim(sensitivity=0.9))
+    def tuned(start: Decisions, films: dict[str, Labelled], population: str) -> Decisions:
+        return best_decisions(start, films, noted=NOTED, population=population, aim=Aim())
 
-    assert chosen["edema"] < chosen["fracture"] == 1.0
-    assert asked["fracture"] < 1  # who asks for a sensitivity gets it
+    first = tuned(START, vague, "phantoms")
+    moved = tuned(first, {"edema": drawn(5.0, seed=3)}, "hospital")
+    real = tuned(first, vague, "hospital")
+
+    assert (
+        decide(first, "fracture", 0.999, trusted="real") == decide(moved, "fracture", 0.999, trusted="any") == "absent"
+    )
+    assert decide(first.on_phantoms(), "fracture", 0.999, trusted="phantoms") == "present"
+    assert moved.temperature != first.temperature and moved.threshold("fracture") == 1.0
+    assert real.on_phantoms().measurements == first.on_phantoms().measurements and real.threshold("fracture") < 1
+    assert tuned(real, vague, "phantoms").threshold("fracture") == real.threshold("fracture")
+    assert tuned(first, clear, "phantoms").phantoms == {}
 
 
 def test_a_finding_of_few_films_gets_no_threshold() -> None:

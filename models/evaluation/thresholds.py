@@ -26,8 +26,8 @@ LEAST_POSITIVES: Final = 15
 OPACITY: Final = "lung_opacity"
 LEAST_THRESHOLD: Final = 0.4
 """Below it a finding that shares false findings is never present: nobody believes "present, 17 %"."""
-LEAST_AUROC: Final = 0.6
-"""Below it a finding is never present: films with it and films without it have nearly the same probabilities."""
+LEAST_AUROC: Final = 0.7
+"""Below it films with a finding and films without it are hardly told apart."""
 _ROUNDS: Final = 10
 
 
@@ -66,6 +66,12 @@ class Labelled:
         )
 
 
+def is_told(some: Labelled) -> bool:
+    """Say whether films with a finding are told apart from films without it."""
+    area = area_under_curve(some.there, some.differences)
+    return area is not None and area >= LEAST_AUROC
+
+
 def calibrate(films: Mapping[str, Labelled], *, start: float, aim: Aim) -> tuple[float, dict[str, float]]:
     """Choose the temperature and the thresholds of findings; films: by key; start: the previous temperature.
 
@@ -89,17 +95,9 @@ def calibrate(films: Mapping[str, Labelled], *, start: float, aim: Aim) -> tuple
         {key: some.there for key, some in said.items()},
         sensitivity=aim.sensitivity,
     )
-    if aim.sensitivity is None:
-        chosen |= {key: 1.0 for key in chosen if not _is_told(known[key])}
     if aim.false_findings is not None:
         chosen |= shared({key: said[key] for key in chosen if key != NO_FINDING}, most=aim.false_findings)
     return temperature, chosen
-
-
-def _is_told(some: Labelled) -> bool:
-    """Say whether a finding's films can be told from the others at all."""
-    area = area_under_curve(some.there, some.differences)
-    return area is not None and area >= LEAST_AUROC
 
 
 def shared(findings: Mapping[str, Labelled], *, most: float) -> dict[str, float]:
@@ -215,5 +213,5 @@ def _f1(cuts: _Cuts, others: Sequence[tuple[_Cuts, int]] = ()) -> Scores:
 
 
 def same_point(threshold: float, before: float, after: float) -> float:
-    """Return the threshold at the same difference of cosines, for another temperature."""
-    return round(float(sigmoid(np.array(logit(threshold) * before / after))), 6)
+    """Return the threshold at the same difference of cosines, for another temperature; 1 stays 1."""
+    return 1.0 if threshold >= 1 else round(float(sigmoid(np.array(logit(threshold) * before / after))), 6)

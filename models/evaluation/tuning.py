@@ -26,7 +26,7 @@ from models.evaluation.cases import Truth
 from models.evaluation.detection import Detections, Precision, summary
 from models.evaluation.evaluated_model import Weighed, sigmoid
 from models.evaluation.reports import f1
-from models.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, same_point
+from models.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, is_told, same_point
 from models.manifest import DetectionRule, Manifest
 from models.network.detector import Detection
 from models.phantoms import FINDINGS, PhantomSet
@@ -120,7 +120,7 @@ def best_decisions(
     population: str,
     aim: Aim,
 ) -> Decisions:
-    """Choose temperature and thresholds.
+    """Choose temperature and thresholds. A finding by which not even phantoms are told apart is left out on real films.
 
     films: by key of a judged prompt
     noted: positiveness of regions, and whether they hold any finding
@@ -131,6 +131,8 @@ def best_decisions(
     for key, threshold in chosen.items():
         measurement = _measurement(films[key].at(temperature), threshold=threshold, population=population)
         decisions = decisions.measured(key, threshold, measurement)
+        if population == PHANTOMS and not is_told(films[key]):
+            decisions = decisions.left_out(key)
     return decisions if region is None else replace(decisions, region_threshold=region)
 
 
