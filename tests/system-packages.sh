@@ -18,7 +18,7 @@ want dsrdump dcmtk
 want dciodvfy dicom3tools
 want DicomSRValidator pixelmed-apps
 want javac default-jdk-headless
-want chromium chromium
+want chromium-headless-shell chromium-headless-shell
 want npm npm
 want Xvfb xvfb
 want dicomscope dicomscope
