@@ -36,7 +36,8 @@ TORCH_INDEX ?=
 
 comma := ,
 VENV := .venv
-# pip would compile eight times as many modules as the program imports; `make setup` compiles those.
+# pip would compile eight times as many modules as the program imports; `make setup` compiles those. A newer pip than that of
+# Python 3.11 takes a quarter less time for the many packages after it.
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt
 PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python --disable-pip-version-check install \
   --constraint constraints.txt
@@ -59,7 +60,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  echo "Python 3.11, 3.12 or 3.13 is needed, and '$(PYTHON)' is not one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) pip torch
 	$(PIP) --editable '.[$(EXTRAS)]'
 	@$(VENV)/bin/python -c 'import models.engines.torch_engine, models.reading.reader, node.commands.read_files, \
 	  node.outputs.writers, node.service.app'
