@@ -244,7 +244,7 @@ def test_a_finding_is_not_present_at_a_low_probability() -> None:
     assert shared({"edema": low}, most=0.1) == {"edema": 1.0}
 
 
-def test_what_not_even_phantoms_are_told_by_is_left_out_on_real_films() -> None:
+def test_what_phantoms_do_not_tell_is_left_out_on_real_films() -> None:
     vague, clear = {"fracture": drawn(0.1, seed=2)}, {"fracture": drawn(2.0, seed=2)}
 
     def tuned(start: Decisions, films: dict[str, Labelled], population: str) -> Decisions:

@@ -72,7 +72,11 @@ def read_until(connection: socket.socket, wanted: bytes, content: bytes = b"") -
 
 def test_arrival_and_end_of_a_film_are_told(tmp_path: Path) -> None:
     film = films.thumbnail()
-    with ReceivingArchive() as archive, Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service:
+    # So long a quiet time that the state can be asked for between arrival and end.
+    with (
+        ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=3.0)) as service,
+    ):
         connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=30)
         connection.request("GET", "/api/v1/events")
         stream = connection.getresponse()
