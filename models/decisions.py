@@ -218,6 +218,10 @@ class Decisions:
         """Return the probability from which the finding of a prompt is present."""
         return self.thresholds.get(key, self.default_threshold)
 
+    def leaves_out(self, key: str) -> bool:
+        """Say whether the finding of a prompt is left out: neither present nor indeterminate at any probability."""
+        return self.threshold(key) == 1
+
     def lower(self, key: str | None) -> float:
         """Return the probability from which the finding of a prompt is not absent; key: None for other words."""
         if key is None:
@@ -225,8 +229,7 @@ class Decisions:
         measurement = self.measurements.get(key)
         if measurement is not None and measurement.band is not None:
             return measurement.band.lower
-        threshold = self.threshold(key)
-        return 1.0 if threshold == 1 else threshold - self.review_band
+        return 1.0 if self.leaves_out(key) else self.threshold(key) - self.review_band
 
 
 def _on_phantoms(threshold: float, measurement: Measurement) -> PhantomThreshold:

@@ -211,6 +211,7 @@ class Finding:
     boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
     contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
     reader: what a person said about it; None if nobody did. The probability stays the network's
+    left_out: whether the model leaves it out on such films, whatever its probability
     """
 
     prompt: str
@@ -224,6 +225,7 @@ class Finding:
     evidence: Evidence | None = None
     contradiction: str | None = None
     reader: ReaderMark | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,9 +346,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputObject:
-    """An output of the node: a DICOM object, or an HL7 message, which has no SOP class and no series.
-
-    One UID never carries two contents.
+    """An output: a DICOM object, or an HL7 message without SOP class and series. One UID never carries two contents.
 
     film: SOP Instance UID of the film that a structured report, presentation state or secondary capture is about, with
         "ratio " before it if the report is on its cardiothoracic ratio; "" for a report on the study, for other kinds,

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from node import config
+from node.outputs import wording
 from tests import films, peers
 from tests.service import INTERRUPTIBLE, REPOSITORY, Service, run_command, settings_for
 
@@ -34,6 +35,8 @@ def test_read_writes_the_study_and_prints_one_json_document(
     assert len(states) == 13
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()
+    said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
+    assert f"{wording.LEFT_OUT}: Pneumothorax, " in said
 
 
 @pytest.mark.parametrize("option", [("--population", "phantoms"), ("--uncalibrated", "accept")])

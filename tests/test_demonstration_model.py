@@ -74,6 +74,14 @@ def test_its_decisions_were_tuned(manifest: Manifest) -> None:
     assert "not calibrated" not in (MODEL / CARD).read_text(encoding="utf-8")
 
 
+def test_it_leaves_out_what_it_does_not_recognize(manifest: Manifest) -> None:
+    def left_out(of: Manifest) -> set[str]:
+        return {key for key in of.decisions.thresholds if of.decisions.leaves_out(key)}
+
+    assert left_out(manifest) == {"atelectasis", "fracture", "pneumonia", "pneumothorax", "support_devices"}
+    assert left_out(manifest.on_phantoms()) == {"pneumonia"}
+
+
 def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> None:
     assert figures["anatomy"]["lungs_and_heart"] > 0.83
 

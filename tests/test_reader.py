@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from models.errors import ModelError
 from models.manifest import ReportRule
 from models.reading.answers import FilmReading, FloatArray, Question, ReaderPrompt
+from models.reading.decision import is_trusted
 from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
 from models.reading.reader import ChexReader
 from models.reading.speech import printable
@@ -60,6 +61,19 @@ def test_a_threshold_of_its_own_replaces_the_default() -> None:
     edema, fracture = _read(ScriptedEngine([0.65, 0.65], ["One", "Two"]), EDEMA, FRACTURE).prompts
 
     assert (edema.state, fracture.state) == ("present", "indeterminate")
+
+
+def test_a_finding_with_the_threshold_1_is_left_out() -> None:
+    reader = reader_of(ScriptedEngine([0.8, 0.8], ["One", "Two"]))
+    decisions = replace(reader.manifest.decisions, thresholds={"fracture": 1.0})
+    reader.manifest = replace(reader.manifest, decisions=decisions)
+
+    edema, fracture = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE]).prompts
+
+    assert (edema.state, edema.left_out) == ("present", False)
+    assert (fracture.state, fracture.left_out) == ("absent", True)
+    trusted = [is_trusted(decisions, key, "any") for key in ("edema", "fracture")]
+    assert trusted == [True, False], "nor is it denied"
 
 
 def test_a_threshold_without_a_judged_prompt_is_named_by_its_key() -> None:

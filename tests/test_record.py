@@ -69,6 +69,7 @@ _findings = st.builds(
     sentence=st.none() | st.integers(0, 9),
     evidence=st.none() | st.builds(Evidence, zone=st.none() | _words, extent=_score),
     contradiction=st.none() | st.sampled_from(list(wording.CONTRADICTIONS)),
+    left_out=st.booleans(),
 )
 
 
@@ -230,6 +231,16 @@ def test_the_text_lists_findings_by_state() -> None:
     places = [details.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
     assert places == sorted(places)
     assert details.index("Not reported (") < details.index("Pneumothorax: probability 4 %")
+
+
+def test_the_text_gives_what_is_left_out_no_probability() -> None:
+    left_out = replace(absent(), left_out=True)
+
+    rendered = report_txt.render(report(film(findings=(left_out, absent(samples.EDEMA)), sentences=False)))
+
+    assert f"{wording.LEFT_OUT}: Pneumothorax\n" in rendered
+    assert "Pneumothorax: probability" not in rendered
+    assert "Pulmonary edema: probability 4 %" in rendered
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -224,6 +225,16 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
     labels = {wording.label(finding, box) for finding in wording.reported(film) for box in finding.boxes}
     assert {box.label for finding in page.findings for box in finding.boxes} == labels
     assert page.absent == (("Pneumothorax", wording.percent(film.in_state(FindingState.ABSENT)[0].probability)),)
+    assert page.left_out == ()
+
+
+def test_a_page_names_apart_what_the_model_leaves_out() -> None:
+    film = samples.film(findings=(replace(samples.absent(), left_out=True), samples.absent(samples.EDEMA)))
+
+    page = shown.show(film)
+
+    assert page.left_out == ("Pneumothorax",)
+    assert page.absent == (("Pulmonary edema", "4 %"),)
 
 
 def test_findings_with_their_sides_are_suggested_and_understood(settings: Settings, spool: Spool) -> None:

@@ -87,6 +87,7 @@ class PromptReading:
     if there is none
     generated: what the network said for it at first, before any check; empty if nothing
     contradiction: what speaks against a finding that is reported; None if nothing does
+    left_out: whether the model leaves this finding out on such films, whatever its probability
     """
 
     key: str
@@ -98,6 +99,7 @@ class PromptReading:
     sentence: int | None
     generated: str = ""
     contradiction: Contradiction | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

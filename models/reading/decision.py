@@ -33,7 +33,9 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
 
 
 def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
-    """Say whether a threshold may call a finding present, and its absence be said."""
+    """Say whether a threshold may call a finding present, and its absence be said: never of one that is left out."""
+    if key is not None and decisions.leaves_out(key):
+        return False
     if trusted == "any":
         return True
     measurement = None if key is None else decisions.measurements.get(key)

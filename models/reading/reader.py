@@ -200,8 +200,7 @@ class ChexReader:
         with words that the model never learned is not asked at all.
         reference: a prompt set; a box alone is compared with the mean of its judged prompts, and a question with the
         same words as one of its prompts uses that prompt's negatives.
-        Raises ValueError for a box alone without any judged prompt, and for a prompt with more tokens than the network
-        reads.
+        Raises ValueError for a box alone without any judged prompt, and for a prompt of more tokens than are read.
         """
         reference = tuple(reference)
         answers: dict[int, Answer] = {}
@@ -246,10 +245,10 @@ class ChexReader:
         return contrast(features, positive=positive, negative=negative, temperature=self.manifest.decisions.temperature)
 
     def _reading(self, film: DecidedFilm, index: int, said: Settled, sentence: int | None) -> PromptReading:
-        boxes, scores = film.visible[index]
+        (boxes, scores), prompt = film.visible[index], film.prompts[index]
         return PromptReading(
-            key=film.prompts[index].key,
-            kind=film.prompts[index].kind,
+            key=prompt.key,
+            kind=prompt.kind,
             probability=film.probabilities.get(index),
             state=film.states.get(index),
             boxes=boxes,
@@ -257,6 +256,7 @@ class ChexReader:
             sentence=sentence,
             generated=said.generated.get(index, ""),
             contradiction=film.contradictions.get(index),
+            left_out=index in film.states and self.manifest.decisions.leaves_out(prompt.key),
         )
 
     def _sentence(self, film: DecidedFilm, text: str, index: int, *, by: By) -> Sentence:

@@ -199,8 +199,9 @@ def _evidence_from_json(value: Json) -> Evidence | None:
 
 
 def _whole_finding_to_json(finding: Finding) -> JsonObject:
-    """Return a finding with what report.json leaves out: contradiction, codes, and side and evidence of each box."""
+    """Return a finding with what report.json does not have: contradiction, codes, side and evidence of each box."""
     return _finding_to_json(finding) | {
+        "left_out": finding.left_out,
         "site": None if finding.site is None else _code_to_json(finding.site),
         "contradiction": finding.contradiction,
         "boxes": [
@@ -235,9 +236,10 @@ def _finding_from_json(document: Mapping[str, Json]) -> Finding:
             for box in _objects(document["boxes"])
         ),
         sentence=_optional_int(document["sentence"]),
-        # An earlier version stored neither.
+        # An earlier version stored none of these.
         evidence=_evidence_from_json(document.get("evidence")),
         contradiction=_optional_text(document.get("contradiction")),
+        left_out=document.get("left_out") is True,
     )
 
 

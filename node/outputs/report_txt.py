@@ -32,10 +32,13 @@ def _origin(report: Report) -> Iterator[str]:
 def details(film: Film) -> Iterator[str]:
     """Yield the findings of a film by state, its cardiothoracic ratio, and its sentences."""
     for state in FindingState:
-        if findings := impression.by_urgency(film.in_state(state)):
+        findings = impression.by_urgency(film.in_state(state))
+        if told := [finding for finding in findings if not wording.is_left_out(finding)]:
             yield f"{wording.HEADINGS[state]}:"
-            for finding in findings:
+            for finding in told:
                 yield from (f"  {line}" for line in _finding(finding))
+        if left_out := [wording.name_of(finding) for finding in findings if wording.is_left_out(finding)]:
+            yield f"{wording.LEFT_OUT}: {', '.join(left_out)}"
     if (ratio := measured.ratio_of(film)) is not None:
         first, *others = measured.lines(ratio)
         yield first

@@ -67,6 +67,8 @@ HEADINGS: Mapping[FindingState, str] = {
     FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
     FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
 }
+LEFT_OUT = "Never reported, because this model does not recognize them well enough; any may be there"
+"""What stands before the names of findings that the model leaves out."""
 MARKS: Mapping[FindingState, str] = {
     FindingState.INDETERMINATE: "review",
     FindingState.UNCALIBRATED: "review, not calibrated",
@@ -120,6 +122,11 @@ def check(report: Report) -> None:
 def reported(film: Film) -> tuple[Finding, ...]:
     """Return the findings that get groups and drawn boxes, in prompt order: all but those below their threshold."""
     return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
+
+
+def is_left_out(finding: Finding) -> bool:
+    """Say whether a finding is absent because the model leaves it out: its probability then says nothing."""
+    return finding.left_out and finding.state is FindingState.ABSENT and finding.reader is None
 
 
 def name_of(finding: Finding) -> str:

@@ -95,6 +95,7 @@ def _finding(
         boxes=boxes,
         sentence=answer.sentence,
         contradiction=answer.contradiction,
+        left_out=answer.left_out,
     )
 
 

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathologyAnswer:
-    """What the network says about one pathology prompt; sentence: index in the reading's sentences."""
+    """What the network says about one pathology prompt; sentence: index in the reading's sentences.
+
+    left_out: whether the model leaves this finding out on such films, whatever its probability
+    """
 
     prompt: str
     probability: float
@@ -40,6 +43,7 @@ class PathologyAnswer:
     boxes: tuple[ScoredBox, ...]
     sentence: int | None
     contradiction: str | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +278,7 @@ class _NetworkReader:
                     boxes=_to_image(prompt.boxes, prompt.box_scores, image.framing),
                     sentence=prompt.sentence,
                     contradiction=prompt.contradiction,
+                    left_out=prompt.left_out,
                 )
                 for prompt in said.prompts
                 if prompt.kind == PromptKind.PATHOLOGY.value

@@ -62,6 +62,7 @@ class ShownFilm:
 
     about: what was analyzed, with the notes of the film; of a film that was not read, why
     absent: findings below their threshold that no reader rejected, each with its probability
+    left_out: names of those that the model leaves out
     loose: sentences that belong to no reported finding, with their boxes
     """
 
@@ -73,6 +74,7 @@ class ShownFilm:
     about: tuple[str, ...]
     findings: tuple[ShownFinding, ...]
     absent: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...]
     loose: tuple[tuple[str, tuple[Box, ...]], ...]
     withheld: tuple[ShownWithheld, ...]
     ratio: tuple[str, ...]
@@ -81,6 +83,7 @@ class ShownFilm:
 def show(film: Film) -> ShownFilm:
     """Put the answer to a film into words: those of every other output."""
     ratio = measured.ratio_of(film)
+    absent = impression.by_urgency(film.in_state(FindingState.ABSENT))
     return ShownFilm(
         is_read=film.is_read,
         columns=film.columns or 0,
@@ -91,9 +94,10 @@ def show(film: Film) -> ShownFilm:
         findings=tuple(_findings(film)),
         absent=tuple(
             (wording.name_of(finding), wording.certainty(finding))
-            for finding in impression.by_urgency(film.in_state(FindingState.ABSENT))
-            if finding.reader is None
+            for finding in absent
+            if finding.reader is None and not wording.is_left_out(finding)
         ),
+        left_out=tuple(wording.name_of(finding) for finding in absent if wording.is_left_out(finding)),
         loose=tuple(
             (short_text(wording.spoken(sentence), 2000), tuple(scored.box for scored in sentence.boxes))
             for sentence in _loose_sentences(film)

@@ -34,7 +34,7 @@ OUTPUT_KINDS: Final[Mapping[str, str]] = {
     rejection.KIND: "rejection note",
 }
 WITHHELD: Final[Mapping[str, str]] = {
-    "not_measured": "says more than was measured: its finding's threshold was not measured on such films",
+    "not_measured": "says more than was measured: its finding has no threshold measured on such films, or is left out",
     "not_named": "does not name its finding or region",
     "denied": "denies a finding that is reported",
     "asserted": "asserts what was not found",
@@ -51,6 +51,7 @@ WITHHELD: Final[Mapping[str, str]] = {
 """What is wrong with a withheld sentence, by its reason."""
 
 ABSENT: Final = "not reported, may have been missed"
+LEFT_OUT: Final = wording.LEFT_OUT
 NO_SENTENCE: Final = "The network gave no sentence that may be said."
 LOCATED: Final = "Location of a region; neither present nor absent."
 
