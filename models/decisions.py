@@ -156,13 +156,16 @@ class Decisions:
         for key in self.phantoms:
             if key not in self.measurements or not (self._is_of_real_films(key) or self.threshold(key) == 1):
                 raise ValueError(
-                    f"phantoms.{key} needs thresholds.{key}, measured on real films or 1; add it or remove this"
+                    f"phantoms.{key} needs measurements.{key}, on real films or with thresholds.{key} = 1; "
+                    "add it or remove this"
                 )
         for table, bands in (
             ("measurements", {key: (own.band, self.thresholds[key]) for key, own in self.measurements.items()}),
             ("phantoms", {key: (own.band, own.threshold) for key, own in self.phantoms.items()}),
         ):
             for key, (band, threshold) in bands.items():
+                if band is not None and threshold == 1:
+                    raise ValueError(f"{table}.{key}.band belongs to a finding that is left out; remove it")
                 if band is not None and band.lower > threshold:
                     raise ValueError(f"{table}.{key}.band.lower ({band.lower}) must not be above the threshold")
 
@@ -229,7 +232,7 @@ class Decisions:
         measurement = self.measurements.get(key)
         if measurement is not None and measurement.band is not None:
             return measurement.band.lower
-        return 1.0 if self.leaves_out(key) else self.threshold(key) - self.review_band
+        return self.threshold(key) - self.review_band
 
 
 def _on_phantoms(threshold: float, measurement: Measurement) -> PhantomThreshold:

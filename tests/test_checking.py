@@ -157,6 +157,15 @@ def test_what_nobody_measured_is_neither_asserted_nor_denied(index: int, text: s
     assert decided("uncalibrated", is_measured=False, boxes=ELSEWHERE).fault(index, text) == "not_measured"
 
 
+def test_a_measured_finding_denies_no_other_that_is_not() -> None:
+    film = decided("absent", boxes=ELSEWHERE)
+    vague = replace(film, measured={0: True, 1: False, 2: False})
+
+    assert film.fault(0, "No pleural effusion or edema.") is None
+    assert vague.fault(0, "No pleural effusion or edema.") == "not_measured"
+    assert vague.fault(0, "No pleural effusion.") is None
+
+
 @pytest.mark.parametrize("boxes", [RIGHT_BASE, np.concatenate([RIGHT_BASE, ELSEWHERE])])
 def test_a_side_that_nobody_knows_is_not_named(boxes: FloatArray) -> None:
     unknown = decided(knows_sides=False, boxes=boxes)

@@ -79,9 +79,9 @@ def test_an_executor_that_says_nothing_any_more_loses_its_lock(engine: sa.Engine
     wait_until(lambda: not postgres.execute(HELD), what="the lock is free")
 
     ExecutorLock(engine, "worker", stop=NEVER).close()
-    lifeline.close()
-    wait_until(lambda: not postgres.execute(HELD), what="the server has seen that both connections are closed")
+    wait_until(lambda: not postgres.execute(HELD), what="the server has seen that the lock is given back")
     assert postgres.execute(HELD) == []
+    lifeline.close()
 
 
 def test_only_the_work_of_dead_executors_is_put_back(engine: sa.Engine, postgres: Postgres) -> None:

@@ -237,6 +237,14 @@ def test_thresholds_of_both_kinds_of_films_are_kept(tmp_path: Path) -> None:
     assert both.on_phantoms().decisions.threshold("edema") == 0.4
 
 
+def test_a_band_of_a_finding_that_is_left_out_is_refused() -> None:
+    band = Band(lower=0.35, below=60, missed=3, within=20, shown=6)
+    measured = Measurement(measured_on="hospital", positives=20, negatives=80, band=band)
+
+    with pytest.raises(ValueError, match="left out; remove it"):
+        replace(manifest().decisions, thresholds={"edema": 1.0}, measurements={"edema": measured})
+
+
 @pytest.mark.parametrize("wrong", [{"scales": {"edema": 0.0}}, {"overlap": 1.1}, {"temperature": 0.0}])
 def test_a_detection_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must"):

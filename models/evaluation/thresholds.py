@@ -214,4 +214,6 @@ def _f1(cuts: _Cuts, others: Sequence[tuple[_Cuts, int]] = ()) -> Scores:
 
 def same_point(threshold: float, before: float, after: float) -> float:
     """Return the threshold at the same difference of cosines, for another temperature; 1 stays 1."""
-    return 1.0 if threshold >= 1 else round(float(sigmoid(np.array(logit(threshold) * before / after))), 6)
+    if threshold >= 1:
+        return 1.0
+    return min(round(float(sigmoid(np.array(logit(threshold) * before / after))), 6), 0.999999)

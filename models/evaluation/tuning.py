@@ -120,7 +120,7 @@ def best_decisions(
     population: str,
     aim: Aim,
 ) -> Decisions:
-    """Choose temperature and thresholds. A finding by which not even phantoms are told apart is left out on real films.
+    """Choose temperature and thresholds. A finding that cannot be told even on phantoms is left out on real films.
 
     films: by key of a judged prompt
     noted: positiveness of regions, and whether they hold any finding

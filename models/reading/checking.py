@@ -22,6 +22,7 @@ from language.normal import names_in
 from language.sentences import by_rule
 from language.statements import sides_in
 from models import boxes as unit_boxes
+from models.decisions import Decisions
 from models.reading.answers import By, FloatArray, ReaderPrompt, Withheld
 from models.reading.decision import State
 
@@ -30,8 +31,8 @@ SideOf = Callable[[float, float], Literal["left", "right"] | None]
 """Says on which side of the patient a box lies, by its center and width in the square; None across the middle."""
 
 NOT_MEASURED: Final = "not_measured"
-"""Says that a finding is there or not without a measured threshold, or calls a region normal without all of them, or
-says "Normal" or "Abnormal" of the film."""
+"""Says that a finding is there or not without a measured threshold, or though it is left out, or calls a region normal
+without all of them, or says "Normal" or "Abnormal" of the film."""
 CONTRADICTS: Final = "contradicts"
 SIDE_UNKNOWN: Final = "side_unknown"
 WRONG_ZONE: Final = "wrong_zone"
@@ -73,9 +74,17 @@ class Decided:
             return found[0].value
         if contradictions(text, {self.prompts[place].key: state for place, state in self.states.items()}):
             return CONTRADICTS
+        if self._denies_unmeasured(text):
+            return NOT_MEASURED
         if fault := self._fault_of_boxes(index, text):
             return fault.value
         return self._fault_of_side(index, text) or (WRONG_ZONE if self._names_other_zone(index, text.lower()) else None)
+
+    def _denies_unmeasured(self, text: str) -> bool:
+        """Say whether a sentence denies, beside others, a finding that nothing may be said of."""
+        places = (place for place, is_measured in self.measured.items() if not is_measured)
+        unmeasured = [self.prompts[place].key for place in places if self.prompts[place].kind != "no_finding"]
+        return bool(contradictions(text, dict.fromkeys(unmeasured, "present")))
 
     def denies(self, index: int, text: str) -> bool:
         """Say whether a sentence denies a finding that is reported."""
@@ -275,6 +284,12 @@ def answer_in_words(text: str, *, prompt: str | None, state: State | None, measu
     if prompt is None:
         return "", "network"
     return by_rule(name=prompt.strip().rstrip("."), state=state, side=None, zone=None), "rule"
+
+
+def left_out_in(prompt: str | None, decisions: Decisions) -> str | None:
+    """Return the one finding that a prompt names in any words, if the model leaves it out."""
+    key = None if prompt is None else _class_in(prompt)
+    return key if key is not None and decisions.leaves_out(key) else None
 
 
 def _class_in(prompt: str) -> str | None:

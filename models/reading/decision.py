@@ -24,6 +24,8 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
     have been measured: it takes the default threshold
     probability: spec §8
     """
+    if key is not None and decisions.leaves_out(key):
+        return "absent"
     threshold = decisions.default_threshold if key is None else decisions.threshold(key)
     if probability < decisions.lower(key):
         return "absent"
@@ -33,7 +35,7 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
 
 
 def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
-    """Say whether a threshold may call a finding present, and its absence be said: never of one that is left out."""
+    """Say whether a threshold may call a finding present, and its absence be said. Never for one that is left out."""
     if key is not None and decisions.leaves_out(key):
         return False
     if trusted == "any":

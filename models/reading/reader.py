@@ -28,7 +28,7 @@ from models.reading.answers import (
     ReaderPrompt,
     Sentence,
 )
-from models.reading.checking import Settled, SideOf, answer_in_words
+from models.reading.checking import Settled, SideOf, answer_in_words, left_out_in
 from models.reading.contradictions import SecondLook
 from models.reading.decided_film import DecidedFilm
 from models.reading.decision import State, Trusted, decide, is_trusted
@@ -138,11 +138,10 @@ class ChexReader:
                 f"{len(prompts)} prompts are asked, but engine tensorrt takes {most}; use fewer prompts, or engine onnx"
             )
         judged = {prompt.key for prompt in prompts if prompt.kind != "region"}
-        for key in self.manifest.decisions.thresholds:
-            if key not in judged:
-                raise ModelError(
-                    f"{MANIFEST}: decisions.thresholds.{key} belongs to no prompt with a decision; correct or remove it"
-                )
+        for key in self.manifest.decisions.thresholds.keys() - judged:
+            raise ModelError(
+                f"{MANIFEST}: decisions.thresholds.{key} belongs to no prompt with a decision; correct or remove it"
+            )
         for prompt in prompts:
             if words := self.never_learned(" ".join((*prompt.phrases, *prompt.negatives))):
                 raise ModelError(f"prompt {prompt.key}: this model never learned: {', '.join(words)}; use other words")
@@ -273,9 +272,8 @@ class ChexReader:
         boxes: [box, 4], scores: [box], of one prompt
         """
         decisions = self.manifest.decisions
-        chosen = np.flatnonzero(scores > decisions.box_threshold)
-        if not len(chosen):
-            chosen = np.argmax(scores, keepdims=True)
+        is_above = scores > decisions.box_threshold
+        chosen = np.flatnonzero(is_above) if is_above.any() else np.argmax(scores, keepdims=True)
         boxes, scores = boxes[chosen], scores[chosen]
         if decisions.merge_overlap < 1:
             boxes, scores = fuse(boxes, scores, overlap=decisions.merge_overlap)
@@ -371,11 +369,13 @@ class ChexReader:
         *,
         is_region: bool = False,
     ) -> Answer:
-        """Make the answer to a question that is no judged prompt of a set: no threshold was measured for it."""
-        state = None if is_region else self._state(None, float(score))
+        """Answer a question that is no judged prompt of a set: no threshold was measured for it."""
+        left_out = left_out_in(question.prompt, self.manifest.decisions)
+        state = None if is_region else self._state(left_out, float(score))
         by: By = "network"
         if self.checked:
-            text, by = answer_in_words(text, prompt=question.prompt, state=state, measured=self.trusted == "any")
+            measured = self.trusted == "any" and left_out is None
+            text, by = answer_in_words(text, prompt=question.prompt, state=state, measured=measured)
         return Answer(sentence=text, score=float(score), state=state, boxes=boxes[0], box_scores=boxes[1], by=by)
 
 

@@ -80,13 +80,17 @@ def _findings(film: Film) -> Iterator[_Paragraph]:
             continue
         yield from _heading(wording.HEADINGS[state])
         if state is FindingState.ABSENT:
-            texts = (f"{wording.name_of(finding)} {wording.certainty(finding)}" for finding in findings)
-            yield ", ".join(texts), _SMALL, WHITE, 0
+            yield ", ".join(_absent(finding) for finding in findings), _SMALL, WHITE, 0
             continue
         for finding in findings:
             yield _place(finding), _MIDDLE, WHITE, 0
             if finding.sentence is not None:
                 yield wording.said(film.sentences[finding.sentence]), _SMALL, GRAY, _INDENT
+
+
+def _absent(finding: Finding) -> str:
+    name = wording.name_of(finding)
+    return f"{name} (never reported)" if wording.is_left_out(finding) else f"{name} {wording.certainty(finding)}"
 
 
 def _heading(text: str) -> Iterator[_Paragraph]:

@@ -234,6 +234,8 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     state = state_of(finding)
     side = f", {finding.side}" if finding.side and finding.state is not FindingState.ABSENT else ""
     heading = wording.HEADINGS[finding.state] if finding.reader is None else wording.certainty(finding).capitalize()
+    if wording.is_left_out(finding):
+        heading = wording.NEVER
     state_in_words = f"{heading}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
     yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))

@@ -11,7 +11,7 @@ from node.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film, as of `Reader`; measured: the findings whose threshold was measured on films."""
+    """What a model needs of a film, as of `Reader`; measured: the findings with a measured threshold, not left out."""
 
     gray: str
     square: Callable[[int, int], tuple[float, float, float, float]]
@@ -33,5 +33,5 @@ def read_film_rule(directory: Path) -> FilmRule:
         gray=str(manifest.gray),
         square=lambda columns, rows: square(columns, rows, manifest.input),
         ages=manifest.ages,
-        measured=tuple(manifest.decisions.measurements),
+        measured=tuple(key for key in manifest.decisions.measurements if not manifest.decisions.leaves_out(key)),
     )

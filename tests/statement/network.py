@@ -158,8 +158,8 @@ def accepting() -> Rows:
         ("longest object", f"{listener.max_object_mib} MiB (`listener.max_object_mib`); longer: A-ABORT"),
         ("ARTIM and ACSE timeout", f"{entity.acse_timeout:g} s"),
         (
-            "silence, or a pause within a PDU",
-            f"{entity.network_timeout:g} s (`listener.idle_seconds`), counted from the last answer; then A-ABORT",
+            "silence since the last PDU or the last answer, or a pause within a PDU",
+            f"{entity.network_timeout:g} s (`listener.idle_seconds`); then A-ABORT",
         ),
     ]
 
