@@ -130,7 +130,7 @@ def test_a_finding_has_a_threshold_for_each_kind_of_film() -> None:
 
 @pytest.mark.parametrize("key", ["fracture", "nodule", "pneumonia"])
 def test_phantoms_have_a_second_threshold_only_beside_a_real_one(key: str) -> None:
-    with pytest.raises(ValueError, match=rf"phantoms\.{key} needs thresholds\.{key}, measured on real films"):
+    with pytest.raises(ValueError, match=rf"phantoms\.{key} needs measurements\.{key}, on real films"):
         replace(DECISIONS, phantoms={key: PhantomThreshold(threshold=0.4, positives=3, negatives=7)})
 
 
