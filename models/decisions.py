@@ -201,7 +201,7 @@ class Decisions:
             phantoms=phantoms,
         )
 
-    def left_out(self, key: str) -> Decisions:
+    def leaving_out(self, key: str) -> Decisions:
         """Return the decisions without a finding on real films, unless its threshold was measured on them."""
         if self._is_of_real_films(key):
             return self

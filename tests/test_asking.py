@@ -84,6 +84,20 @@ def test_only_what_was_measured_on_people_is_present_by_itself(phantom_model: Pa
         assert {prompt.key for prompt in said if prompt.state in ("present", "indeterminate")} <= real
 
 
+@pytest.mark.parametrize("trusted", ["real", "any"])
+def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trusted: Trusted) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, checked=True)
+    film = reader.look(draw(2000000, side=224).pixels.astype(np.float32) / np.float32(255))
+    asked = [
+        Question(prompt="Pneumothorax in the left lung"),
+        Question(prompt="Pneumothorax", box=(0.5, 0.5, 0.4, 0.4)),
+    ]
+
+    answers = reader.ask(film, asked, reference=reader_prompts())
+
+    assert [(answer.state, answer.sentence) for answer in answers] == [("absent", "")] * 2
+
+
 def test_words_never_learned_are_named_and_get_no_box(phantom: ChexReader, look: Look) -> None:
     asked = [
         Question(prompt="Banana in the left lung, or tuberculosis"),

@@ -46,6 +46,12 @@ def test_a_page_names_the_zone_of_a_finding(monkeypatch: pytest.MonkeyPatch) -> 
     assert "Right pleural effusion, 83 %, most in the right lower lung zone (41 % of it covered)" in text
 
 
+def test_a_page_gives_what_is_left_out_no_probability(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, text = drawn(monkeypatch, film(findings=(replace(absent(), left_out=True), absent(EDEMA))))
+
+    assert "Pneumothorax (never reported), Pulmonary edema 4 %" in text
+
+
 @pytest.mark.parametrize("of", [several(), film(findings=(uncalibrated(),)), film(), unread(1, Reason.LATERAL)])
 def test_no_page_concludes_normal_or_names_a_patient(of: Film, monkeypatch: pytest.MonkeyPatch) -> None:
     _, text = drawn(monkeypatch, of)

@@ -18,7 +18,7 @@ from node.dicom import identity
 from node.domain import Code, Film, FindingState, OutputObject, Report
 from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
-from node.outputs import impression, oru
+from node.outputs import impression, oru, wording
 from tests import samples
 
 SR = OutputObject(
@@ -163,6 +163,13 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
     said = " ".join(segment.text(5).strip() for segment in observations(whole, "TX"))
     assert "This is not a report of a normal film" in said
     assert said.lower().count("normal") == said.count("not a report of a normal film")
+
+
+def test_a_finding_that_the_model_leaves_out_says_so() -> None:
+    whole = message(samples.film(findings=(dataclasses.replace(samples.absent(), left_out=True),)))
+
+    (coded,) = observations(whole, "CWE")
+    assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTREPORTED", wording.NEVER)
 
 
 def test_a_film_that_was_not_read_says_why() -> None:

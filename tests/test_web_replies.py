@@ -204,7 +204,8 @@ def test_a_question_in_words_is_audited_without_its_words(node: Node) -> None:
     before = len(node.service.logged("question.asked"))
     node.reply("is there a hiatal hernia of Mrs Secretname?")
 
-    event = node.service.wait_for("question.asked", count=before + 1)
+    node.service.wait_for("question.asked", count=before + 1)
+    (event,) = node.service.logged("question.asked")[before:]
     assert (event["study"], event["sop_instance_uid"]) == (node.film.StudyInstanceUID, node.film.SOPInstanceUID)
     assert "ecretname" not in json.dumps(event)
 

@@ -132,7 +132,7 @@ def best_decisions(
         measurement = _measurement(films[key].at(temperature), threshold=threshold, population=population)
         decisions = decisions.measured(key, threshold, measurement)
         if population == PHANTOMS and not is_told(films[key]):
-            decisions = decisions.left_out(key)
+            decisions = decisions.leaving_out(key)
     return decisions if region is None else replace(decisions, region_threshold=region)
 
 

@@ -34,6 +34,9 @@ _STUBBORN = 0.1
 _LIMIT_SECONDS = 90.0
 _APPLICATION_CONTEXT = "1.2.840.10008.3.1.1.1"
 
+_NUMBERS = itertools.count(1)
+"""Of the calls of all `Callers` of a process: what is new has a number, and so a UID, that no earlier call had."""
+
 
 class Callers:
     """Threads that call a node in every way, all ways equally often, in an order drawn anew, while the block runs.
@@ -76,7 +79,7 @@ class Callers:
             name = self._next()
             while name in NEW and self.is_behind and not self._closing.wait(_PAUSE_SECONDS):
                 pass
-            if wrong := WAYS[name](self._port, draw, next(_numbers)):
+            if wrong := WAYS[name](self._port, draw, next(_NUMBERS)):
                 self.failures.append(f"{name}: {wrong}")
             self.calls[name] += 1
 
@@ -169,8 +172,6 @@ WAYS: Mapping[str, Callable[[int, random.Random, int], str | None]] = {
 
 NEW = ("study", "lateral")
 """What a node has to read; everything else costs it little."""
-
-_numbers = itertools.count(1)
 
 
 def _unless_taken(statuses: list[int | None]) -> str | None:
