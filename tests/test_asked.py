@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 import pytest
 
 from node.domain import Box, FindingState, ScoredBox
-from node.outputs import asked
+from node.outputs import answer_wording, asked, wording
+from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmAnswer, FilmQuestion
+from tests import samples
 
 BOX = Box(left=10.5, top=20, right=300, bottom=400)
 
@@ -38,11 +40,18 @@ QUESTION = AskedQuestion(
 )
 """A question by prompt and box, whose numbers have no short decimal form."""
 
+LEFT_OUT = replace(
+    QUESTION,
+    answer=replace(QUESTION.answer, sentence="", state=FindingState.ABSENT, contradiction=None, left_out=True),
+)
+"""A question about a finding that the model leaves out."""
+
 
 @pytest.mark.parametrize(
     "question",
     [
         QUESTION,
+        LEFT_OUT,
         replace(
             QUESTION,
             answer=FilmAnswer(
@@ -55,10 +64,18 @@ QUESTION = AskedQuestion(
             ),
         ),
     ],
-    ids=["prompt and box", "never learned"],
+    ids=["prompt and box", "left out", "never learned"],
 )
 def test_a_question_is_read_back_unchanged(question: AskedQuestion) -> None:
     assert asked.from_json(json.loads(json.dumps(asked.to_json(question)))) == question
+
+
+def test_an_answer_about_what_is_left_out_says_why() -> None:
+    said = answer_wording.lines(LEFT_OUT, samples.film())
+
+    assert answer_to_json(LEFT_OUT.answer)["reason"] == wording.NEVER
+    assert f"Answer: {wording.NEVER}." in said
+    assert "probability" not in " ".join(said)
 
 
 def test_a_question_from_anywhere_else_is_refused() -> None:

@@ -71,6 +71,7 @@ def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Pat
         for prompt, answer in zip(judged, answers, strict=True):
             assert answer.state == reported[prompt.key].state
             assert answer.score == reported[prompt.key].probability
+            assert answer.left_out == reported[prompt.key].left_out
             np.testing.assert_array_equal(answer.boxes, reported[prompt.key].boxes)
 
 
@@ -95,7 +96,7 @@ def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trust
 
     answers = reader.ask(film, asked, reference=reader_prompts())
 
-    assert [(answer.state, answer.sentence) for answer in answers] == [("absent", "")] * 2
+    assert [(answer.state, answer.sentence, answer.left_out) for answer in answers] == [("absent", "", True)] * 2
 
 
 def test_words_never_learned_are_named_and_get_no_box(phantom: ChexReader, look: Look) -> None:

@@ -80,6 +80,14 @@ def test_findings_come_by_urgency_and_then_by_probability() -> None:
     ]
 
 
+def test_it_counts_what_the_model_never_reports() -> None:
+    found = film(findings=(finding(), replace(absent(), left_out=True), absent(EDEMA)))
+
+    assert impression.of_film(found)[-1] == (
+        f"Not reported, may have been missed: 2 other findings, of which this model never reports 1. {REST}"
+    )
+
+
 def test_what_is_to_be_reviewed_follows_what_is_present() -> None:
     opacity = finding(OPACITY, state=FindingState.UNCALIBRATED, probability=0.64, side=Side.BILATERAL)
 

@@ -233,6 +233,15 @@ def test_the_text_lists_findings_by_state() -> None:
     assert details.index("Not reported (") < details.index("Pneumothorax: probability 4 %")
 
 
+def test_report_json_says_why_what_is_left_out_is_never_reported() -> None:
+    left_out = replace(absent(), left_out=True)
+
+    written = report_json.report_to_json(report(film(findings=(left_out, absent(samples.EDEMA)))), [])
+
+    reasons = [found["reason"] for found in json.loads(json.dumps(written))["films"][0]["findings"]]
+    assert reasons == [wording.NEVER, None]
+
+
 def test_the_text_gives_what_is_left_out_no_probability() -> None:
     left_out = replace(absent(), left_out=True)
 

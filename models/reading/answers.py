@@ -149,7 +149,7 @@ class Answer:
     score: spec §8 of the prompt's own pair; for a box alone, how different its content is from the negative prompts
     state: None for a region, which is neither present nor absent
     boxes, box_scores: where the network locates the prompt; the given box itself, with the score, if there was one
-    by: as of a `Sentence`; contradiction: as of a `PromptReading`
+    by: as of a `Sentence`; contradiction, left_out: as of a `PromptReading`
     never_learned: words of the prompt that the model never learned; then nothing was asked, and there is no answer
     """
 
@@ -160,7 +160,14 @@ class Answer:
     box_scores: FloatArray
     by: By = "network"
     contradiction: Contradiction | None = None
+    left_out: bool = False
     never_learned: tuple[str, ...] = ()
+
+    @classmethod
+    def unanswered(cls, words: tuple[str, ...]) -> Answer:
+        """Return the answer to a prompt with words that the model never learned."""
+        boxes, scores = np.zeros((0, 4), dtype=np.float32), np.zeros(0, dtype=np.float32)
+        return cls(sentence="", score=None, state=None, boxes=boxes, box_scores=scores, never_learned=words)
 
     @property
     def positive(self) -> bool:

@@ -207,7 +207,7 @@ class ChexReader:
         for index, question in enumerate(questions):
             place = prompt_of(question, reference)
             if words := self.never_learned(question.prompt or ""):
-                answers[index] = _unanswered(words)
+                answers[index] = Answer.unanswered(words)
             elif question.box is not None:
                 boxed.append(index)
             elif place is not None and reference[place].kind != "region":
@@ -287,21 +287,19 @@ class ChexReader:
         if not places:
             return []
         film, said = self._say(self._find(look, prompts, side_of), places)
-        answers = []
-        for place in places:
-            boxes, scores = film.visible[place]
-            answers.append(
-                Answer(
-                    sentence=said.texts.get(place, ""),
-                    score=film.probabilities[place],
-                    state=film.states[place],
-                    boxes=boxes,
-                    box_scores=scores,
-                    by="rule" if place in said.by_rule else "network",
-                    contradiction=film.contradictions.get(place),
-                )
+        return [
+            Answer(
+                sentence=said.texts.get(place, ""),
+                score=film.probabilities[place],
+                state=film.states[place],
+                boxes=film.visible[place][0],
+                box_scores=film.visible[place][1],
+                by="rule" if place in said.by_rule else "network",
+                contradiction=film.contradictions.get(place),
+                left_out=self.manifest.decisions.leaves_out(prompts[place].key),
             )
-        return answers
+            for place in places
+        ]
 
     def _find(self, look: Look, prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None) -> DecidedFilm:
         """Locate all prompts of a set, decide about each that can be judged, and look for contradictions."""
@@ -376,7 +374,15 @@ class ChexReader:
         if self.checked:
             measured = self.trusted == "any" and left_out is None
             text, by = answer_in_words(text, prompt=question.prompt, state=state, measured=measured)
-        return Answer(sentence=text, score=float(score), state=state, boxes=boxes[0], box_scores=boxes[1], by=by)
+        return Answer(
+            sentence=text,
+            score=float(score),
+            state=state,
+            boxes=boxes[0],
+            box_scores=boxes[1],
+            by=by,
+            left_out=left_out is not None,
+        )
 
 
 def prompt_of(question: Question, prompts: Sequence[ReaderPrompt]) -> int | None:
@@ -386,15 +392,4 @@ def prompt_of(question: Question, prompts: Sequence[ReaderPrompt]) -> int | None
     words = words_of(question.prompt)
     return next(
         (i for i, prompt in enumerate(prompts) if words in [words_of(phrase) for phrase in prompt.phrases]), None
-    )
-
-
-def _unanswered(words: tuple[str, ...]) -> Answer:
-    return Answer(
-        sentence="",
-        score=None,
-        state=None,
-        boxes=np.zeros((0, 4), dtype=np.float32),
-        box_scores=np.zeros(0, dtype=np.float32),
-        never_learned=words,
     )

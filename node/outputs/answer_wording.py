@@ -78,6 +78,8 @@ def _state(asked: AskedQuestion) -> str:
     answer = asked.answer
     if answer.state is None:
         return _REGION if answer.boxes else "The network locates nothing that it was asked for."
-    probability = "" if answer.score is None else f", AI probability {wording.percent(answer.score)}"
     what = f"{_BOX_ALONE}: " if answer.question.prompt is None else ""
+    if answer.left_out:
+        return f"{what}{wording.NEVER}."
+    probability = "" if answer.score is None else f", AI probability {wording.percent(answer.score)}"
     return f"{what}{wording.HEADINGS[answer.state]}{probability}."

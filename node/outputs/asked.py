@@ -97,6 +97,7 @@ def to_json(asked: AskedQuestion) -> JsonObject:
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
         "by": answer.by,
         "contradiction": answer.contradiction,
+        "left_out": answer.left_out,
         "never_learned": list(answer.never_learned),
         "origin": None if asked.origin is None else cast(JsonObject, asdict(asked.origin)),
     }
@@ -129,6 +130,7 @@ def from_json(document: Mapping[str, Json]) -> AskedQuestion:
             ),
             by=str(document["by"]),
             contradiction=None if contradiction is None else str(contradiction),
+            left_out=document.get("left_out") is True,  # an older version stored none
             never_learned=tuple(str(word) for word in cast(list[str], document["never_learned"])),
         ),
         origin=_origin(document.get("origin")),  # an older version stored none

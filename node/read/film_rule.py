@@ -11,12 +11,17 @@ from node.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film, as of `Reader`; measured: the findings with a measured threshold, not left out."""
+    """What a model needs of a film, as of `Reader`.
+
+    measured: keys of the findings with a measured threshold, not left out
+    left_out: keys of the findings that the model never reports on films of people
+    """
 
     gray: str
     square: Callable[[int, int], tuple[float, float, float, float]]
     ages: Container[int] | None = None
     measured: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def read_film_rule(directory: Path) -> FilmRule:
@@ -29,9 +34,11 @@ def read_film_rule(directory: Path) -> FilmRule:
         manifest = read_manifest(directory)
     except ModelError as error:
         raise InputError(str(error)) from error
+    decisions = manifest.decisions
     return FilmRule(
         gray=str(manifest.gray),
         square=lambda columns, rows: square(columns, rows, manifest.input),
         ages=manifest.ages,
-        measured=tuple(key for key in manifest.decisions.measurements if not manifest.decisions.leaves_out(key)),
+        measured=tuple(key for key in decisions.measurements if not decisions.leaves_out(key)),
+        left_out=tuple(filter(decisions.leaves_out, decisions.thresholds)),
     )

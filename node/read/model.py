@@ -88,7 +88,7 @@ class FilmAnswer:
 
     state: None for a region, which is neither present nor absent, and for words that the model never learned
     boxes: where the network locates the prompt, none if it is absent; the box that was asked about, if there was one
-    contradiction: as of a `Finding`
+    contradiction, left_out: as of a `Finding`
     never_learned: those words; then there is no score, no sentence and no box
     """
 
@@ -99,6 +99,7 @@ class FilmAnswer:
     boxes: tuple[ScoredBox, ...]
     by: str = "network"
     contradiction: str | None = None
+    left_out: bool = False
     never_learned: tuple[str, ...] = ()
 
     @property
@@ -384,6 +385,7 @@ def _to_film(question: FilmQuestion, answer: Answer, framing: Framing) -> FilmAn
         boxes=_to_image(answer.boxes, answer.box_scores, framing) if is_located else (),
         by=answer.by,
         contradiction=answer.contradiction,
+        left_out=answer.left_out,
         never_learned=answer.never_learned,
     )
 

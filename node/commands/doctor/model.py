@@ -9,7 +9,9 @@ from typing import Final
 
 from node.commands.doctor.checks import Check, note, ok
 from node.config import GPU_ENGINES, Settings
+from node.prompt_set import PromptSet
 from node.read import prompts
+from node.read.film_rule import read_film_rule
 from node.read.gpu import read_engine_files, read_gpu
 from node.read.model import Reader, check_files, open_reader
 from node.read.runtime import Fallback
@@ -42,6 +44,7 @@ def check_model(settings: Settings) -> Iterator[Check]:
     )
     for fallback in reader.fallbacks:
         yield note(f"{_NAME} engine", f"{identity.engine} runs instead of {fallback.engine}: {_reason(fallback)}")
+    yield from _left_out(model.directory, prompt_set)
     yield from _parity(reader)
     if model.engine in GPU_ENGINES:
         yield from _gpu(settings.storage.directory / "engines")
@@ -53,6 +56,14 @@ def _reason(fallback: Fallback) -> str:
             "only serve opens its engines, and builds what is missing; the log says in model.opened which one it uses"
         )
     return fallback.message
+
+
+def _left_out(directory: Path, prompt_set: PromptSet) -> Iterator[Check]:
+    """Name the findings of the prompt set that the model never reports."""
+    left_out = read_film_rule(directory).left_out
+    if names := [prompt.key.replace("_", " ") for prompt in prompt_set.prompts if prompt.key in left_out]:
+        why = "never reported, because this model does not recognize them well enough"
+        yield note(f"{_NAME} findings", f"{why}: {', '.join(names)}")
 
 
 def _parity(reader: Reader) -> Iterator[Check]:
