@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import struct
 from collections.abc import Callable, Mapping
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def shared(name: str) -> Path:
     return material(f"data/dicom/{name}")
 
 
+@cache
 def rg1_path(encoding: str = "UNCR") -> Path:
     """Return the file of RG1: UNCR (explicit little endian), J2KR (JPEG 2000 lossless) or J2KI (lossy)."""
     found = get_testdata_file(f"RG1_{encoding}.dcm", download=False)
@@ -76,9 +78,14 @@ def rg1(encoding: str = "UNCR") -> Dataset:
 
 def thumbnail(changes: Mapping[str, object] | None = None) -> Dataset:
     """Return RG1 at an eighth of its size (245 x 231), 0.1 MB, with some attributes changed; None deletes one."""
+    return changed(dcmread(BytesIO(_thumbnail())), changes or {})
+
+
+@cache
+def _thumbnail() -> bytes:
     film = rg1()
     with_pixels(film, film.pixel_array[::THUMBNAIL_STEP, ::THUMBNAIL_STEP], bits=15)
-    return changed(film, changes or {})
+    return file_bytes(film)
 
 
 def changed(film: Dataset, changes: Mapping[str, object]) -> Dataset:

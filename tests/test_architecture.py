@@ -43,6 +43,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax."""
+    return tuple(ast.walk(parsed(path)))
+
+
 def python_files(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py"))
 
@@ -67,7 +73,7 @@ def committed_files() -> list[Path]:
 def imports(path: Path) -> Iterator[Import]:
     """Everything a file imports; of `from node import log` the file that `log` is."""
     at_import = {id(statement) for statement in parsed(path).body}
-    for statement in ast.walk(parsed(path)):
+    for statement in nodes(path):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 yield Import(alias.name, id(statement) in at_import)
@@ -171,7 +177,7 @@ def test_no_function_grows_too_long() -> None:
     lengths = {
         f"{name_of(path)}: {function.name}": int(function.end_lineno or 0) - function.lineno + 1
         for path in python_files(*PRODUCT, "tests")
-        for function in ast.walk(parsed(path))
+        for function in nodes(path)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
@@ -186,7 +192,7 @@ def test_nothing_forbidden_is_called() -> None:
     wrong = [
         f"{name_of(path)}:{call.lineno} calls {name}"
         for path in python_files(*PRODUCT)
-        for call in ast.walk(parsed(path))
+        for call in nodes(path)
         if isinstance(call, ast.Call)
         and (name := ast.unparse(call.func)) in FORBIDDEN_CALLS
         and not is_allowed(path, FORBIDDEN_CALLS[name])
@@ -199,7 +205,7 @@ def test_only_settings_configure_the_program() -> None:
     wrong = [
         f"{name_of(path)}:{node.lineno} reads the environment"
         for path in python_files(*PRODUCT)
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) == "os.environ"
         and not is_allowed(path, ("models/__init__.py", "node/trace.py"))  # they switch off what libraries read there
@@ -212,7 +218,7 @@ def test_times_are_aware() -> None:
     wrong = [
         f"{name_of(path)}:{call.lineno}"
         for path in python_files(*PRODUCT)
-        for call in ast.walk(parsed(path))
+        for call in nodes(path)
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "datetime.now" and not (call.args or call.keywords)
     ]
 
@@ -223,7 +229,7 @@ def test_input_is_never_checked_by_assert() -> None:
     wrong = [
         f"{name_of(path)}:{statement.lineno}"
         for path in python_files(*PRODUCT)
-        for statement in ast.walk(parsed(path))
+        for statement in nodes(path)
         if isinstance(statement, ast.Assert)
     ]
 
@@ -234,7 +240,7 @@ def test_every_exception_is_caught_only_at_boundaries_or_cleanup() -> None:
     wrong = [
         f"{name_of(path)}:{handler.lineno}"
         for path in python_files(*PRODUCT)
-        for handler in ast.walk(parsed(path))
+        for handler in nodes(path)
         if isinstance(handler, ast.ExceptHandler)
         and (handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException"))
         and not is_allowed(path, BOUNDARIES)

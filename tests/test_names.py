@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 
 from tests.architecture import PRODUCT
-from tests.test_architecture import name_of, parsed, python_files
+from tests.test_architecture import name_of, nodes, python_files
 
 
 def test_no_class_name_stands_twice() -> None:
     places: dict[str, list[str]] = {}
     for path in python_files(*PRODUCT):
-        for statement in ast.walk(parsed(path)):
+        for statement in nodes(path):
             if isinstance(statement, ast.ClassDef):
                 places.setdefault(statement.name, []).append(name_of(path))
 
@@ -22,7 +22,7 @@ def test_no_variable_is_named_one() -> None:
     wrong = [
         f"{name_of(path)}:{name.lineno}"
         for path in python_files(*PRODUCT, "deploy", "tests")
-        for name in ast.walk(parsed(path))
+        for name in nodes(path)
         if (isinstance(name, ast.Name) and name.id == "one") or (isinstance(name, ast.arg) and name.arg == "one")
     ]
 

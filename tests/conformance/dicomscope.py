@@ -52,7 +52,7 @@ def show(folder: Path, pairs: Sequence[tuple[Dataset, Dataset]]) -> list[bytes]:
         Path(names[0]).write_bytes(films.file_bytes(film))
         Path(names[1]).write_bytes(save_bytes(state))
         words += names
-    command = [require("java"), f"-Djava.library.path={_NATIVE}", "-cp", str(_JAR), str(_LAUNCHER), *words]
+    command = [*_java(str(_JAR)), str(_LAUNCHER), *words]
     with _screen() as display:
         run = subprocess.run(
             command,
@@ -77,8 +77,8 @@ def draw(
     words = [str(settings), str(source), str(state), creator, label, text]
     for units, kind, points in graphics:
         words += [units, kind, ",".join(map(str, points))]
-    java = [require("java"), "-Djava.awt.headless=true", f"-Djava.library.path={_NATIVE}", "-cp", f"{_JAR}:{folder}"]
-    run = subprocess.run([*java, _DRAWER.stem, *words], capture_output=True, timeout=60, check=False)
+    command = [*_java(f"{_JAR}:{folder}"), "-Djava.awt.headless=true", _DRAWER.stem, *words]
+    run = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr.decode(errors="replace")[-2000:]
     return dcmread(state)
 
@@ -105,6 +105,11 @@ def calibrating(state: Dataset) -> Dataset:
 def read(pngs: Sequence[bytes]) -> list[Picture]:
     """Decode pictures."""
     return [pictures.read(png) for png in pngs]
+
+
+def _java(path: str) -> list[str]:
+    """Return the command for classes of a path, without the optimizing compiler: most code runs a few times."""
+    return [require("java"), "-XX:TieredStopAtLevel=1", f"-Djava.library.path={_NATIVE}", "-cp", path]
 
 
 def _prepare(folder: Path) -> Path:
