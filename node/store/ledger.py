@@ -173,9 +173,10 @@ class Ledger:
         return DeliveryRecord(state=state, awaits_commitment=awaits, failures=failures, reason=row.reason)
 
     def awaits_critical(self, destination: str) -> bool:
-        """Whether a critical output waits for a destination that has not refused it: attempted at most once."""
+        """Whether a critical output waits or is being sent that was not refused: attempted at most once."""
         is_critical = (DELIVERIES.c.destination == destination) & (DELIVERIES.c.priority == CRITICAL)
-        is_next = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts <= 1)
+        is_open = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+        is_next = is_open & (DELIVERIES.c.attempts <= 1)
         with self._database.connect() as connection:
             return bool(connection.execute(sa.select(sa.exists().where(is_critical & is_next))).scalar())
 
