@@ -90,9 +90,15 @@ class ScriptedEngine:
     def view(self, patches: Patches) -> FloatArray:
         return np.array([self.view_outputs] * len(patches.cls), dtype=np.float32)
 
+    def says(self, feature: FloatArray) -> str:
+        """What it says of a feature, which it has not heard yet."""
+        return self.said[round(float(feature[5]) * 1e5)]
+
     def write(self, features: FloatArray) -> IntArray:
-        self.heard.extend(features)
-        ids = [SENTENCES.encode(self.said[round(float(feature[5]) * 1e5)]) for feature in features]
+        ids = []
+        for feature in features:
+            ids.append(SENTENCES.encode(self.says(feature)))
+            self.heard.append(feature)
         rows = np.full((len(ids), 1 + max(map(len, ids))), SENTENCE_END, dtype=np.int64)
         for row, sentence in zip(rows, ids, strict=True):
             row[1 : 1 + len(sentence)] = sentence

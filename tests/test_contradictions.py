@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ from node.dicom import encoding
 from node.outputs import report_json, report_txt, wording
 from node.outputs.sr.findings import measurements
 from tests import samples
-from tests.scripted_engine import EDEMA, FRACTURE, NORMAL, PROMPTS, SENTENCES, ScriptedEngine, reader_of
+from tests.scripted_engine import EDEMA, FRACTURE, LEFT, NORMAL, PROMPTS, SENTENCES, ScriptedEngine, reader_of
 
 DEVICES = ReaderPrompt(
     key="support_devices", kind="pathology", phrases=("Support devices",), negatives=("No support devices",)
@@ -166,8 +166,8 @@ class ReconsideringEngine(ScriptedEngine):
 
     first: str = "No edema."
 
-    def write(self, features: FloatArray) -> IntArray:
-        return ScriptedEngine.write(self if self.heard else replace(self, said=[self.first]), features)
+    def says(self, feature: FloatArray) -> str:
+        return super().says(feature) if self.heard else self.first
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -188,6 +188,33 @@ def test_a_sentence_that_denies_twice_contradicts(
     if checked:
         said = "Edema is possible; please review." if contradiction else second
         assert [sentence.text for sentence in reading.sentences] == [said]
+
+
+@dataclass
+class CountingEngine(ScriptedEngine):
+    """Counts the sentences that are generated together."""
+
+    batches: list[int] = field(default_factory=list)
+
+    def write(self, features: FloatArray) -> IntArray:
+        self.batches.append(len(features))
+        return super().write(features)
+
+
+@pytest.mark.parametrize(
+    ("checked", "prompts", "batches"),
+    [(True, (EDEMA,), [2]), (False, (EDEMA,), [1]), (True, (EDEMA, FRACTURE, NORMAL, LEFT, DEVICES), [5, 3])],
+)
+def test_only_few_sentences_are_generated_with_their_second_try(
+    prompts: tuple[ReaderPrompt, ...], batches: list[int], *, checked: bool
+) -> None:
+    engine = CountingEngine([0.8] * len(prompts), ["Words."] * len(prompts))
+    reader = reader_of(engine)
+    reader.checked = checked
+
+    reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), prompts)
+
+    assert engine.batches == batches
 
 
 def test_no_sentence_contradicts_that_a_film_is_normal() -> None:

@@ -53,11 +53,11 @@ def test_films_get_their_share_while_people_ask_without_end() -> None:
     callers.write(Said("film", 1))
     assert callers.script.reached.wait(LIMIT_SECONDS)
 
-    callers.write(Said("person", 40), is_person=True)
+    callers.write(Said("person", 3 * scheduler.PERSON_UNITS), is_person=True)
 
     callers.finish()
     tokens = callers.script.tokens()
-    a_token_of_films = scheduler.PERSON_UNITS * LAYERS // scheduler.FILM_UNITS
+    a_token_of_films = scheduler.PERSON_UNITS * -(-LAYERS // scheduler.FILM_UNITS)
     assert tokens.index("film") <= a_token_of_films, "people must not stop a film"
     assert tokens.index("film") >= a_token_of_films - scheduler.PERSON_UNITS, (
         "films must not take more than their share"
@@ -68,7 +68,7 @@ def test_calls_of_films_get_their_share_too() -> None:
     callers = held_by_a_call()
     callers.call("film")
 
-    callers.write(Said("person", 40), is_person=True)
+    callers.write(Said("person", 2 * scheduler.PERSON_UNITS), is_person=True)
 
     callers.finish()
     tokens_before = [

@@ -178,7 +178,20 @@ def _require_known(engine: str, threads: int) -> None:
 def _open(
     directory: Path, *, engine: str, threads: int, engines: Path | None, precision: Precision, gpu: Gpu | None
 ) -> Engine:
-    """Open a directory whose files are those of the manifest."""
+    """Open a directory whose files are those of the manifest, in a thread that ends.
+
+    A thread that computed with PyTorch keeps its helpers as long as it lives. With more of them than cores, OpenMP lets
+    each sleep between two products, and those of a few rows take up to half as long again.
+    """
+    with ThreadPoolExecutor(max_workers=1) as opening:
+        return opening.submit(
+            _open_here, directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu
+        ).result()
+
+
+def _open_here(
+    directory: Path, *, engine: str, threads: int, engines: Path | None, precision: Precision, gpu: Gpu | None
+) -> Engine:
     if precision == "int8" and engine not in ENGINES:
         raise ModelError(f"precision int8 is for a CPU; choose engine {' or '.join(ENGINES)}")
     if engine == "onnx":

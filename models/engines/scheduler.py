@@ -22,9 +22,9 @@ from typing import Final, Generic, Protocol, TypeVar
 from models.engines.turns import current_question
 from models.errors import Abandoned, ModelError
 
-PERSON_UNITS: Final = 4
-"""Calls and tokens of people in a row while films wait."""
-FILM_UNITS: Final = 6
+PERSON_UNITS: Final = 32
+"""Calls and tokens of people in a row while films wait: more than most answers have."""
+FILM_UNITS: Final = 16
 """Layers of a token of films after that; a call counts as all of them."""
 MOST_BYTES: Final = 3 << 30
 """Keys and values of films' sentences, at their greatest length; people have a quarter of it on top."""

@@ -137,7 +137,8 @@ class Writing:
     def __init__(self, features: Tensor, *, max_length: int) -> None:
         """Take features [S, dim]; a sentence has at most so many tokens."""
         distinct, self._sentence_of = _distinct(features)
-        self.features = features[distinct]
+        # By numpy here and in `ids`, in a caller's thread: PyTorch would start helpers that live as long as that.
+        self.features = torch.from_numpy(features.numpy()[distinct])
         self._ids = torch.full((len(distinct), max_length), SENTENCE_END, dtype=torch.int64)
         self._sentences = torch.arange(len(distinct))
         self._written = 1
@@ -156,7 +157,7 @@ class Writing:
     @property
     def ids(self) -> Tensor:
         """The tokens so far: [S, token], for all features in their order."""
-        return self._ids[self._sentence_of, : self._written]
+        return torch.from_numpy(self._ids.numpy()[self._sentence_of, : self._written])
 
     def add(self, chosen: Tensor) -> None:
         """Append a token to each row. A row whose sentence has ended is dropped; the last rows take these places."""

@@ -187,19 +187,23 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     shift = weight.new_zeros(()) if bias is None else bias
 
     def multiplied(rows: Tensor) -> Tensor:
-        row_scales = _scales(rows)
-        whole = (rows / row_scales + _MIDDLE).round().to(torch.uint8)
+        row_scales = _scale_of(rows.abs().amax(dim=1, keepdim=True))
+        whole = (rows / row_scales).add_(_MIDDLE).round_().to(torch.uint8)
         sums = multiply(whole, 1.0, _MIDDLE, packed, flat, zeros, None, 1.0, 0, torch.float32, "none", [], "")
         return after(torch.addcmul(shift, sums, row_scales))
 
     return multiplied
 
 
-def _scales(rows: Tensor) -> Tensor:
-    """Return for each row [S, inputs] what 1 of the 8-bit numbers stands for: [S, 1]."""
+def _scales(weight: Tensor) -> Tensor:
+    """Return for each output of a weight [outputs, inputs] what 1 of the 8-bit numbers stands for: [outputs, 1]."""
     # Seven times as fast as the maximum of the absolute values, and without a copy of the weights.
-    greatest = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
-    return greatest.clamp_min(torch.finfo(rows.dtype).tiny) / _MOST
+    return _scale_of(torch.maximum(weight.amax(dim=1, keepdim=True), -weight.amin(dim=1, keepdim=True)))
+
+
+def _scale_of(greatest: Tensor) -> Tensor:
+    """Return what 1 of the 8-bit numbers stands for, from the greatest absolute value, which is overwritten."""
+    return greatest.clamp_min_(torch.finfo(greatest.dtype).tiny).div_(_MOST)
 
 
 def _activation(name: Activation) -> Product:
