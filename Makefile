@@ -38,9 +38,10 @@ comma := ,
 VENV := .venv
 # pip would compile eight times as many modules as the program imports; `make setup` compiles those.
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --no-compile --constraint constraints.txt
-# uv installs the many packages after PyTorch in half of pip's time. It does not read pip's settings, such as a mirror of
-# PyPI: where it fails, pip installs the same.
+# uv installs the many packages after PyTorch in half of pip's time. It does not read pip's settings: where these name another
+# index than PyPI, or where uv fails, pip installs the same.
 UV := $(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --constraint constraints.txt
+PIP_HAS_INDEX := $(VENV)/bin/python -m pip config list | grep -q '\.\(no-index\|index-url\)='
 PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python --disable-pip-version-check install \
   --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
@@ -63,7 +64,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "No virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch uv
-	$(UV) --editable '.[$(EXTRAS)]' || $(PIP) --editable '.[$(EXTRAS)]'
+	! $(PIP_HAS_INDEX) && $(UV) --editable '.[$(EXTRAS)]' || $(PIP) --editable '.[$(EXTRAS)]'
 	@$(VENV)/bin/python -c 'import models.engines.torch_engine, models.reading.reader, node.commands.read_files, \
 	  node.outputs.writers, node.service.app'
 	@touch $@
@@ -109,7 +110,7 @@ types:
 collect: setup
 	@echo "$(PYTEST) --collect-only"; $(PYTEST) --collect-only >/dev/null || true
 
-# The order is that of tests/heavy.py.
+# The order is that of tests/heavy.py. Five processes for two cores: many tests wait for servers.
 run-tests: model
 	$(PYTEST) -n 5 --no-loadscope-reorder --durations=15
 
@@ -118,7 +119,7 @@ quick: lint
 	$(PYTEST) -n 2 --quick
 
 coverage: viewers model
-	$(PYTEST) -n 4 --no-loadscope-reorder --cov --cov-report=term
+	$(PYTEST) -n 5 --no-loadscope-reorder --cov --cov-report=term
 
 # Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in minutes.
 float16: setup model

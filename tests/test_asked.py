@@ -73,7 +73,7 @@ def test_a_question_is_read_back_unchanged(question: AskedQuestion) -> None:
 def test_an_answer_about_what_is_left_out_says_why() -> None:
     said = answer_wording.lines(LEFT_OUT, samples.film())
 
-    assert answer_to_json(LEFT_OUT.answer)["reason"] == wording.NEVER
+    assert answer_to_json(LEFT_OUT.answer)["reason"] == f"{wording.NEVER}."
     assert f"Answer: {wording.NEVER}." in said
     assert "probability" not in " ".join(said)
 

@@ -203,7 +203,12 @@ class CountingEngine(ScriptedEngine):
 
 @pytest.mark.parametrize(
     ("checked", "prompts", "batches"),
-    [(True, (EDEMA,), [2]), (False, (EDEMA,), [1]), (True, (EDEMA, FRACTURE, NORMAL, LEFT, DEVICES), [5, 3])],
+    [
+        (True, (EDEMA,), [2]),
+        (False, (EDEMA,), [1]),
+        (True, (EDEMA, FRACTURE, NORMAL, LEFT), [7]),
+        (True, (EDEMA, FRACTURE, NORMAL, LEFT, DEVICES), [5, 3]),
+    ],
 )
 def test_only_few_sentences_are_generated_with_their_second_try(
     prompts: tuple[ReaderPrompt, ...], batches: list[int], *, checked: bool
@@ -215,6 +220,9 @@ def test_only_few_sentences_are_generated_with_their_second_try(
     reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), prompts)
 
     assert engine.batches == batches
+    if batches == [2]:  # the second try is moved further toward the decision
+        first, second = engine.heard
+        assert second[0] > first[0]
 
 
 def test_no_sentence_contradicts_that_a_film_is_normal() -> None:

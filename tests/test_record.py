@@ -239,7 +239,7 @@ def test_report_json_says_why_what_is_left_out_is_never_reported() -> None:
     written = report_json.report_to_json(report(film(findings=(left_out, absent(samples.EDEMA)))), [])
 
     reasons = [found["reason"] for found in json.loads(json.dumps(written))["films"][0]["findings"]]
-    assert reasons == [wording.NEVER, None]
+    assert reasons == [f"{wording.NEVER}.", None]
 
 
 def test_the_text_gives_what_is_left_out_no_probability() -> None:

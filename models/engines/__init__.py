@@ -181,7 +181,7 @@ def _open(
     """Open a directory whose files are those of the manifest, in a thread that ends.
 
     A thread that computed with PyTorch keeps its helpers as long as it lives. With more of them than cores, OpenMP lets
-    each sleep between two products, and those of a few rows take up to half as long again.
+    each sleep between two products, and products of a few rows take up to half as long again.
     """
     with ThreadPoolExecutor(max_workers=1) as opening:
         return opening.submit(

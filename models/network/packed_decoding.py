@@ -137,7 +137,7 @@ class Writing:
     def __init__(self, features: Tensor, *, max_length: int) -> None:
         """Take features [S, dim]; a sentence has at most so many tokens."""
         distinct, self._sentence_of = _distinct(features)
-        # By numpy here and in `ids`, in a caller's thread: PyTorch would start helpers that live as long as that.
+        # By numpy here and in `ids`, in a caller's thread: PyTorch would start helpers that live as long as it does.
         self.features = torch.from_numpy(features.numpy()[distinct])
         self._ids = torch.full((len(distinct), max_length), SENTENCE_END, dtype=torch.int64)
         self._sentences = torch.arange(len(distinct))

@@ -175,11 +175,8 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
 
 def _list(_query: Query, film: Film) -> Iterator[_Said]:
     yield from _reported(film)
-    missing = [wording.name_of(finding) for finding in film.in_state(FindingState.ABSENT)]
-    if missing:
-        names = _joined([missing[0], *map(wording.uncapitalized, missing[1:])])
-        be = "are" if len(missing) > 1 or is_plural(missing[0]) else "is"
-        yield _Said(text=f"{names} {be} not reported, and may have been missed.")
+    for text in _missing(*film.in_state(FindingState.ABSENT)):
+        yield _Said(text=text)
     yield from _limits(film)
 
 
@@ -239,7 +236,7 @@ def _limits(film: Film) -> Iterator[_Said]:
 def _stated(finding: Finding, query: Query) -> _Said:
     """State a finding, with a word about the asked side and regions if it does not lie there."""
     if finding.state is FindingState.ABSENT:
-        return _Said(text=_missing(finding), finding=finding.prompt)
+        return _Said(text=next(_missing(finding)), finding=finding.prompt)
     texts, boxes = [_statement(finding)], finding.boxes
     if query.side is not None and not any(box.side for box in finding.boxes):
         texts.append("The film does not say on which side.")
@@ -275,9 +272,19 @@ def _statement(finding: Finding) -> str:
     return f"{said} The probability is {wording.percent(finding.probability)}.{doubt}"
 
 
-def _missing(finding: Finding) -> str:
-    name = wording.name_of(finding)
-    return f"{name} {'are' if is_plural(name) else 'is'} not reported, and may have been missed."
+def _missing(*findings: Finding) -> Iterator[str]:
+    """Say of findings that they are not reported, and apart of those that the model never reports."""
+    for are_left_out in (False, True):
+        found = [wording.name_of(finding) for finding in findings if wording.is_left_out(finding) == are_left_out]
+        if not found:
+            continue
+        are_several = len(found) > 1 or is_plural(found[0])
+        names = f"{_joined([found[0], *map(wording.uncapitalized, found[1:])])} {'are' if are_several else 'is'}"
+        if are_left_out:
+            them = "them" if are_several else "it"
+            yield f"{names} never reported, because this model does not recognize {them} well enough, and may be there."
+        else:
+            yield f"{names} not reported, and may have been missed."
 
 
 def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Sending:
         """Try once to deliver one output. If the ledger says it was sent, it is not sent again.
 
         started: when the output was written, in seconds since the epoch
-        may_give_way: do not send a routine output while a critical one waits for the same destination
+        may_give_way: do not send a routine output while a critical one waits or is sent to the same destination
         Returns the outcome (sent, delayed, parked, abandoned, gave_way, or down when the destination accepts nothing),
         the seconds to wait, and the time of sending if the destination is to commit to the output.
         """

@@ -12,6 +12,7 @@ _LONGEST_NAME = 48
 _BOX_ALONE = "Anything abnormal in the box"
 """What a box alone asks for: its score says how much its content differs from what the negative prompts describe."""
 _NOT_REPORTED = "not reported, may have been missed"
+_NEVER = "never reported by this model, may be there"
 _REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
 _LIMITS = "This answers one question and is no report on the film. Not looked for: all else."
 
@@ -49,7 +50,7 @@ def label(asked: AskedQuestion) -> str:
     """Return the label of a drawn box."""
     answer, short = asked.answer, name(asked)
     if answer.state is FindingState.ABSENT:
-        return f"{short}: {_NOT_REPORTED}"
+        return f"{short}: {_NEVER if answer.left_out else _NOT_REPORTED}"
     if answer.score is None:
         return short
     if answer.state is None:

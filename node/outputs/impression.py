@@ -146,7 +146,7 @@ def _rest(film: Film) -> str:
     absent = [finding for finding in film.in_state(FindingState.ABSENT) if finding.reader is None]
     count, never = len(absent), sum(map(wording.is_left_out, absent))
     findings = f"{'other ' if wording.reported(film) else ''}finding{'s' if count > 1 else ''}"
-    of_them = f", of which this model never reports {never}" if never else ""
+    of_them = f", of which this model never reports {'any' if never == count else never}" if never else ""
     below = f"Not reported, may have been missed: {count} {findings}{of_them}. " if count else ""
     outside = "" if wording.is_whole(film) else ", and all outside the analyzed square"
     return f"{below}Not looked for: all else{outside}."

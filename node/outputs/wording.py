@@ -228,6 +228,11 @@ def reason_of(contradiction: str | None) -> str | None:
     return None if contradiction is None else CONTRADICTIONS[contradiction]
 
 
+def reason_of_finding(finding: Finding) -> str | None:
+    """Return in words what speaks against a finding, or why it is never reported; None if nothing does."""
+    return f"{NEVER}." if is_left_out(finding) else reason_of(finding.contradiction)
+
+
 def about_finding(film: Film, finding: Finding) -> str | None:
     """Return the sentence of a finding, what speaks against it, and what a reader said; None if there is nothing.
 

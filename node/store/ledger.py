@@ -173,12 +173,12 @@ class Ledger:
         return DeliveryRecord(state=state, awaits_commitment=awaits, failures=failures, reason=row.reason)
 
     def awaits_critical(self, destination: str) -> bool:
-        """Whether a critical output waits or is being sent that was not refused: attempted at most once."""
+        """Whether a critical output waits or is being sent, unless its destination has refused it before."""
         is_critical = (DELIVERIES.c.destination == destination) & (DELIVERIES.c.priority == CRITICAL)
-        is_open = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
-        is_next = is_open & (DELIVERIES.c.attempts <= 1)
+        waits = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts <= 1)
+        is_sent = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts <= 2)  # again after an outage
         with self._database.connect() as connection:
-            return bool(connection.execute(sa.select(sa.exists().where(is_critical & is_next))).scalar())
+            return bool(connection.execute(sa.select(sa.exists().where(is_critical & (waits | is_sent)))).scalar())
 
     def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
         """Record which deliveries are about to be asked for; reports for anything else do not count."""

@@ -149,7 +149,8 @@ export class Asking {
     item.querySelector(".tag").classList.add(kind);
     put(".tag", this.mark(question));
     put("b", asked(question));
-    put(".probability", number(question));
+    const isNeverFound = question.state === "absent" && question.reason; // its number says nothing
+    put(".probability", isNeverFound ? "" : number(question));
     put(".mark", question.error ? "" : this.words[question.state ?? ""]);
     put(".sentence", this.said(question));
     put(".objection", question.reason ?? "");
