@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
+from node.outputs import wording
 from tests.browsed import Browsed
 from tests.test_web_reviewing import SLOW, Node, node, path_of, question_of
 
@@ -23,6 +24,8 @@ def test_what_another_reader_asks_appears_by_itself(node: Node, seen: Browsed) -
     answer = page.locator("#answers li")
     expect(answer).to_contain_text("Pneumothorax", timeout=SLOW)
     expect(answer).to_contain_text("by a program")
+    expect(answer.locator(".objection")).to_have_text(f"{wording.NEVER}.")  # the shipped model leaves it out
+    expect(answer.locator(".probability")).to_have_text("")
     page.context.request.post(f"{seen.origin}/api/v1/questions/{asked.json()['questions'][0]['id']}/send")
     expect(answer.get_by_role("button", name="Sent to PACS")).to_be_disabled(timeout=SLOW)
     page.fill("#prompt", "Lung opacity")
