@@ -132,6 +132,16 @@ def test_a_loss_that_is_no_number_ends_the_run(run: Run, library: Library) -> No
         take_step(trainer, 0, stop=False)
 
 
+@pytest.mark.parametrize("name", ["contrast", "joint"])
+def test_losses_in_mixed_precision_are_near(run: Run, library: Library, name: str) -> None:
+    mixed = replace(run, machine=replace(run.machine, mixed_precision=True))
+
+    exact, near = (take_step(trainer_of(each, library, name), 0, stop=False).losses for each in (run, mixed))
+
+    torch.testing.assert_close(near, exact, rtol=0.05, atol=0.01)
+    assert not torch.equal(near, exact)
+
+
 def test_noise_leaves_no_trace(run: Run, library: Library) -> None:
     network = model_of(run, library).network
     films, prompts = torch.rand(2, 64, 64), torch.randn(2, 3, 16)

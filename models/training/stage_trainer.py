@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from models.training.stages import Stage
 from models.training.store import Library
 from models.training.text_encoding import TextEncoder
 from models.training.trained_model import TrainedModel
+
+_HALF: Final = {"cpu": torch.bfloat16, "cuda": torch.float16}
+"""What `machine.mixed_precision` computes in."""
 
 
 class Outcome(NamedTuple):
@@ -67,6 +70,7 @@ def open_trainer(
     weights, heads = free(model.network, stage), list(model.heads.parameters())
     groups = [{"params": weights, "weight_decay": stage.weight_decay}, {"params": heads, "weight_decay": 0.0}]
     encoder = model.network.prompt_encoder
+    on_gpu = run.machine.device == "cuda"  # bfloat16 needs no scaled loss
     learns = any(weight.requires_grad for weight in encoder.parameters())
     return StageTrainer(
         run=run,
@@ -80,7 +84,7 @@ def open_trainer(
         weights=[*weights, *heads],
         text_encoder=TextEncoder(encoder, model.vocabulary, learns=learns, forgets=stage.noise.words),
         optimizer=torch.optim.AdamW(groups, lr=stage.learning_rate, fused=True),
-        scaler=torch.amp.GradScaler(run.machine.device, enabled=run.machine.mixed_precision),
+        scaler=torch.amp.GradScaler(run.machine.device, enabled=run.machine.mixed_precision and on_gpu),
     )
 
 
@@ -134,7 +138,7 @@ def _losses(trainer: StageTrainer, place: int) -> Tensor:
         stage=stage,
         rng=rng,
     )
-    with torch.autocast(run.machine.device, torch.float16, enabled=run.machine.mixed_precision):
+    with torch.autocast(run.machine.device, _HALF[run.machine.device], enabled=run.machine.mixed_precision):
         losses = losses_of(forward)
     return torch.stack([losses[name].float() for name in stage.losses])
 
