@@ -336,6 +336,15 @@ def test_a_summary_is_the_impression() -> None:
     assert reply.findings == ("pleural_effusion", "edema")
 
 
+def test_a_reply_tells_apart_what_is_never_reported() -> None:
+    left_out = replace(samples.absent(), left_out=True)
+    film = samples.film(findings=(left_out, samples.absent(samples.EDEMA)))
+    never = "Pneumothorax is never reported, because this model does not recognize it well enough, and may be there."
+
+    assert ask("pneumothorax?", film) == never
+    assert f"Pulmonary edema is not reported, and may have been missed. {never}" in ask("list the findings", film)
+
+
 @pytest.mark.parametrize("text", ["summarize", "is it normal?", "list the findings"])
 def test_a_film_without_a_reported_finding_is_not_called_clear(text: str) -> None:
     film = samples.film(findings=(absent(),))
