@@ -32,7 +32,7 @@ _MEASURED_ROWS: Final = (1, 8, 29)
 _MOST: Final = 127
 _MIDDLE: Final = 128
 """8-bit weights lie in -127..127; rows are shifted by 128, for oneDNN multiplies unsigned by signed numbers."""
-_PART: Final = 4096
+_PART: Final = 256
 """Outputs whose weights are rounded at once: the largest matrix has 2 GB."""
 _POINTWISE: Final = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
@@ -178,9 +178,10 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     scales = _scales(weight)
     zeros = torch.zeros(len(weight), dtype=torch.int64)
     whole_weight = torch.empty(weight.shape, dtype=torch.int8)
+    room = torch.empty((min(_PART, len(weight)), weight.shape[1]))
     for first in range(0, len(weight), _PART):
         part = slice(first, first + _PART)
-        whole_weight[part] = (weight[part] / scales[part]).round_()
+        whole_weight[part] = torch.div(weight[part], scales[part], out=room[: len(weight[part])]).round_()
     # Without the shape of the rows, the packed weights are those of the matrix turned.
     packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
     multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
