@@ -17,7 +17,7 @@ def answer_to_json(answer: FilmAnswer) -> JsonObject:
         "score": answer.score,
         "state": answer.state,
         "positive": answer.positive,
-        "reason": f"{wording.NEVER}." if answer.left_out else wording.reason_of(answer.contradiction),
+        "reason": wording.reason_of(answer.contradiction, left_out=answer.left_out),
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
     }
     if answer.never_learned:

@@ -158,7 +158,7 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "laterality": finding.side,
         "probability": finding.probability,
         "state": finding.state,
-        "reason": wording.reason_of_finding(finding),
+        "reason": wording.reason_of(finding.contradiction, left_out=wording.is_left_out(finding)),
         **_reader_to_json(finding.reader),
         "sentence": finding.sentence,
         "boxes": [_box_to_json(found) for found in finding.boxes],

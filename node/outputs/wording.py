@@ -223,14 +223,11 @@ def said(sentence: GroundedSentence) -> str:
     return f"{sentence.text.strip()}{made.get(sentence.by, '')}"
 
 
-def reason_of(contradiction: str | None) -> str | None:
-    """Return in words what speaks against a finding; None if nothing does."""
-    return None if contradiction is None else CONTRADICTIONS[contradiction]
-
-
-def reason_of_finding(finding: Finding) -> str | None:
+def reason_of(contradiction: str | None, *, left_out: bool = False) -> str | None:
     """Return in words what speaks against a finding, or why it is never reported; None if nothing does."""
-    return f"{NEVER}." if is_left_out(finding) else reason_of(finding.contradiction)
+    if left_out:
+        return f"{NEVER}."
+    return None if contradiction is None else CONTRADICTIONS[contradiction]
 
 
 def about_finding(film: Film, finding: Finding) -> str | None:
