@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from typing import Self, cast
 from pydicom import Dataset, dcmread, dcmwrite
 
 from node.config import ModelSettings, Settings
-from tests.peers import LOOPBACK, free_port, require, wait_until
+from tests.peers import LOOPBACK, free_port, require, responds, wait_until
 from tests.service import settings_for
 
 DEPLOYED = Path(__file__).parents[1] / "deploy" / "orthanc"
@@ -209,11 +208,7 @@ class Orthanc:
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             raise AssertionError(f"Orthanc ended at its start:\n{self.log[-2000:]}")
-        try:
-            self._request("/system")
-        except urllib.error.URLError:
-            return False
-        return True
+        return responds(f"http://{LOOPBACK}:{self.http_port}/system")
 
     def _expanded(self, level: str) -> list[dict[str, object]]:
         return cast(list[dict[str, object]], json.loads(self._request(f"/{level}?expand")))

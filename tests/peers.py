@@ -14,6 +14,7 @@ import ssl
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from pynetdicom.presentation import build_context
 LOOPBACK = "127.0.0.1"
 _VERIFICATION = "1.2.840.10008.1.1"
 _STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port() -> int:
@@ -46,6 +48,15 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind((LOOPBACK, port))
             return port
+
+
+def responds(address: str) -> bool:
+    """Whether a server that is just starting answers over HTTP; one that refuses or resets the connection does not."""
+    try:
+        with _DIRECT.open(address, timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def require(program: str) -> str:

@@ -15,14 +15,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
-from tests.peers import LOOPBACK, free_port, require, wait_until
+from tests.peers import LOOPBACK, free_port, require, responds, wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 SECTION = "## Five minutes to a real PACS"
@@ -91,11 +90,7 @@ def terminal(command: str, *, folder: Path, environment: dict[str, str]) -> Iter
 
 def answers(address: str, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None, f"it ended with {process.returncode}"
-    try:
-        with _open(address, timeout=10) as answer:
-            return bool(answer.status == 200)
-    except urllib.error.URLError:
-        return False
+    return responds(address)
 
 
 def get(address: str) -> object:

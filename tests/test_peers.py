@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from pydicom import Dataset, dcmread
 from pydicom.data import get_testdata_file
 
-from tests.peers import ReceivingArchive, send, send_all, wait_until
+from tests.peers import LOOPBACK, ReceivingArchive, responds, send, send_all, wait_until
 
 
 @pytest.fixture
@@ -74,6 +76,25 @@ def test_an_archive_that_was_down_comes_back_at_its_port(archive: ReceivingArchi
         assert send(image, port=archive.port, called_ae="ARCHIVE") is None
 
     assert send(image, port=archive.port, called_ae="ARCHIVE") == 0x0000
+
+
+def test_a_server_that_resets_the_connection_is_not_up_yet() -> None:
+    requests: list[bytes] = []
+
+    def reset_the_first(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        requests.append(connection.recv(65536))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        thread = threading.Thread(target=reset_the_first, args=(listener,), name="server")
+        thread.start()
+        up = responds(f"http://{LOOPBACK}:{listener.getsockname()[1]}/")
+        thread.join(30)
+
+    assert not up
+    assert len(requests) == 1 and requests[0].startswith(b"GET /")
 
 
 def test_a_peer_that_is_too_slow_to_answer_is_asked_again() -> None:
