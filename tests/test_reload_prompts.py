@@ -219,4 +219,6 @@ def test_the_shipped_model_looks_at_prompts_before_they_are_used(phantom_model: 
         reader.prepare(replace(PROMPTS, prompts=(replace(first, phrases=("Tuberculosis",)), *others)))
     with pytest.raises(InputError, match=r"decisions\.thresholds\.atelectasis belongs to no prompt"):
         reader.prepare(replace(PROMPTS, prompts=tuple(others)))
+    with pytest.raises(InputError, match=r"decisions\.thresholds\.atelectasis belongs to no prompt"):  # the first
+        reader.prepare(replace(PROMPTS, prompts=tuple(other for other in others if other.kind == "region")))
     reader.prepare(replace(PROMPTS, prompts=(*others, first)))

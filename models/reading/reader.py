@@ -138,7 +138,7 @@ class ChexReader:
                 f"{len(prompts)} prompts are asked, but engine tensorrt takes {most}; use fewer prompts, or engine onnx"
             )
         judged = {prompt.key for prompt in prompts if prompt.kind != "region"}
-        for key in self.manifest.decisions.thresholds.keys() - judged:
+        for key in sorted(self.manifest.decisions.thresholds.keys() - judged):
             raise ModelError(
                 f"{MANIFEST}: decisions.thresholds.{key} belongs to no prompt with a decision; correct or remove it"
             )
