@@ -138,6 +138,7 @@ class MinedLabels:
 
     missed: how often a finding that is there has no label; invented: how often one that is not there has one
     invented_by_class: by key, for classes whose labels are worse
+    A class whose labels are not given more often than `invented` is not learned from them, see `mined`.
     """
 
     missed: float = 0.0
