@@ -22,8 +22,9 @@ from tests.test_architecture import REPOSITORY, committed_files, name_of
 
 ENTRY = "deploy/wheel/chex_node"
 SUBCOMMANDS = (
-    "card checkpoint demonstration evaluate export golden join parity phantoms random-weights train".split()
-)  # of chex-models
+    "agreement card checkpoint cost demonstration evaluate export golden join parity phantoms random-weights "
+    "source-probe train"
+).split()  # of chex-models
 
 
 class Installed(NamedTuple):

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from node import config
+from node.commands.reload import reload
 from node.config import Caller, Settings
 from node.deliver.destination_table import DestinationTable
-from node.jobs.processes import Process, Role
+from node.errors import InputError
+from node.jobs.processes import Process, Role, lock_path, reload_path
 from node.service.reload import needs_restart
 from node.settings.destinations import DicomDestination
+from node.store import files
 from tests import films, peers
 from tests.peers import LOOPBACK
-from tests.service import Service, run_command, settings_for
+from tests.service import Service, on_database, run_command, settings_for
 
 NEW = Caller(ae_title="NEWROOM", hosts=("localhost",))
 
@@ -92,6 +97,32 @@ def test_a_reload_without_a_node_says_so(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "no node runs" in done.stderr
+
+
+def test_processes_of_other_machines_are_named(tmp_path: Path) -> None:
+    settings = on_database(settings_for(tmp_path / "node", archive_port=1), "postgresql://localhost/chex")
+    storage, path = settings.storage, tmp_path / "node.toml"
+    storage.directory.mkdir()
+
+    def publish(executor: str, machine: str) -> None:
+        content = {"executor": executor, "machine": machine, "pid": os.getpid(), "settings": str(path.resolve())}
+        files.write(storage.directory / f"running-{executor}.json", files.to_json(content))
+
+    def answer(*_: object) -> None:
+        files.write(reload_path(storage, Process(executor="near")), files.to_json({"changed": ["destinations"]}))
+
+    with ExitStack() as running:
+        for executor, machine in (("far", "other.example"), ("near", "other.example")):
+            assert running.enter_context(files.try_lock(lock_path(storage, Process(executor=executor))))
+            publish(executor, machine)
+        with pytest.raises(InputError, match=r"^far runs on other\.example; .*; near runs on other\.example;"):
+            list(reload(settings, path))
+        publish("near", socket.gethostname())
+        running.callback(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, answer))
+
+        told = list(reload(settings, path))
+
+    assert told == ["near: destinations in use", "far runs on other.example; run reload there"]
 
 
 def _with_kind(settings: Settings) -> Settings:

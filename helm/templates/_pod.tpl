@@ -141,7 +141,7 @@ spec:
   {{- end }}
 {{- end -}}
 
-{{/* Probes on HTTP only. It answers once the model is open; TensorRT may build engines before, for minutes. */}}
+{{/* Probes on HTTP only. /live answers before the model is open; /ready waits for it, minutes while TensorRT builds engines. */}}
 {{- define "chex-node.probes" -}}
 startupProbe:
   httpGet: { path: /live, port: http, scheme: {{ .scheme }} }

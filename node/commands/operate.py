@@ -54,7 +54,7 @@ def abandon(settings: Settings, destination: str, *, force: bool = False) -> int
     """
     if not force and any(known.name == destination for known in settings.destinations):
         raise InputError(
-            f"{destination}: is still in the settings; remove it there and restart the node first,"
+            f"{destination}: is still in the settings; remove it there and reload the settings first,"
             " or add --force to end what waits for it now"
         )
     with open_ledger(settings) as ledger:

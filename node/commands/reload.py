@@ -23,25 +23,34 @@ _POLL_SECONDS: Final = 0.05
 def reload(settings: Settings, path: Path) -> Iterator[str]:
     """Send SIGHUP to every process on this machine, and return a line for each that uses the file now.
 
+    Processes of the same node on other machines get a line that names their machine.
+
     settings: of that file, which must have no mistake
     Raises InputError if no process can be asked, ConfigError when one refuses the file, RetryLater without an answer.
     """
     running = list(processes.running(settings.storage))
+    here = [content for content in running if content.get("machine") == socket.gethostname()]
+    others = [content for content in running if content not in here]
+    elsewhere = [f"{_name(content)} runs on {content.get('machine')}; run reload there" for content in others]
     if not running:
         raise InputError(f"no node runs on storage.directory {settings.storage.directory}; start it with serve")
-    for content in running:
-        executor = str(content.get("executor", "node"))
-        if content.get("machine") != socket.gethostname():
-            raise InputError(f"{executor} runs on {content.get('machine')}; run reload there")
+    if not here:
+        raise InputError("; ".join(elsewhere))
+    for content in here:
         used = Path(str(content.get("settings", "")))
         if used != path.resolve():
-            raise InputError(f"{executor} was started with {used}; name that file")
-    for content in running:
+            raise InputError(f"{_name(content)} was started with {used}; name that file")
+    for content in here:
         yield _asked(settings, content)
+    yield from elsewhere
+
+
+def _name(content: JsonObject) -> str:
+    return str(content.get("executor", "node"))
 
 
 def _asked(settings: Settings, content: JsonObject) -> str:
-    executor = str(content.get("executor", "node"))
+    executor = _name(content)
     answer_path = processes.reload_path(settings.storage, processes.Process(executor=executor))
     before = files.read_json(answer_path)
     os.kill(int(str(content["pid"])), signal.SIGHUP)
