@@ -46,7 +46,7 @@ def measured(data: str, *, held_out: str | None = None, task: Task | None = None
         resamples=2,
         training_films=3,
         pictures=0,
-        false_findings=0.09,
+        false_findings=0.075,
     )
     return cast("Figures", evaluate(request, quiet)["tasks"])
 
@@ -78,8 +78,8 @@ def test_it_leaves_out_what_it_does_not_recognize(manifest: Manifest) -> None:
     def left_out(of: Manifest) -> set[str]:
         return {key for key in of.decisions.thresholds if of.decisions.leaves_out(key)}
 
-    assert left_out(manifest) == {"atelectasis", "fracture", "pneumonia", "pneumothorax", "support_devices"}
-    assert left_out(manifest.on_phantoms()) == {"pneumonia"}
+    assert left_out(manifest) == {"atelectasis", "fracture", "pleural_effusion", "pneumothorax", "support_devices"}
+    assert not left_out(manifest.on_phantoms())
 
 
 def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> None:
@@ -97,7 +97,7 @@ def test_reports_find_what_is_there(figures: Figures) -> None:
 
 
 def test_a_hint_of_a_side_is_followed(figures: Figures) -> None:
-    assert figures["hints"]["accuracy"] > 0.85
+    assert figures["hints"]["accuracy"] > 0.8
 
 
 def test_lungs_of_patients_unseen_in_training_are_found() -> None:
@@ -110,6 +110,7 @@ def test_what_a_radiologist_saw_is_found_on_films_of_people() -> None:
     """Thresholds are chosen on four fifths of the patients, and scored on the fifth."""
     films = measured(f"boxes:{material('data/nih_512.jsonl')}", held_out=f"{SPLITS}/nih_512.txt", task="films")["films"]
 
+    assert films["macro_auroc"] >= 0.72
     assert films["opacity_against_normal"] > 0.9
     assert films["opacity_against_all_others"] > 0.75
     assert films["opacity_sensitivity"] >= 0.5

@@ -157,9 +157,10 @@ def _move(room: Room, journey: Journey, page: Page) -> None:
 
 
 def _review(room: Room, journey: Journey, seen: Browsed) -> None:
-    """Look at what to review: a film that looks mirrored, and about which the network contradicts itself."""
+    """Look at what to review: a bright film that looks mirrored, and about which the network contradicts itself."""
     film = films.as_another(dcmread(demo.FILMS[0]), "mirrored", study="mirrored")
-    room.orthanc.upload(films.with_pixels(film, film.pixel_array[:, ::-1], bits=8))  # the second time it is there
+    brighter = 255 * (film.pixel_array[:, ::-1] / 255) ** 0.7
+    room.orthanc.upload(films.with_pixels(film, brighter.astype("uint8"), bits=8))  # the second time it is there
     row = seen.page.locator("tbody tr", has_text=str(film.StudyInstanceUID))
     peers.wait_until(lambda: seen.open("/review").locator("tbody tr").count() > 0, what="a film is to be reviewed")
     expect(row).to_contain_text("The network also calls the whole film normal.")
