@@ -60,8 +60,9 @@ def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed)
 
     expect(page.locator("#reply .text")).to_be_focused()
     assert tracked(page, ".lit") == expected < tracked(page, "[data-tracking]")
-    page.keyboard.press("Tab")  # to the finding
-    assert tracked(page, ".lit") == expected
+    page.keyboard.press("Tab")  # to the first of its two findings
+    assert len(tracked(page, ".lit")) == 1 < len(expected)
+    assert tracked(page, ".lit") < expected
     page.locator("#prompt").focus()
     assert tracked(page, ".lit") == set()
     page.locator("#reply .text").hover()
