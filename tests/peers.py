@@ -6,6 +6,7 @@ modality; Debian's Orthanc has a file of its own, `orthanc.py`.
 
 from __future__ import annotations
 
+import http.client
 import os
 import random
 import shutil
@@ -55,7 +56,7 @@ def responds(address: str) -> bool:
     try:
         with _DIRECT.open(address, timeout=10) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
 
 

@@ -21,6 +21,7 @@ from tests.training import write_run
 LINES: list[Line] = [
     {"present": {"edema": number < 2, "pneumonia": number < 5}, "mined": ["edema", "pneumonia"]} for number in range(20)
 ]
+ONCE = [(line, 1) for line in LINES]
 READ: Line = {"present": {"edema": True, "fracture": True}}
 """A film that somebody read: nothing of it was mined."""
 
@@ -39,7 +40,11 @@ def stage(mined: MinedLabels, *, losses: tuple[str, ...] = ("presence", "box")) 
 
 
 def test_shares_are_those_of_films_with_a_mined_label() -> None:
-    assert shares_of([*LINES, READ]) == {"edema": 0.1, "pneumonia": 0.25}
+    assert shares_of([*ONCE, (READ, 1)]) == {"edema": 0.1, "pneumonia": 0.25}
+
+
+def test_a_film_counts_as_often_as_an_epoch_uses_it() -> None:
+    assert shares_of([(LINES[0], 3), (LINES[19], 1)]) == {"edema": 0.75, "pneumonia": 0.75}
 
 
 @pytest.mark.parametrize(
@@ -52,10 +57,10 @@ def test_shares_are_those_of_films_with_a_mined_label() -> None:
     ],
 )
 def test_classes_that_cannot_be_learned_are_named(mined: MinedLabels, lost: list[str]) -> None:
-    told = list(remarks_on([stage(mined)], shares_of(LINES)))
+    told = list(remarks_on([stage(mined)], shares_of(ONCE)))
 
-    assert [", ".join(lost) in remark for remark in told] == [True] * bool(lost)
-    assert not list(remarks_on([stage(mined, losses=("box",))], shares_of(LINES)))
+    assert [f"mined labels of {', '.join(lost)}: they" in remark for remark in told] == [True] * bool(lost)
+    assert not list(remarks_on([stage(mined, losses=("box",))], shares_of(ONCE)))
 
 
 def test_a_run_says_what_it_cannot_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

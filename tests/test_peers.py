@@ -88,7 +88,8 @@ def test_a_server_that_resets_the_connection_is_not_up_yet() -> None:
         connection.close()
 
     with socket.create_server((LOOPBACK, 0)) as listener:
-        thread = threading.Thread(target=reset_the_first, args=(listener,), name="server")
+        listener.settimeout(30)
+        thread = threading.Thread(target=reset_the_first, args=(listener,), name="server", daemon=True)
         thread.start()
         up = responds(f"http://{LOOPBACK}:{listener.getsockname()[1]}/")
         thread.join(30)

@@ -122,7 +122,7 @@ def test_processes_of_other_machines_are_named(tmp_path: Path) -> None:
 
         told = list(reload(settings, path))
 
-    assert told == ["near: destinations in use", "far runs on other.example; run reload there"]
+    assert told == ["far runs on other.example; run reload there", "near: destinations in use"]
 
 
 def _with_kind(settings: Settings) -> Settings:

@@ -13,12 +13,16 @@ from models.training.labels import Line
 from models.training.stages import Stage
 
 
-def shares_of(lines: Iterable[Line]) -> dict[str, float]:
-    """Return which share of the films with a mined label of a class are labelled as showing it, by class."""
+def shares_of(lines: Iterable[tuple[Line, int]]) -> dict[str, float]:
+    """Return which share of the films with a mined label of a class are labelled as showing it, by class.
+
+    lines: the labels of each film, and how often an epoch uses it
+    """
     mined, there = Counter[str](), Counter[str]()
-    for line in lines:
-        mined.update(line.get("mined", ()))
-        there.update(key for key in line.get("mined", ()) if line["present"][key])
+    for line, times in lines:
+        for key in line.get("mined", ()):
+            mined[key] += times
+            there[key] += times * line["present"][key]
     return {key: there[key] / count for key, count in mined.items()}
 
 

@@ -94,11 +94,11 @@ class Library:
 
     def texts(self) -> set[str]:
         """Collect all sentences of all reports."""
-        return {sentence["text"] for line in self.lines() for sentence in line.get("said", [])}
+        return {sentence["text"] for line, _ in self.lines() for sentence in line.get("said", [])}
 
-    def lines(self) -> Iterator[Line]:
-        """Read the labels of all films, each once."""
-        return (shelf.line(place) for shelf in self._shelves for place in range(len(shelf)))
+    def lines(self) -> Iterator[tuple[Line, int]]:
+        """Read the labels of all films, with how often an epoch uses each."""
+        return ((shelf.line(place), shelf.repeat) for shelf in self._shelves for place in range(len(shelf)))
 
 
 def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, stopped: Stopped = never) -> bool:

@@ -40,9 +40,9 @@ def reload(settings: Settings, path: Path) -> Iterator[str]:
         used = Path(str(content.get("settings", "")))
         if used != path.resolve():
             raise InputError(f"{_name(content)} was started with {used}; name that file")
+    yield from elsewhere
     for content in here:
         yield _asked(settings, content)
-    yield from elsewhere
 
 
 def _name(content: JsonObject) -> str:
