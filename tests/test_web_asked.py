@@ -1,8 +1,10 @@
-"""What others ask about a film appears on its page by itself."""
+"""What others ask about a film appears on its page by itself, and no answer takes away what somebody types."""
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
+import re
+
+from playwright.sync_api import Route, expect
 
 from node.outputs import wording
 from tests.browsed import Browsed
@@ -31,3 +33,22 @@ def test_what_another_reader_asks_appears_by_itself(node: Node, seen: Browsed) -
     page.fill("#prompt", "Lung opacity")
     question_of(page)
     expect(page.locator("#answers li")).to_have_count(2)
+
+
+def test_the_next_question_outlives_the_answer_to_the_last(node: Node, seen: Browsed) -> None:
+    page = seen.open(path_of(node.read("asked in a hurry")))
+    held: list[Route] = []
+    page.route(
+        re.compile("/(questions|replies)$"),
+        lambda route: held.append(route) if route.request.method == "POST" else route.continue_(),
+    )
+    page.fill("#prompt", "Lung opacity")
+    page.locator("form.ask .go").click()
+    expect(page.locator("#ask")).to_have_attribute("aria-busy", "true")
+
+    page.fill("#prompt", "Edema")
+    held[0].continue_()
+
+    expect(page.locator("#answers li")).to_have_count(1, timeout=SLOW)
+    expect(page.locator("#ask")).to_have_attribute("aria-busy", "false")
+    expect(page.locator("#prompt")).to_have_value("Edema")

@@ -81,8 +81,9 @@ export class Asking {
     try {
       const { questions } = await this.post(question);
       this.add(questions);
-      this.prompt.value = "";
-      this.drawn.clear();
+      // The reader may have begun the next question meanwhile.
+      if ((this.prompt.value.trim() || null) === prompt) this.prompt.value = "";
+      if (this.drawn.box === box) this.drawn.clear();
       if (questions.length) this.show(questions.at(-1)); // last, for what it says must stay
       else this.tell("Answered by rule from the report.");
     } catch (error) {
