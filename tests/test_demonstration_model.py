@@ -96,8 +96,9 @@ def test_reports_find_what_is_there(figures: Figures) -> None:
     assert figures["report"]["large_four_f1"] > 0.75
 
 
-def test_a_hint_of_a_side_is_followed(figures: Figures) -> None:
-    assert figures["hints"]["accuracy"] > 0.8
+def test_a_hint_of_a_side_is_followed() -> None:
+    """On more phantoms than `figures` has, of which the first 24 have 84 such questions."""
+    assert measured("phantoms:2900000:96", task="hints")["hints"]["accuracy"] > 0.85
 
 
 def test_lungs_of_patients_unseen_in_training_are_found() -> None:

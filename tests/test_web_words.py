@@ -61,8 +61,10 @@ def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed)
     expect(page.locator("#reply .text")).to_be_focused()
     assert tracked(page, ".lit") == expected < tracked(page, "[data-tracking]")
     page.keyboard.press("Tab")  # to the first of its two findings
-    assert len(tracked(page, ".lit")) == 1 < len(expected)
-    assert tracked(page, ".lit") < expected
+    first = tracked(page, ".lit")
+    page.keyboard.press("Tab")
+    second = tracked(page, ".lit")
+    assert (len(first), len(second), first | second) == (1, 1, expected)
     page.locator("#prompt").focus()
     assert tracked(page, ".lit") == set()
     page.locator("#reply .text").hover()

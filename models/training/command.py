@@ -8,13 +8,11 @@ from threading import Event
 
 from models import progress
 from models.errors import ModelError
-from models.training.catalog import catalog_of
 from models.training.finish import MODEL, write_model
 from models.training.loop import train
-from models.training.mined import remarks_on, shares_of
 from models.training.process_group import ProcessGroup, open_group
 from models.training.runfile import Run
-from models.training.store import open_library, stock
+from models.training.store import stock
 from models.training.view_run import ViewRun
 from models.training.views import train_views
 
@@ -32,9 +30,6 @@ def train_by(run: Run, stop: Event) -> Path | None:
     with progress.on(sys.stderr) as report:
         if not stock(run.data, run.store, renderers=run.machine.renderers, report=report, stopped=stop.is_set):
             return None
-        library = open_library(run.data, run.store, catalog_of(run.data.classes))
-        for remark in remarks_on(run.stages, shares_of(library.lines())):
-            report(remark)
         with open_group(run, _follow) as group:
             model = train(run, group, stopped=stop.is_set, report=report)
     return write_model(run, model) if model is not None else None

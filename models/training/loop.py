@@ -19,6 +19,7 @@ from models.progress import ProgressReport, quiet
 from models.training import checkpoints
 from models.training.catalog import catalog_of
 from models.training.checkpoints import Checkpoint
+from models.training.mined import remarks_on, shares_of
 from models.training.noise import disturbed
 from models.training.process_group import ProcessGroup
 from models.training.records import Records
@@ -52,6 +53,9 @@ def train(
     cv2.setNumThreads(1)
     catalog = catalog_of(run.data.classes)
     library = open_library(run.data, run.store, catalog)
+    if group.leads:
+        for remark in remarks_on(run.stages, shares_of(library.lines())):
+            report(remark)
     model = build_model(run, catalog, library.texts() if run.data.words == "seen" else ())
     checkpoint = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
     progress = _resumed(checkpoint, model)
