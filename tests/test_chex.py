@@ -103,6 +103,18 @@ def test_a_described_box_does_not_depend_on_other_boxes(
     torch.testing.assert_close(alone, together[:, 2:3])
 
 
+def test_features_are_those_of_all_tokens_past_every_layer(network: Chex, picture: Picture, prompts: Tensor) -> None:
+    patches, positions, cls = picture
+
+    features = network.find(*picture, prompts)[3]
+
+    found = network.detector(patches, positions, prompts, group=PER_PROMPT)
+    memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
+    every = network.post_decoder.of_prompts(found.aggregated, found.tokens, memory)
+    torch.testing.assert_close(features, every[:, :, 0])
+    assert (features - network.post_decoder.norm_gate(found.aggregated)).abs().amax() > 1e-3
+
+
 def test_the_prompt_of_a_box_counts_only_where_it_is_asked(
     network: Chex, picture: Picture, prompts: Tensor, boxes: Tensor
 ) -> None:

@@ -44,3 +44,22 @@ def test_a_film_finds_the_memory_of_the_last_one() -> None:
     assert kept[0] > 1000
     assert max(kept[1:]) < 100
     assert min(given_back) > 1000
+
+
+_FLAGS = """
+import re, models, torch
+
+tensor = torch.ones(8 * 2**20)
+for line in open("/proc/self/smaps"):
+    if place := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+        begin, end = (int(address, 16) for address in place.groups())
+    if line.startswith("VmFlags:") and begin <= tensor.data_ptr() + 2**24 < end:
+        print(line)
+"""
+
+
+def test_large_tensors_ask_for_huge_pages() -> None:
+    """Whether they get them is the kernel's affair; the flag `hg` says that they asked."""
+    said = subprocess.run([sys.executable, "-c", _FLAGS], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert "hg" in said.split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import onnxruntime
@@ -31,6 +32,7 @@ def open_onnx(
     paths = graphs_of(directory, precision, stages=stages)
     sessions = {stage: _session(path, threads=threads) for stage, path in paths.items()}
     _require_any_length(sessions["encode_prompts"], paths["encode_prompts"])
+    _give_back_free_memory()
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         outputs: list[FloatArray] = sessions[stage].run(None, inputs)
@@ -38,6 +40,7 @@ def open_onnx(
 
     most = most_at_once(network)
     proof, writer = read_proof(directory), open_cpu_writer(network, precision=sentences)
+    _give_back_free_memory()
     return GraphEngine(
         cpu_name("onnx", sentences),
         run=run,
@@ -52,6 +55,13 @@ def _require_any_length(prompts: onnxruntime.InferenceSession, path: Path) -> No
     """Raise ModelError for a graph that takes phrases only with all their padding, as earlier exports did."""
     if isinstance(prompts.get_inputs()[0].shape[1], int):
         raise ModelError(f"{path} takes phrases of one length only; run {command_for('export.build')} again")
+
+
+def _give_back_free_memory() -> None:
+    """Return to the system what only the opening needed, 0.16 GB at the published size."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
 
 
 def _session(path: Path, *, threads: int) -> onnxruntime.InferenceSession:

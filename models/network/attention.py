@@ -113,7 +113,20 @@ class DecoderLayer(nn.Module):
         among = self.norm_self(tokens)
         if group is not None:
             among = among.reshape(-1, group, among.shape[-1])
-        tokens = tokens + self.scale_self * self.self_attention(among, visible=visible).reshape(tokens.shape)
+        return self._update(tokens, self.self_attention(among, visible=visible).reshape(tokens.shape), memory)
+
+    def of_first(self, tokens: Tensor, memory: Tensor, *, every: int) -> Tensor:
+        """Update the first of every so many tokens [F, T, dim] only, as if all tokens of a film saw each other.
+
+        Returns [F, T / every, dim]: what `forward` gives for these, without the work for the others.
+        """
+        among = self.norm_self(tokens)
+        first, seen = _first(tokens, every=every), _first(among, every=every)
+        return self._update(first, self.self_attention(seen, among), memory)
+
+    def _update(self, tokens: Tensor, mixed: Tensor, memory: Tensor) -> Tensor:
+        """Add what self-attention mixed, then attend to memory, then feed forward."""
+        tokens = tokens + self.scale_self * mixed
         tokens = tokens + self.scale_cross * self.cross_attention(self.norm_cross(tokens), self.norm_memory(memory))
         updated: Tensor = tokens + self.scale_mlp * self.mlp(self.norm_mlp(tokens))
         return updated
@@ -128,6 +141,11 @@ def hide_from_own_group(hidden: Tensor, *, group: int) -> Tensor:
     """
     groups = torch.arange(hidden.shape[1], device=hidden.device) // group
     return ~(hidden.unsqueeze(1) & (groups.unsqueeze(1) == groups))
+
+
+def _first(tokens: Tensor, *, every: int) -> Tensor:
+    """Return the first of every so many tokens [F, T, dim]."""
+    return tokens.reshape(tokens.shape[0], -1, every, tokens.shape[-1])[:, :, 0]
 
 
 def _branch_scale(dim: int) -> nn.Parameter:

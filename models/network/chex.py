@@ -59,8 +59,8 @@ class Chex(nn.Module):
         """
         found = self.detector(patches, positions, prompts, group=self.detector.boxes_per_prompt)
         memory = whole_picture(patches, positions, cls)
-        tokens = self.post_decoder.of_prompts(found.aggregated, found.tokens, memory)
-        return found.boxes, found.scores, found.aggregated_scores, tokens[:, :, 0]
+        features = self.post_decoder.aggregated(found.aggregated, found.tokens, memory)
+        return found.boxes, found.scores, found.aggregated_scores, features
 
     def describe(
         self, patches: Tensor, positions: Tensor, cls: Tensor, boxes: Tensor, prompts: Tensor, prompted: Tensor

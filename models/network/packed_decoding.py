@@ -55,9 +55,10 @@ class PackedWriter:
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
         products = Products(self.choice.form, copied=copied)
+        # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
+        self._vocabulary = products.product(generator.tokens.weight, None)
         self._prefix = _Prefix(generator, products, copied)
         self._layers = [_Layer(layer, products) for layer in layers]
-        self._vocabulary = products.product(generator.tokens.weight, None)
 
     @torch.inference_mode()
     def write(self, features: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -47,6 +49,19 @@ class PostDecoder(nn.Module):
             visible = hide_from_own_group(hidden, group=tokens.shape[2])
         updated: Tensor = self(tokens.flatten(1, 2), memory, group=None, visible=visible)
         return updated.reshape(tokens.shape)
+
+    def aggregated(self, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
+        """Return what `of_prompts` gives for the aggregated tokens, [F, Q, dim].
+
+        Nobody reads the box tokens behind the last layer, so it does not compute them.
+        """
+        tokens = torch.cat([aggregated.unsqueeze(2), boxes], dim=2).flatten(1, 2)
+        for layer in self.layers[:-1]:
+            tokens = layer(tokens, memory, group=None)
+        last = cast("DecoderLayer", self.layers[-1])
+        updated = last.of_first(tokens, memory, every=1 + boxes.shape[2])
+        gated: Tensor = self.norm_gate(aggregated + self.gate * updated)
+        return gated
 
     def of_boxes(self, tokens: Tensor, memory: Tensor, *, padding: Tensor) -> Tensor:
         """Update box tokens [F, B, dim] that all see each other, as in the paper's tasks (spec §6 and 9.4).

@@ -186,10 +186,11 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
     multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
     shift = weight.new_zeros(()) if bias is None else bias
+    rounding = torch.tensor(_MIDDLE + 0.5)  # 8-bit integers are cut off, not rounded
 
     def multiplied(rows: Tensor) -> Tensor:
         row_scales = _scale_of(rows.abs().amax(dim=1, keepdim=True))
-        whole = (rows / row_scales).add_(_MIDDLE).round_().to(torch.uint8)
+        whole = torch.addcdiv(rounding, rows, row_scales).to(torch.uint8)
         sums = multiply(whole, 1.0, _MIDDLE, packed, flat, zeros, None, 1.0, 0, torch.float32, "none", [], "")
         return after(torch.addcmul(shift, sums, row_scales))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Condition
 from typing import Final, Literal, Protocol
@@ -20,6 +21,7 @@ from models.engines import FloatArray, IntArray
 from models.engines.devices import Cpu
 from models.engines.torch_engine import TorchEngine, use_threads, write_sentences
 from models.engines.turns import Turns
+from models.network.post_decoder import PostDecoder
 
 PlainWay = Literal["transformers", "eager"]
 MOST_FILMS: Final = 4
@@ -90,6 +92,7 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEn
     Raises ImportError if it is asked for and not installed.
     """
     network = load_network(directory)
+    network.post_decoder.aggregated = partial(_aggregated, network.post_decoder)  # type: ignore[method-assign]
     use_threads(threads, network)
     max_length = network.sizes.generator.max_length
     generator: _Generator = network.generator
@@ -106,3 +109,8 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEn
 
     batches = Batches(write)
     return TorchEngine("plain", network, device=Cpu(), write=batches.write, calls=turns), batches
+
+
+def _aggregated(post_decoder: PostDecoder, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
+    """Compute all tokens of every layer, as the published code does, and take the aggregated ones."""
+    return post_decoder.of_prompts(aggregated, boxes, memory)[:, :, 0]
