@@ -6,10 +6,11 @@ section 4.5 of docs/develop/chex-specification.md; docs/develop/README.md explai
 
 Telemetry of libraries is switched off here, before any file of this folder imports a library: ONNX Runtime 1.29 and
 later sends device and host data to its vendor, and `tokenizers` brings huggingface_hub. PyTorch asks for huge pages for
-its large tensors: a question reads all weights of the generator for each token, and looks up fewer addresses then.
+its large tensors (docs/operate/speed.md): one sentence reads all weights of the generator for each token, and with huge
+pages the processor translates fewer addresses.
 """
 
 import os
 
 os.environ.update(ORT_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_OFFLINE="1")
-os.environ.update(THP_MEM_ALLOC_ENABLE="1")  # PyTorch reads it when it makes its first tensor
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch reads it when it makes its first tensor

@@ -14,6 +14,7 @@ from models.manifest import (
     PostDecoderSizes,
     PromptEncoderSizes,
 )
+from models.network.attention import DecoderLayer
 from models.network.chex import Chex
 
 DIM, PER_PROMPT = 16, 2
@@ -106,8 +107,15 @@ def test_a_described_box_does_not_depend_on_other_boxes(
 def test_features_are_those_of_all_tokens_past_every_layer(network: Chex, picture: Picture, prompts: Tensor) -> None:
     patches, positions, cls = picture
 
+    rows: list[int] = []
+    last = network.post_decoder.layers[-1]
+    assert isinstance(last, DecoderLayer)
+    hook = last.mlp.register_forward_hook(lambda _layer, given, _made: rows.append(given[0].shape[1]))
+
     features = network.find(*picture, prompts)[3]
 
+    hook.remove()
+    assert rows == [prompts.shape[1]], "no box token"
     found = network.detector(patches, positions, prompts, group=PER_PROMPT)
     memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
     every = network.post_decoder.of_prompts(found.aggregated, found.tokens, memory)

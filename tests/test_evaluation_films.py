@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -47,6 +48,34 @@ def test_areas_grow_with_what_scores_tell() -> None:
     assert sharp["macro_auroc"] == pytest.approx(1.0, abs=0.01), "edema, on two films, does not count"
 
 
+def test_read_films_are_told_apart_from_those_with_a_mined_label() -> None:
+    def film(number: int, *, read_as: str, is_mined_normal: bool) -> Truth:
+        is_normal = read_as == "Normal" if read_as else is_mined_normal
+        return Truth(
+            labels={"lung_opacity": read_as == "Lung Opacity", "no_finding": is_normal},
+            patient=f"patient {number}",
+            read_as=read_as,
+            mined_normal=is_mined_normal,
+        )
+
+    readings = ["Normal"] * 20 + ["No Lung Opacity / Not Normal"] * 20 + ["Lung Opacity"] * 20
+    # Mined labels follow the reading in three of four films; those of films that nobody read are at random.
+    read = [film(i, read_as=name, is_mined_normal=(name == "Normal") == (i % 4 > 0)) for i, name in enumerate(readings)]
+    unread = [film(100 + i, read_as="", is_mined_normal=i % 2 == 0) for i in range(60)]
+    told = [replace(truth, mined_normal=None) for truth in unread if truth.mined_normal]
+    films = [*read, *unread, *told]
+    scores = [{"lung_opacity": 0.0, "no_finding": float(truth.read_as == "Normal")} for truth in films]
+    scores[-len(told) :] = [{"lung_opacity": 0.0, "no_finding": 1.0} for _ in told]
+
+    figures = measure(films_of(films, scores), resamples=0)
+
+    assert figures["auroc_no_finding_read"] == 1.0
+    assert figures["auroc_no_finding_mined"] == 0.5
+    # By hand: of 25 mined as normal 15, 5 and 5 were read as the three readings say, of the other 35 5, 15 and 15.
+    pairs = 15 * 30 + 5 * 15 + (15 * 5 + 5 * 15 + 5 * 15) / 2
+    assert figures["auroc_of_reading_for_mined_normal"] == pytest.approx(pairs / (25 * 35))
+
+
 def test_a_finding_of_few_films_is_never_called_present() -> None:
     films = made_up(300, patients=100, strength=1.0)
 
@@ -84,6 +113,8 @@ def test_intervals_come_from_patients_not_films() -> None:
         patients=once.patients[again],
         read_as=once.read_as[again],
         groups=once.groups * 6,
+        mined_known=once.mined_known[again],
+        mined_normal=once.mined_normal[again],
     )
 
     bounds = []
@@ -150,6 +181,7 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     truth = film.truth
     assert (truth.patient, truth.read_as, truth.groups) == ("00000007", "Normal", {"view AP", "age 40 to 59"})
     assert not truth.labels["pneumonia"] and truth.labels["no_finding"]
+    assert truth.mined_normal is False, "as its report says"
     assert "lung_opacity" in truth.located and "support_devices" not in truth.located
 
     del line["rsna"]
@@ -157,6 +189,10 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     [mined] = [read_films(path, read_manifest(MODEL)).load(0)]
     assert "pleural_effusion" in mined.truth.located
     assert "lung_opacity" not in mined.truth.located, "a mined label does not exclude an opacity"
+    assert mined.truth.mined_normal is True
+
+    path.write_text(json.dumps(line | {"labels": {"pneumonia": True}}))
+    assert read_films(path, read_manifest(MODEL)).load(0).truth.mined_normal is None, "labels go before mined ones"
 
     path.write_text(json.dumps(line | {"rsna": "Fine"}))
     with pytest.raises(ModelError, match="rsna must be one of"):

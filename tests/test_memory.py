@@ -6,8 +6,13 @@ import ctypes
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from models.engines import open_engine
 
 _FAULTS = """
 import json, resource, sys, threading
@@ -58,8 +63,34 @@ for line in open("/proc/self/smaps"):
 """
 
 
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
 def test_large_tensors_ask_for_huge_pages() -> None:
     """Whether they get them is the kernel's affair; the flag `hg` says that they asked."""
     said = subprocess.run([sys.executable, "-c", _FLAGS], capture_output=True, text=True, check=True, timeout=60).stdout
 
     assert "hg" in said.split()
+
+
+def c_library(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., object]) -> None:
+    """Give the program a C library of these functions, and of `madvise`, which release_pages calls."""
+    named = ctypes.CDLL
+    ours = SimpleNamespace(madvise=lambda *_: 0, **functions)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, *options: ours if name is None else named(name, *options))
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_an_opened_model_returns_what_only_its_opening_needed(
+    phantom_model: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    c_library(monkeypatch, malloc_trim=calls.append)
+
+    open_engine(phantom_model, engine=engine)
+
+    assert len(calls) == (2 if engine == "onnx" else 1), "once more after the graphs of ONNX Runtime"
+
+
+def test_a_c_library_without_malloc_trim_is_no_fault(phantom_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    c_library(monkeypatch)
+
+    assert open_engine(phantom_model, engine="torch").name == "torch"

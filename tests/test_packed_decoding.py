@@ -192,6 +192,17 @@ def test_int8_products_are_close_and_the_same_for_a_row_alone() -> None:
         assert torch.equal(multiply(row.unsqueeze(0))[0], expected)
 
 
+def test_int8_rounds_rows_to_the_nearest() -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    # The largest value gives a scale of 1.
+    row = torch.tensor([[127.0, 0.6, -0.6, 0.4, -0.4, 1.4, -126.6, 0.0]])
+
+    rounded = product(torch.eye(8), None, form="int8")(row)
+
+    torch.testing.assert_close(rounded, torch.tensor([[127.0, 1, -1, 0, 0, 1, -127, 0]]), rtol=1e-5, atol=1e-5)
+
+
 def test_int8_takes_rows_and_weights_of_zeros() -> None:
     if fault := int8_fault():
         pytest.skip(fault)

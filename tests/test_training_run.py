@@ -23,10 +23,12 @@ from models.phantoms.picture import phantom
 from models.reading.answers import ReaderPrompt
 from models.reading.reader import open_reader
 from models.training import checkpoints
+from models.training.catalog import catalog_of
 from models.training.loop import train
 from models.training.process_group import ProcessGroup
 from models.training.records import Records
-from models.training.runfile import read_run
+from models.training.runfile import Run, read_run
+from models.training.trained_model import build_model
 from tests.peers import missing
 from tests.training import STAGES, stocked, write_run
 
@@ -96,6 +98,24 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path: Path, store: Path,
     assert len(ours) == len(theirs) == 24
     for here, there in zip(ours, theirs, strict=True):
         assert here == pytest.approx(there, rel=1e-3), f"killed after {written} rows"
+
+
+def test_a_continued_stage_does_not_start_its_boxes_again(tmp_path: Path, store: Path) -> None:
+    def run_file(name: str) -> Run:
+        (tmp_path / name).mkdir(exist_ok=True)
+        return read_run(write_run(tmp_path / f"{name}.toml", store=store, stages=("joint",), steps=4, checkpoint=1))
+
+    wishes = iter([False, True])
+    assert train(run_file("stopped"), ALONE, stopped=lambda: next(wishes)) is None
+
+    continued, whole = train(run_file("stopped"), ALONE), train(run_file("whole"), ALONE)
+
+    assert continued is not None
+    assert whole is not None
+    ours, theirs = (model.network.detector.box_tokens for model in (continued, whole))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    began = build_model(run_file("whole"), catalog_of(["chexpert"]), []).network.detector.box_tokens
+    assert (theirs - began).abs().max() > 10 * 4 * 1e-3, "more than four steps can do: they were set"
 
 
 def test_two_processes_stop_together_when_they_are_told_to(tmp_path: Path, store: Path, repository: Path) -> None:

@@ -16,7 +16,7 @@ from models.manifest import PUBLISHED_SIZES
 from models.training.catalog import catalog_of
 from models.training.runfile import read_run
 from models.training.schedule import learning_rate
-from models.training.stages import Noise, Stage
+from models.training.stages import BoxTokenStart, Noise, Stage
 from tests.material import material
 from tests.training import write_run
 
@@ -221,6 +221,16 @@ def test_runs_are_told_apart_by_what_they_compute(tmp_path: Path) -> None:
 
     assert moved.fingerprint == run.fingerprint
     assert hotter.fingerprint != run.fingerprint
+
+
+def test_a_setting_that_is_left_out_does_not_stop_earlier_runs(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path, stages=("contrast",)))
+    words = BoxTokenStart(words=("on the left", "on the right", ""))
+
+    # As it was before a stage could have `start_box_tokens`.
+    assert run.fingerprint == "dbfa61dbe717a9329ce8c8a5218189904b9658832ae585bfd275af78426a84da"
+    with_words = replace(run, stages=(replace(run.stages[0], start_box_tokens=words),))
+    assert with_words.fingerprint != run.fingerprint
 
 
 def stage(**settings: object) -> Stage:

@@ -88,6 +88,9 @@ augmentation = {{ {augmentation} }}
 drawing = {{ classes = 8, regions = 8, sentences = 3, hints = 1, told = 6, answerer = "cheapest", {drawing} }}
 """
 
+_BOX_TOKENS = 'start_box_tokens = { words = ["on the left", "on the right", ""] }\n'
+"""For the stage that trains everything; see `models.training.box_tokens`."""
+
 STAGES = {
     "contrast": ('["image_encoder", "prompt_encoder"]', "align = 6, global-contr = 1"),
     "detect": (
@@ -153,6 +156,7 @@ def write_run(
             augmentation=augmentation,
             drawing=drawing,
         )
+        text += _BOX_TOKENS if name == "joint" else ""
     path.write_text(text, encoding="utf-8")
     return path
 

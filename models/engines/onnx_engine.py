@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import onnxruntime
@@ -11,7 +10,7 @@ from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
-from models.engines.torch_engine import cpu_name, most_at_once, open_cpu_writer, use_threads
+from models.engines.torch_engine import cpu_name, most_at_once, open_cpu_writer, return_freed_memory, use_threads
 from models.errors import ModelError
 from node import command_for
 
@@ -32,7 +31,7 @@ def open_onnx(
     paths = graphs_of(directory, precision, stages=stages)
     sessions = {stage: _session(path, threads=threads) for stage, path in paths.items()}
     _require_any_length(sessions["encode_prompts"], paths["encode_prompts"])
-    _give_back_free_memory()
+    return_freed_memory()
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         outputs: list[FloatArray] = sessions[stage].run(None, inputs)
@@ -40,7 +39,6 @@ def open_onnx(
 
     most = most_at_once(network)
     proof, writer = read_proof(directory), open_cpu_writer(network, precision=sentences)
-    _give_back_free_memory()
     return GraphEngine(
         cpu_name("onnx", sentences),
         run=run,
@@ -55,13 +53,6 @@ def _require_any_length(prompts: onnxruntime.InferenceSession, path: Path) -> No
     """Raise ModelError for a graph that takes phrases only with all their padding, as earlier exports did."""
     if isinstance(prompts.get_inputs()[0].shape[1], int):
         raise ModelError(f"{path} takes phrases of one length only; run {command_for('export.build')} again")
-
-
-def _give_back_free_memory() -> None:
-    """Return to the system what only the opening needed, 0.16 GB at the published size."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
-    if trim is not None:
-        trim(0)
 
 
 def _session(path: Path, *, threads: int) -> onnxruntime.InferenceSession:

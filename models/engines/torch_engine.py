@@ -5,6 +5,7 @@ On a GPU it answers when TensorRT cannot. Only the sentence generator may be flo
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,7 +104,19 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWr
         raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
     choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
     most = generator.sizes.max_length
-    return CpuWriter(PackedWriter(generator, max_length=most, choice=choice, copied=release_pages))
+    writer = PackedWriter(generator, max_length=most, choice=choice, copied=release_pages)
+    return_freed_memory()
+    return CpuWriter(writer)
+
+
+def return_freed_memory() -> None:
+    """Return freed pages of the heap to the system (malloc_trim of glibc); do nothing with another C library.
+
+    Opening a model needs much memory for a moment, and glibc would keep 0.2 GB of it at the published size.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:

@@ -239,8 +239,13 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
         patient=patient_of(line),
         read_as=line.get("rsna", ""),
         groups=frozenset(_groups(line)),
+        mined_normal=_mined_normal(line),
         hints=tuple(_asked(hint, sides) for hint in line.get("hints", [])),
     )
+
+
+def _mined_normal(line: FilmLine) -> bool | None:
+    return None if "labels" in line or "nih_labels" not in line else _NO_FINDING in line["nih_labels"]
 
 
 def _report_of(line: FilmLine) -> str:

@@ -44,6 +44,8 @@ class Truth:
     view: AP or PA, "" if unknown or if it is no frontal chest film
     patient: their name in the file; read_as: a radiologist's reading; groups: sex, decades of age and view; "" or none
     if unknown
+    mined_normal: whether the label mined from the film's report is "no finding", whatever a radiologist read; None if
+    there is none, or one of other origin goes before it
     """
 
     boxes: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Truth:
     patient: str = ""
     read_as: str = ""
     groups: frozenset[str] = frozenset()
+    mined_normal: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -28,6 +28,7 @@ Marks = NDArray[np.bool_]
 FOLDS: Final = 5
 MOST_FALSE: Final = 0.1
 """How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
+_HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
 _INTERVAL: Final = (2.5, 97.5)
 
 
@@ -37,6 +38,7 @@ class Films:
 
     differences, there, known: [film, finding]: of the cosines to a prompt and to its opposite; whether it is present,
     and whether that is known; read_as: a radiologist's reading, "" without one; groups: names of groups, [film]
+    mined_known, mined_normal: [film], whether a label was mined from the film's report, and whether it is "no finding"
     """
 
     keys: tuple[str, ...]
@@ -46,6 +48,8 @@ class Films:
     patients: NDArray[np.str_]
     read_as: NDArray[np.str_]
     groups: tuple[frozenset[str], ...]
+    mined_known: Marks
+    mined_normal: Marks
 
     def place(self, key: str) -> int:
         """Return the number of a finding."""
@@ -77,6 +81,8 @@ def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]
         patients=np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)]),
         read_as=np.array([truth.read_as for truth in truths]),
         groups=tuple(truth.groups for truth in truths),
+        mined_known=np.array([truth.mined_normal is not None for truth in truths], dtype=np.bool_),
+        mined_normal=np.array([bool(truth.mined_normal) for truth in truths], dtype=np.bool_),
     )
 
 
@@ -123,6 +129,9 @@ def figures(films: Films, called: Called, some: Indices) -> dict[str, float | No
         "opacity_against_normal": area_under_curve(seen[opposed], scores[opposed]),
         "opacity_against_all_others": area_under_curve(seen[read_as != ""], scores[read_as != ""]),
         "auroc_no_finding": auroc(films, NO_FINDING, some),
+        "auroc_no_finding_read": auroc(films, NO_FINDING, some[read_as != ""]),
+        "auroc_no_finding_mined": auroc(films, NO_FINDING, some[(read_as == "") & films.mined_known[some]]),
+        "auroc_of_reading_for_mined_normal": _of_reading(films, some),
         "false_findings": float(false.sum() / len(false)) if len(false) else None,
         "opacity_sensitivity": float(found.mean()) if len(found) else None,
         "calibration_error": calibration_error(
@@ -131,6 +140,16 @@ def figures(films: Films, called: Called, some: Indices) -> dict[str, float | No
         if known.any()
         else None,
     }
+
+
+def _of_reading(films: Films, some: Indices) -> float | None:
+    """Return the AUROC of a radiologist's reading, in the order of `_HOW_NORMAL`, for the mined label "no finding".
+
+    It shows how far the mined labels agree with readings of the same films.
+    """
+    both = some[(films.read_as[some] != "") & films.mined_known[some]]
+    levels = np.array([_HOW_NORMAL[reading] for reading in films.read_as[both]], dtype=np.float64)
+    return area_under_curve(films.mined_normal[both], levels)
 
 
 def auroc(films: Films, key: str, some: Indices) -> float | None:

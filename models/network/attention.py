@@ -104,32 +104,39 @@ class DecoderLayer(nn.Module):
         self.mlp = Mlp(dim, feedforward, dim)
         self.scale_mlp = _branch_scale(dim)
 
-    def forward(self, tokens: Tensor, memory: Tensor, *, group: int | None, visible: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Tensor,
+        *,
+        group: int | None,
+        visible: Tensor | None = None,
+        first_of: int | None = None,
+    ) -> Tensor:
         """Update tokens [F, T, dim] by memory [F, M, dim].
 
         group: each run of this many tokens attends within itself only; None: all tokens of a film see each other
         visible: [F, T, T], False where a token must not see another; only without group
+        first_of: update only the first of each run of this many tokens; it still sees all tokens of the film; only
+        without group and visible
+        Returns [F, T, dim], or [F, T / first_of, dim].
         """
-        among = self.norm_self(tokens)
-        if group is not None:
-            among = among.reshape(-1, group, among.shape[-1])
-        return self._update(tokens, self.self_attention(among, visible=visible).reshape(tokens.shape), memory)
-
-    def of_first(self, tokens: Tensor, memory: Tensor, *, every: int) -> Tensor:
-        """Update the first of every so many tokens [F, T, dim] only, as if all tokens of a film saw each other.
-
-        Returns [F, T / every, dim]: what `forward` gives for these, without the work for the others.
-        """
-        among = self.norm_self(tokens)
-        first, seen = _first(tokens, every=every), _first(among, every=every)
-        return self._update(first, self.self_attention(seen, among), memory)
-
-    def _update(self, tokens: Tensor, mixed: Tensor, memory: Tensor) -> Tensor:
-        """Add what self-attention mixed, then attend to memory, then feed forward."""
-        tokens = tokens + self.scale_self * mixed
+        normed = self.norm_self(tokens)
+        if first_of is not None:
+            tokens = first_of_each(tokens, run=first_of)
+            attended = self.self_attention(first_of_each(normed, run=first_of), normed)
+        else:
+            grouped = normed if group is None else normed.reshape(-1, group, normed.shape[-1])
+            attended = self.self_attention(grouped, visible=visible).reshape(tokens.shape)
+        tokens = tokens + self.scale_self * attended
         tokens = tokens + self.scale_cross * self.cross_attention(self.norm_cross(tokens), self.norm_memory(memory))
         updated: Tensor = tokens + self.scale_mlp * self.mlp(self.norm_mlp(tokens))
         return updated
+
+
+def first_of_each(tokens: Tensor, *, run: int) -> Tensor:
+    """Return the first of each run of so many tokens [F, T, dim]: [F, T / run, dim]."""
+    return tokens.reshape(tokens.shape[0], -1, run, tokens.shape[-1])[:, :, 0]
 
 
 def hide_from_own_group(hidden: Tensor, *, group: int) -> Tensor:
@@ -141,11 +148,6 @@ def hide_from_own_group(hidden: Tensor, *, group: int) -> Tensor:
     """
     groups = torch.arange(hidden.shape[1], device=hidden.device) // group
     return ~(hidden.unsqueeze(1) & (groups.unsqueeze(1) == groups))
-
-
-def _first(tokens: Tensor, *, every: int) -> Tensor:
-    """Return the first of every so many tokens [F, T, dim]."""
-    return tokens.reshape(tokens.shape[0], -1, every, tokens.shape[-1])[:, :, 0]
 
 
 def _branch_scale(dim: int) -> nn.Parameter:

@@ -59,7 +59,7 @@ class Chex(nn.Module):
         """
         found = self.detector(patches, positions, prompts, group=self.detector.boxes_per_prompt)
         memory = whole_picture(patches, positions, cls)
-        features = self.post_decoder.aggregated(found.aggregated, found.tokens, memory)
+        features = self.post_decoder.of_aggregated(found.aggregated, found.tokens, memory)
         return found.boxes, found.scores, found.aggregated_scores, features
 
     def describe(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
 from models.manifest import DetectorSizes, PostDecoderSizes
-from models.network.attention import DecoderLayer, hide_from_own_group
+from models.network.attention import DecoderLayer, first_of_each, hide_from_own_group
 
 
 class PostDecoder(nn.Module):
@@ -23,16 +21,28 @@ class PostDecoder(nn.Module):
         self.gate = nn.Parameter(torch.zeros(1))
         self.norm_gate = nn.LayerNorm(detector.dim)
 
-    def forward(self, tokens: Tensor, memory: Tensor, *, group: int | None, visible: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Tensor,
+        *,
+        group: int | None,
+        visible: Tensor | None = None,
+        first_of: int | None = None,
+    ) -> Tensor:
         """Update tokens [F, T, dim] by memory [F, P + 1, dim]: patches with positions, then cls without.
 
         group: 1 where each box sees itself only; None where every token of a film sees every other, as the published
         code does for prompts (spec §6, BUG-5)
         visible: [F, T, T], what of that is not seen after all; only without group
+        first_of: return only the first of each run of this many tokens; only without group and visible
         """
         updated = tokens
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             updated = layer(updated, memory, group=group, visible=visible)
+        updated = self.layers[-1](updated, memory, group=group, visible=visible, first_of=first_of)
+        if first_of is not None:
+            tokens = first_of_each(tokens, run=first_of)
         gated: Tensor = self.norm_gate(tokens + self.gate * updated)
         return gated
 
@@ -50,18 +60,14 @@ class PostDecoder(nn.Module):
         updated: Tensor = self(tokens.flatten(1, 2), memory, group=None, visible=visible)
         return updated.reshape(tokens.shape)
 
-    def aggregated(self, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
+    def of_aggregated(self, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
         """Return what `of_prompts` gives for the aggregated tokens, [F, Q, dim].
 
-        Nobody reads the box tokens behind the last layer, so it does not compute them.
+        Reports use no box tokens after the last layer, so that layer skips them: a tenth of the detector's work.
         """
-        tokens = torch.cat([aggregated.unsqueeze(2), boxes], dim=2).flatten(1, 2)
-        for layer in self.layers[:-1]:
-            tokens = layer(tokens, memory, group=None)
-        last = cast("DecoderLayer", self.layers[-1])
-        updated = last.of_first(tokens, memory, every=1 + boxes.shape[2])
-        gated: Tensor = self.norm_gate(aggregated + self.gate * updated)
-        return gated
+        tokens = torch.cat([aggregated.unsqueeze(2), boxes], dim=2)
+        updated: Tensor = self(tokens.flatten(1, 2), memory, group=None, first_of=tokens.shape[2])
+        return updated
 
     def of_boxes(self, tokens: Tensor, memory: Tensor, *, padding: Tensor) -> Tensor:
         """Update box tokens [F, B, dim] that all see each other, as in the paper's tasks (spec §6 and 9.4).

@@ -186,7 +186,7 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
     multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
     shift = weight.new_zeros(()) if bias is None else bias
-    rounding = torch.tensor(_MIDDLE + 0.5)  # 8-bit integers are cut off, not rounded
+    rounding = torch.tensor(_MIDDLE + 0.5)  # `to(torch.uint8)` truncates, so a half is added first
 
     def multiplied(rows: Tensor) -> Tensor:
         row_scales = _scale_of(rows.abs().amax(dim=1, keepdim=True))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from models.progress import ProgressReport, quiet
 from models.training import checkpoints
+from models.training.box_tokens import set_box_tokens
 from models.training.catalog import catalog_of
 from models.training.checkpoints import Checkpoint
 from models.training.mined import remarks_on, shares_of
@@ -69,6 +70,7 @@ def train(
             else:
                 sums = torch.zeros(len(trainer.stage.losses) + 1)
                 progress = _Progress(stage=number, step=0, seconds=progress.seconds, sums=sums, counted=0)
+                set_box_tokens(model.network, trainer.stage, catalog=catalog, vocabulary=model.vocabulary)
             if not _follow(trainer, progress, records, stopped=stopped, report=report):
                 return None
     finally:

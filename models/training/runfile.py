@@ -142,6 +142,13 @@ class Run:
             raise ValueError(f"stages: batch of {wrong[0]} must be a multiple of machine.processes")
         if not self.stages or len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("stages must not be empty, and each must have its own name")
+        boxes = self.network.detector.boxes_per_prompt
+        for stage in self.stages:
+            if stage.start_box_tokens is not None and len(stage.start_box_tokens.words) != boxes:
+                raise ValueError(
+                    f"stages: start_box_tokens.words of {stage.name} must have {boxes} entries, one for each box of a "
+                    f"prompt; one may be blank"
+                )
         if self.network.views is not None:
             raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
         if self.start and self.data.words != "full":
@@ -153,6 +160,9 @@ class Run:
         table = asdict(self)
         table["machine"] = {"processes": self.machine.processes, "mixed_precision": self.machine.mixed_precision}
         del table["output"], table["data"]["store"]
+        for stage in table["stages"]:
+            if stage["start_box_tokens"] is None:
+                del stage["start_box_tokens"]  # runs that began before there was such a setting go on
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 

@@ -152,6 +152,23 @@ class MinedLabels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoxTokenStart:
+    """What the box tokens of the detector are set to before the first step of a stage, see `box_tokens`.
+
+    words: for each box of a prompt, words that follow a phrase, such as "on the left"; one entry may be blank
+    strength: factor on the mean difference between the vector of a phrase with the words and that of the phrase alone
+    """
+
+    words: tuple[str, ...]
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="strength")
+        if len(set(self.words)) < max(len(self.words), 1):
+            raise ValueError("words must have different entries, one for each box of a prompt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Temperatures:
     """The divisors of the cosines in the published losses (spec §10)."""
 
@@ -174,6 +191,7 @@ class Stage:
     schedule: "cosine" from batch to batch as timm computes it, or "late_decay", constant until the last 30 %; warm_up:
     in batches, for both
     losses: the weight of each loss
+    start_box_tokens: what the box tokens are set to before the first step; None keeps them
     """
 
     name: str
@@ -194,6 +212,7 @@ class Stage:
     drawing: Drawing = field(default_factory=Drawing)
     temperatures: Temperatures = field(default_factory=Temperatures)
     mined: MinedLabels = field(default_factory=MinedLabels)
+    start_box_tokens: BoxTokenStart | None = None
 
     def __post_init__(self) -> None:
         require(self, above_zero="batch accumulation learning_rate clip", not_negative="warm_up weight_decay")

@@ -41,7 +41,8 @@ def build_model(run: Run, catalog: Catalog, texts: Iterable[str]) -> TrainedMode
 
     texts: all sentences of all reports. Raises ModelError if the weights that it starts from do not fit.
     """
-    known = _both_sides([*catalog.texts, *texts]) if run.data.words == "seen" else []
+    starts = [words for stage in run.stages if stage.start_box_tokens for words in stage.start_box_tokens.words]
+    known = _both_sides([*catalog.texts, *texts, *starts]) if run.data.words == "seen" else []
     vocabulary = Vocabulary(
         prompts=PromptTokenizer(VOCABULARIES),
         sentences=SentenceTokenizer(VOCABULARIES),

@@ -92,7 +92,7 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEn
     Raises ImportError if it is asked for and not installed.
     """
     network = load_network(directory)
-    network.post_decoder.aggregated = partial(_aggregated, network.post_decoder)  # type: ignore[method-assign]
+    network.post_decoder.of_aggregated = partial(_of_aggregated, network.post_decoder)  # type: ignore[method-assign]
     use_threads(threads, network)
     max_length = network.sizes.generator.max_length
     generator: _Generator = network.generator
@@ -111,6 +111,6 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEn
     return TorchEngine("plain", network, device=Cpu(), write=batches.write, calls=turns), batches
 
 
-def _aggregated(post_decoder: PostDecoder, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
+def _of_aggregated(post_decoder: PostDecoder, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
     """Compute all tokens of every layer, as the published code does, and take the aggregated ones."""
     return post_decoder.of_prompts(aggregated, boxes, memory)[:, :, 0]
