@@ -6,7 +6,7 @@
 #   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
 #   make coverage all tests, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
-#   make train    the demonstration model anew, into train-out/; about five hours on two cores
+#   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
 #   make chaos    kill -9, full disks, databases, buckets and archives that go away, under load; half an hour, nothing may be lost

@@ -35,7 +35,8 @@ def network(repository: Path) -> Chex:
 
 @pytest.fixture(scope="module")
 def stage(repository: Path) -> Stage:
-    return read_run(repository / "models" / "training" / "runs" / "phantom.toml").stages[-1]
+    stages = read_run(repository / "models" / "training" / "runs" / "phantom.toml").stages
+    return next(stage for stage in stages if stage.name == "boxes")
 
 
 def tokens_after(network: Chex, stage: Stage, rule: BoxTokenStart | None) -> Tensor:

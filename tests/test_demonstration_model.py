@@ -6,19 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from models.checkpoint.files import CARD, verify
+from models.evaluation.cases import Phantoms
 from models.evaluation.command import evaluate
+from models.evaluation.evaluated_model import open_model
+from models.evaluation.prompt_set import read_questions
 from models.evaluation.request import Request, Task
 from models.manifest import Manifest, read_manifest
-from models.phantoms import FINDINGS
+from models.phantoms import FINDINGS, PhantomSet
 from models.phantoms.__main__ import main as phantoms
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
 from tests.material import material
 
 MODEL = VOCABULARIES.parent
+REPOSITORY = Path(__file__).parents[1]
 MIB = 1 << 20
 SPLITS = "models/training/validation"
 
@@ -46,7 +52,7 @@ def measured(data: str, *, held_out: str | None = None, task: Task | None = None
         resamples=2,
         training_films=3,
         pictures=0,
-        false_findings=0.075,
+        false_findings=0.09,
     )
     return cast("Figures", evaluate(request, quiet)["tasks"])
 
@@ -78,7 +84,7 @@ def test_it_leaves_out_what_it_does_not_recognize(manifest: Manifest) -> None:
     def left_out(of: Manifest) -> set[str]:
         return {key for key in of.decisions.thresholds if of.decisions.leaves_out(key)}
 
-    assert left_out(manifest) == {"atelectasis", "fracture", "pleural_effusion", "pneumothorax", "support_devices"}
+    assert left_out(manifest) == {"atelectasis", "fracture", "pneumothorax", "support_devices"}
     assert not left_out(manifest.on_phantoms())
 
 
@@ -87,7 +93,7 @@ def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> Non
 
 
 def test_large_findings_are_found(figures: Figures) -> None:
-    assert figures["detection"]["large_four"] > 0.4
+    assert figures["detection"]["large_four"] > 0.6
     assert figures["region_classification"]["auroc_pooled"] > 0.9
 
 
@@ -122,3 +128,26 @@ def test_lungs_of_films_in_files_are_where_they_are(tmp_path: Path) -> None:
     assert phantoms(["phantoms:2910000:8", "--out", str(tmp_path), "--truth", "--side", "320"]) == 0
 
     assert measured(f"boxes:{tmp_path / 'truth.jsonl'}")["anatomy"]["lungs"] > 0.82
+
+
+def test_a_finding_on_both_sides_gets_a_box_on_each() -> None:
+    """Its three boxes per prompt were once the same box, and every figure but the mAP was as before."""
+    questions = read_questions(REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml")
+    model = open_model(MODEL, engine="torch", questions=questions, trusted="phantoms", threads=1)
+    films = Phantoms(PhantomSet(first=2_900_000, count=60), model.manifest)
+    found = []
+    for film in map(films.load, range(len(films))):
+        located = model.weigh(film).located
+        for key in ("edema", "pleural_effusion"):
+            if sides_of(film.truth.boxes.get(key, np.zeros((0, 4)))) == {"left", "right"}:
+                place = list(FINDINGS).index(key)
+                likely = located.scores[0, place] >= 0.5
+                found.append(sides_of(located.boxes[0, place][likely].numpy()) == {"left", "right"})
+
+    assert len(found) > 10
+    assert sum(found) >= 0.8 * len(found)
+
+
+def sides_of(boxes: NDArray[np.floating]) -> set[str]:
+    """Return on which sides of the picture boxes [n, 4] have their centers."""
+    return {"left" if x < 0.5 else "right" for x in boxes[:, 0]}

@@ -127,16 +127,28 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
 
 def test_a_band_begins_where_one_film_in_ten_shows_the_finding() -> None:
     rng = np.random.default_rng(2)
-    said = rng.random(4000)
-    there = rng.random(4000) < said  # calibrated: of the films with probability p, so many show the finding
+    said = rng.random(8000) ** 2
+    there = rng.random(8000) < said  # calibrated: of the films with probability p, so many show the finding
 
-    band = measured_band(said, there, threshold=0.5)
+    band = measured_band(said, there, threshold=0.3)
 
     assert band is not None
     assert band.lower == pytest.approx(0.1, abs=0.05)
     assert band.missed <= 0.1 * band.below
     assert (band.below, band.missed) == ((said < band.lower).sum(), there[said < band.lower].sum())
-    assert band.shown / band.within == pytest.approx(0.3, abs=0.05)
+    assert band.shown / band.within == pytest.approx(0.2, abs=0.05)
+
+
+@pytest.mark.parametrize(("between", "has_band"), [(24, True), (26, False)])
+def test_a_band_of_more_than_a_quarter_of_the_films_is_left_out(between: int, *, has_band: bool) -> None:
+    said = np.array([0.1] * (90 - between) + [0.3] * between + [0.9] * 10)
+    there = said > 0.2
+
+    band = measured_band(said, there, threshold=0.5)
+
+    assert (band is not None) == has_band
+    if band is not None:
+        assert band.within == between
 
 
 @pytest.mark.parametrize(
@@ -150,9 +162,9 @@ def test_a_band_begins_where_one_film_in_ten_shows_the_finding() -> None:
     ],
 )
 def test_a_band_is_as_wide_as_the_films_ask_for(there: tuple[int, ...], lower: float) -> None:
-    said = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    said = np.array([0.0] * 20 + [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
 
-    band = measured_band(said, np.array(there, dtype=np.bool_), threshold=0.5)
+    band = measured_band(said, np.array([0] * 20 + list(there), dtype=np.bool_), threshold=0.5)
 
     assert band is not None and band.lower == pytest.approx(lower, abs=1e-5)
 
@@ -162,7 +174,7 @@ def test_a_finding_that_is_never_present_has_no_band() -> None:
 
 
 def test_a_band_keeps_its_place_at_another_temperature() -> None:
-    edema = drawn(2.0, seed=3)
+    edema = drawn(3.0, seed=3)
     first = best_decisions(START, {"edema": edema}, noted=NOTED, population="hospital", aim=Aim())
     other = best_decisions(first, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="hospital", aim=Aim())
 
@@ -276,7 +288,7 @@ def test_real_films_leave_the_thresholds_of_phantoms() -> None:
     """One model is tuned on phantoms, then on real films, then on phantoms again."""
     films = {
         key: labelled(some.differences, some.there)
-        for key, some in {"edema": drawn(1.0, seed=1), "fracture": drawn(2.0, seed=2)}.items()
+        for key, some in {"edema": drawn(3.0, seed=1), "fracture": drawn(4.0, seed=2)}.items()
     }
     noted = np.zeros(0), np.zeros(0, dtype=np.bool_)
     drawn_first = best_decisions(START, films, noted=noted, population="phantoms", aim=Aim())

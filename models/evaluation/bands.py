@@ -3,6 +3,7 @@
 The band ends at the finding's threshold, from which it is present. It begins where the share of films that show the
 finding, fitted to rise with the probability (isotonic regression), reaches one in ten: at every probability below that,
 fewer do. So at least nine in ten of the films below the band do not show the finding, at their own mix of films.
+A band that would hold more than a quarter of the films is not written: nobody reviews a finding on so many.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from models.evaluation.calibration import Marks, Scores
 
 CLEARLY_LOW: Final = 0.1
 """The share of films with a finding below which the finding is not reported."""
+MOST_REVIEWED: Final = 0.25
+"""The share of films that a band may hold."""
 
 
 def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> Band | None:
-    """Measure the band below a threshold on films, [film]; None for a finding that is never present.
+    """Measure the band below a threshold on films, [film].
 
-    Such a finding cannot be told from its absence, and would be reviewed on every other film.
+    Returns None for a finding that is never present, which cannot be told from its absence, and for one whose band
+    would hold more films than `MOST_REVIEWED`.
     """
     if threshold >= 1:
         return None
@@ -34,6 +38,8 @@ def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> B
     # Halfway between two films, rounded down, as a threshold is.
     lower = min(float(np.floor((highest + begin) / 2 * 1e6) / 1e6), threshold) if begin < threshold else threshold
     below, within = probabilities < lower, (probabilities >= lower) & (probabilities < threshold)
+    if within.sum() > MOST_REVIEWED * len(probabilities):
+        return None
     return Band(
         lower=lower,
         below=int(below.sum()),
