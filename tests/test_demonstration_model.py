@@ -131,7 +131,7 @@ def test_lungs_of_films_in_files_are_where_they_are(tmp_path: Path) -> None:
 
 
 def test_a_finding_on_both_sides_gets_a_box_on_each() -> None:
-    """Its three boxes per prompt were once the same box, and every figure but the mAP was as before."""
+    """In chex-phantom 3.3 the three boxes of a prompt were the same, and of all figures only the mAP showed it."""
     questions = read_questions(REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml")
     model = open_model(MODEL, engine="torch", questions=questions, trusted="phantoms", threads=1)
     films = Phantoms(PhantomSet(first=2_900_000, count=60), model.manifest)

@@ -61,7 +61,8 @@ def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed)
     expect(page.locator("#reply .text")).to_be_focused()
     assert tracked(page, ".lit") == expected < tracked(page, "[data-tracking]")
     lit: set[str] = set()
-    while not expected <= lit:  # from one of its findings to the next, of which all boxes are lit, also at other places
+    # Tab moves to the next finding of the reply; all boxes of that finding are lit, also those elsewhere.
+    while not expected <= lit:
         page.keyboard.press("Tab")
         own = tracked(page, ".lit")
         assert own & expected != expected and own & expected and not own & lit

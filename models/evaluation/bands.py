@@ -3,7 +3,7 @@
 The band ends at the finding's threshold, from which it is present. It begins where the share of films that show the
 finding, fitted to rise with the probability (isotonic regression), reaches one in ten: at every probability below that,
 fewer do. So at least nine in ten of the films below the band do not show the finding, at their own mix of films.
-A band that would hold more than a quarter of the films is not written: nobody reviews a finding on so many.
+A band that would hold more than a quarter of the films is not written: that is taken as too many to review.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.evaluation.calibration import Marks, Scores
 CLEARLY_LOW: Final = 0.1
 """The share of films with a finding below which the finding is not reported."""
 MOST_REVIEWED: Final = 0.25
-"""The share of films that a band may hold."""
+"""The largest share of films that a band may hold."""
 
 
 def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> Band | None:
