@@ -147,7 +147,7 @@ class Run:
             if stage.start_box_tokens is not None and len(stage.start_box_tokens.words) != boxes:
                 raise ValueError(
                     f"stages: start_box_tokens.words of {stage.name} must have {boxes} entries, one for each box of a "
-                    f"prompt; one may be blank"
+                    "prompt; one may be blank"
                 )
         if self.network.views is not None:
             raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
@@ -160,9 +160,10 @@ class Run:
         table = asdict(self)
         table["machine"] = {"processes": self.machine.processes, "mixed_precision": self.machine.mixed_precision}
         del table["output"], table["data"]["store"]
-        for stage in table["stages"]:
-            if stage["start_box_tokens"] is None:
-                del stage["start_box_tokens"]  # runs that began before there was such a setting go on
+        # An optional setting that a stage does not have is left out: runs that began before it existed go on.
+        table["stages"] = [
+            {key: value for key, value in stage.items() if value is not None} for stage in table["stages"]
+        ]
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 

@@ -164,7 +164,7 @@ class BoxTokenStart:
 
     def __post_init__(self) -> None:
         require(self, above_zero="strength")
-        if len(set(self.words)) < max(len(self.words), 1):
+        if not self.words or len(set(self.words)) < len(self.words):
             raise ValueError("words must have different entries, one for each box of a prompt")
 
 
