@@ -32,9 +32,7 @@ DRAWS = 150
 
 def batch_of(lines: list[Line], stage: Stage) -> Batch:
     films = [(np.zeros((64, 64), dtype=np.float32), labels_of(line, CATALOG)) for line in lines]
-    return collate(
-        films, catalog=CATALOG, drawing=stage.drawing, rng=stream(0, "test"), mean=0.5, std=0.25, device="cpu"
-    )
+    return collate(films, catalog=CATALOG, drawing=stage.drawing, rng=stream(0, "test"), mean=0.5, std=0.25)
 
 
 @pytest.fixture(scope="module")

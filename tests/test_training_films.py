@@ -199,7 +199,6 @@ def test_questions_about_a_side_have_the_boxes_of_that_side() -> None:
         rng=stream(0, "test"),
         mean=0.5,
         std=0.25,
-        device="cpu",
     )
 
     hints = [hint for hint in batch.asked[0] if not hint.is_sentence]
@@ -217,7 +216,7 @@ def test_every_box_of_a_class_counts_however_many_there_are() -> None:
         for known in (line(), line(boxes={"pleural_effusion": many}))
     ]
 
-    batch = collate(films, catalog=CATALOG, drawing=Drawing(), rng=stream(0, "test"), mean=0.5, std=0.25, device="cpu")
+    batch = collate(films, catalog=CATALOG, drawing=Drawing(), rng=stream(0, "test"), mean=0.5, std=0.25)
 
     assert batch.valid[:, EFFUSION].sum(dim=1).tolist() == [1, 5]
     assert batch.boxes[1, EFFUSION].numpy() == pytest.approx(np.array(many))

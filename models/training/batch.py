@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,15 @@ class Batch:
     asked: tuple[tuple[DrawnQuestion, ...], ...]
     said: tuple[tuple[Said, ...], ...]
 
+    def to(self, device: str) -> Batch:
+        """Return the batch with all arrays on a device."""
+        moved: dict[str, Any] = {
+            field.name: array.to(device)
+            for field in fields(self)
+            if isinstance(array := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **moved)
+
     def asked_boxes(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the boxes of the questions [F, S, T, 4], which of them exist, and which questions are padding.
 
@@ -80,24 +90,23 @@ def collate(
     rng: np.random.Generator,
     mean: float,
     std: float,
-    device: str,
 ) -> Batch:
-    """Join films, gray values 0..1, into a batch, and draw the questions for each film."""
+    """Join films, gray values 0..1, into a batch on the CPU, and draw the questions for each film."""
     film_labels = [labels for _, labels in films]
     pixels = (np.stack([gray for gray, _ in films]) - np.float32(mean)) / np.float32(std)
 
     room = max(labels.valid.shape[1] for labels in film_labels)
 
     def joined(name: str) -> Tensor:
-        return torch.from_numpy(np.stack([getattr(labels, name) for labels in film_labels])).to(device)
+        return torch.from_numpy(np.stack([getattr(labels, name) for labels in film_labels]))
 
     def roomy(boxes: FloatArray | BoolArray) -> Tensor:
         """Pad boxes [C, T, ...] to the largest T of the batch."""
         padding = [(0, 0), (0, room - boxes.shape[1]), *[(0, 0)] * (boxes.ndim - 2)]
-        return torch.from_numpy(np.pad(boxes, padding)).to(device)
+        return torch.from_numpy(np.pad(boxes, padding))
 
     return Batch(
-        pixels=torch.from_numpy(pixels).to(device),
+        pixels=torch.from_numpy(pixels),
         present=joined("present"),
         known=joined("known"),
         mined=joined("mined"),

@@ -95,6 +95,7 @@ class Data:
 class Machine:
     """The hardware to use. checkpoint, log: after how many steps each; renderers: processes that make films ready.
 
+    loaders: processes that read and augment films before the steps need them; 0: the training process does it itself
     mixed_precision: float16 with a scaled loss on a GPU; bfloat16 on a CPU, which gains where it has products of these
     (AMX); events: write files for TensorBoard
     """
@@ -103,13 +104,14 @@ class Machine:
     processes: int = 1
     threads: int = 1
     renderers: int = 1
+    loaders: int = 0
     checkpoint: int = 500
     log: int = 50
     mixed_precision: bool = False
     events: bool = False
 
     def __post_init__(self) -> None:
-        require(self, above_zero="processes threads renderers checkpoint log")
+        require(self, above_zero="processes threads renderers checkpoint log", not_negative="loaders")
         if self.device == "cuda" and self.processes > 1:
             raise ValueError("processes must be 1 with device cuda")
 

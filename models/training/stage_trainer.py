@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import ModelError
-from models.training.augment import augment
-from models.training.batch import Batch, collate
+from models.training.batches import Batches, StageFilms
 from models.training.catalog import Catalog
 from models.training.forward import Forward
 from models.training.objectives import losses_of
 from models.training.parts import free
 from models.training.process_group import ProcessGroup
-from models.training.random_streams import film_numbers, seed_torch, stream
+from models.training.random_streams import seed_torch, stream
 from models.training.runfile import Run
 from models.training.schedule import learning_rate
 from models.training.stages import Stage
@@ -49,7 +48,7 @@ class StageTrainer:
     stage: Stage
     steps: int
     catalog: Catalog
-    library: Library
+    batches: Batches
     model: TrainedModel
     weights: list[nn.Parameter]
     text_encoder: TextEncoder
@@ -72,14 +71,16 @@ def open_trainer(
     encoder = model.network.prompt_encoder
     on_gpu = run.machine.device == "cuda"  # bfloat16 needs no scaled loss
     learns = any(weight.requires_grad for weight in encoder.parameters())
+    steps = steps_of(stage, films=len(library))
+    films = StageFilms(run, group, number=number, catalog=catalog, library=library)
     return StageTrainer(
         run=run,
         group=group,
         number=number,
         stage=stage,
-        steps=steps_of(stage, films=len(library)),
+        steps=steps,
         catalog=catalog,
-        library=library,
+        batches=Batches(films, end=steps * stage.accumulation, loaders=run.machine.loaders),
         model=model,
         weights=[*weights, *heads],
         text_encoder=TextEncoder(encoder, model.vocabulary, learns=learns, forgets=stage.noise.words),
@@ -122,18 +123,15 @@ def take_step(trainer: StageTrainer, step: int, *, stop: bool) -> Outcome:
 def _losses(trainer: StageTrainer, place: int) -> Tensor:
     """Compute the losses of a batch [loss], in the stage's order; place: the number of the batch in the stage."""
     run, stage, group = trainer.run, trainer.stage, trainer.group
-    own = stage.batch // group.size
-    first = place * stage.batch + group.rank * own
     # The same in all processes: every process then draws equally many questions and none waits for a slower one.
     rng = stream(run.seed, "batch", trainer.number, place)
     seed_torch(run.seed, "noise", trainer.number, place, group.rank)
-    numbers = film_numbers(run.seed, trainer.number, first=first, count=own, films=len(trainer.library))
     forward = Forward(
         trainer.model.network,
         trainer.model.heads,
         trainer.text_encoder,
         trainer.model.vocabulary,
-        _batch(trainer, numbers, rng_of=first),
+        trainer.batches[place].to(run.machine.device),
         catalog=trainer.catalog,
         stage=stage,
         rng=rng,
@@ -141,23 +139,3 @@ def _losses(trainer: StageTrainer, place: int) -> Tensor:
     with torch.autocast(run.machine.device, _HALF[run.machine.device], enabled=run.machine.mixed_precision):
         losses = losses_of(forward)
     return torch.stack([losses[name].float() for name in stage.losses])
-
-
-def _batch(trainer: StageTrainer, numbers: list[int], *, rng_of: int) -> Batch:
-    """Load and augment the films of a batch; rng_of: the place of the first film in the stage, which seeds draws."""
-    run, stage = trainer.run, trainer.stage
-    size = run.network.image_encoder.image_size
-    shown = []
-    for place, number in enumerate(numbers, rng_of):
-        rng = stream(run.seed, "film", trainer.number, place)
-        pixels, labels = trainer.library.film(number)
-        shown.append(augment(pixels, labels, stage.augmentation, rng, catalog=trainer.catalog, size=size))
-    return collate(
-        shown,
-        catalog=trainer.catalog,
-        drawing=stage.drawing,
-        rng=stream(run.seed, "questions", trainer.number, rng_of),
-        mean=run.model.mean,
-        std=run.model.std,
-        device=run.machine.device,
-    )

@@ -35,7 +35,7 @@ def do_all(jobs: Sequence[Job], *, workers: int, stopped: Stopped, finished: Cal
     if min(workers, len(jobs)) <= 1:
         return _do_here(jobs, stopped=stopped, finished=finished)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_begin) as pool:
+    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=begin_worker) as pool:
         try:
             return _do_in(pool, jobs, workers=workers, stopped=stopped, finished=finished)
         except BrokenProcessPool as error:
@@ -72,7 +72,8 @@ def _do_here(jobs: Sequence[Job], *, stopped: Stopped, finished: Callable[[int],
     return True
 
 
-def _begin() -> None:
+def begin_worker() -> None:
+    """Let this process ignore signals, use one thread, and end when its parent ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     cv2.setNumThreads(1)
