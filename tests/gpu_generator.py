@@ -2,9 +2,10 @@
 
     python -m tests.gpu_generator DIR
 
-DIR is a model directory. Each line has a precision and a number of sentences: the milliseconds of decoding step by step
-and with the step captured as a CUDA graph, whether the ids of both are the same, whether they are those of the plain
-loop on the CPU in float32, and the greatest GPU memory until then.
+DIR is a model directory. Each line has a precision and a number of sentences: the milliseconds of decoding step by
+step, with the step captured as a CUDA graph, and by GPT-2 of `transformers` with the same weights; whether the ids of
+the first two are the same, whether they are those of the plain loop on the CPU in float32; and the greatest GPU memory
+until then. Needs the extra `bench`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from models.engines import EngineUnavailable
 from models.engines.devices import CudaGpu, Device
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import ROWS, StaticWriter
+from tests.bench.plain_generator import PlainGenerator
 
 Line = dict[str, object]
 
@@ -51,26 +53,29 @@ def lines(plain: SentenceGenerator, device: Device) -> Iterator[Line]:
             generator = copy.deepcopy(plain).to(device.device, precision)
             stepwise = StaticWriter(generator, max_length=length)
             captured = StaticWriter(generator, max_length=length, repeatable=device.repeatable)
+            peer = PlainGenerator(generator)
             for rows, features in given.items():
-                ids, stepwise_ms = _timed(stepwise, features.to(device.device, precision))
-                same, captured_ms = _timed(captured, features.to(device.device, precision))
+                ids, stepwise_ms = _timed(stepwise.write, features.to(device.device, precision))
+                same, captured_ms = _timed(captured.write, features.to(device.device, precision))
+                _, transformers_ms = _timed(peer.write, features.to(device.device, precision), max_length=length)
                 yield {
                     "precision": str(precision).removeprefix("torch."),
                     "sentences": rows,
                     "tokens": ids.shape[1],
                     "stepwise_ms": stepwise_ms,
                     "captured_ms": captured_ms,
+                    "transformers_ms": transformers_ms,
                     "same_ids": torch.equal(ids, same),
                     "ids_of_the_cpu": torch.equal(ids, expected[rows]),
                     "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2),
                 }
 
 
-def _timed(writer: StaticWriter, features: Tensor) -> tuple[Tensor, float]:
+def _timed(write: Callable[..., Tensor], features: Tensor, **options: int) -> tuple[Tensor, float]:
     """Generate twice. Returns the ids, and the milliseconds of the second time."""
-    writer.write(features)
+    write(features, **options)
     began = time.monotonic()
-    ids = writer.write(features).cpu()
+    ids = write(features, **options).cpu()
     return ids, round(1e3 * (time.monotonic() - began), 1)
 
 

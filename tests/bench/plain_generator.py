@@ -32,16 +32,18 @@ class PlainGenerator:
         network.eval()  # type: ignore[no-untyped-call,unused-ignore]  # types are there only with the extra `bench`
         self._network = network.requires_grad_(False)
         self._copy(self._network.transformer)
+        nn.Module.to(self._network, generator.tokens.weight.device, generator.tokens.weight.dtype)
 
     def write(self, features: Tensor, *, max_length: int) -> Tensor:
         """Generate ids as `SentenceGenerator.write` does."""
         cache = DynamicCache()
         for layer, (key, value) in enumerate(self._generator.prefix_key_values(features)):
             cache.update(key.contiguous(), value.contiguous(), layer)
-        ids = torch.full((len(features), max_length), SENTENCE_END)
-        finished = torch.zeros(len(features), dtype=torch.bool)
+        device = features.device
+        ids = torch.full((len(features), max_length), SENTENCE_END, device=device)
+        finished = torch.zeros(len(features), dtype=torch.bool, device=device)
         for place in range(max_length - 1):
-            position = torch.full((len(features), 1), place)
+            position = torch.full((len(features), 1), place, device=device)
             step = self._network(
                 ids[:, place : place + 1], past_key_values=cache, position_ids=position, use_cache=True
             )
