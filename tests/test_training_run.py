@@ -13,17 +13,21 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 import torch
 
+from models.checkpoint.weights import load_network
 from models.errors import ModelError
+from models.manifest import read_manifest
 from models.phantoms.picture import phantom
 from models.reading.answers import ReaderPrompt
 from models.reading.reader import open_reader
 from models.training import checkpoints
 from models.training.catalog import catalog_of
+from models.training.command import train_by
 from models.training.loop import train
 from models.training.process_group import ProcessGroup
 from models.training.records import Records
@@ -156,6 +160,28 @@ def test_two_processes_train_all_stages_to_a_model(tmp_path: Path, store: Path, 
     card = (model / "MODEL_CARD.md").read_text()
     assert "not calibrated" in card and "phantoms, seeds 0 to 11" in card and "| joint | 1 |" in card
     assert reader.manifest.decisions.temperature == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_run_can_start_with_the_words_of_a_trained_model(tmp_path: Path, store: Path) -> None:
+    first = read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1))
+    directory = train_by(first, Event())
+    assert directory is not None
+    path = write_run(tmp_path / "next.toml", store=store, stages=("look",), start=directory, words="start")
+
+    begun = build_model(read_run(path), catalog_of(["chexpert"]), ["Words that no film had."])
+
+    manifest, network = read_manifest(directory), load_network(directory)
+    assert manifest.vocabulary and begun.vocabulary.learned == manifest.vocabulary
+    assert begun.network.sizes == manifest.sizes
+    assert all(torch.equal(weight, network.state_dict()[name]) for name, weight in begun.network.state_dict().items())
+
+
+@pytest.mark.parametrize(("begins", "words"), [(Path("a model"), "seen"), (None, "start")])
+def test_words_that_do_not_fit_the_start_are_refused(tmp_path: Path, begins: Path | None, words: str) -> None:
+    path = write_run(tmp_path / "run.toml", store=tmp_path, words=words, start=begins)
+
+    with pytest.raises(ModelError, match='words = "start"'):
+        read_run(path)
 
 
 def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path, repository: Path) -> None:

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES
 from models.training.catalog import catalog_of
+from models.training.finish import MODEL
 from models.training.runfile import read_run
 from models.training.schedule import learning_rate
 from models.training.stages import BoxTokenStart, Noise, Stage
+from models.training.view_run import read_view_run
 from tests.material import material
 from tests.training import write_run
 
@@ -149,6 +151,18 @@ def test_the_demonstration_run_can_be_read() -> None:
 
     assert (run.network.image_encoder.stem, run.network.detector.pooling) == ("residual", "scaled_sum")
     assert (run.machine.device, run.machine.processes, run.model.store) == ("cpu", 2, "half")
+
+
+def test_the_run_on_a_gpu_goes_on_from_the_demonstration_run() -> None:
+    first, then = (read_run(RUNS / name) for name in ("phantom.toml", "phantom_gpu.toml"))
+
+    assert then.start == f"{first.output}/{MODEL}"
+    assert read_view_run(RUNS / "views.toml").model == f"{then.output}/{MODEL}"
+    assert (then.network, then.model, then.data.words) == (first.network, first.model, "start")
+    assert [source.held_out for source in then.data.films] == [source.held_out for source in first.data.films]
+    assert then.stages[0].train == first.stages[1].train and "image_encoder" in then.stages[0].train
+    # The phantoms of the view head are others.
+    assert then.data.first_seed + then.data.phantoms <= read_view_run(RUNS / "views.toml").data.first_seed
 
 
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Data:
     side: of stored films, in pixels; films are cut to their central square
     store: the folder of stored films, which runs may share; if blank, `films` in the run's own output folder
     words: "seen" trains one embedding for all tokens that are in no text of the run (see `vocabulary`), "full" one for
-    each token
+    each token; "start" has the vocabulary of the model that the run starts from
     """
 
     classes: tuple[ClassSet, ...] = ("chexpert",)
@@ -81,7 +81,7 @@ class Data:
     films: tuple[FilmSource, ...] = ()
     side: int = 224
     store: str = ""
-    words: Literal["seen", "full"] = "seen"
+    words: Literal["seen", "full", "start"] = "seen"
 
     def __post_init__(self) -> None:
         require(self, not_negative="phantoms first_seed", above_zero="side")
@@ -153,8 +153,10 @@ class Run:
                 )
         if self.network.views is not None:
             raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
-        if self.start and self.data.words != "full":
-            raise ValueError('start needs data.words = "full"')
+        if self.start and self.data.words == "seen":
+            raise ValueError('start needs data.words = "start", or "full" for a model with every token')
+        if self.data.words == "start" and not self.start:
+            raise ValueError('data.words = "start" needs start, the model whose vocabulary it means')
 
     @property
     def fingerprint(self) -> str:

@@ -43,13 +43,16 @@ def build_model(run: Run, catalog: Catalog, texts: Iterable[str]) -> TrainedMode
     """
     starts = [words for stage in run.stages if stage.start_box_tokens for words in stage.start_box_tokens.words]
     known = _both_sides([*catalog.texts, *texts, *starts]) if run.data.words == "seen" else []
+    begun = read_manifest(Path(run.start)) if run.data.words == "start" else None
     vocabulary = Vocabulary(
         prompts=PromptTokenizer(VOCABULARIES),
         sentences=SentenceTokenizer(VOCABULARIES),
         max_length=run.network.generator.max_length,
-        learned=learned_words(known),
+        learned=learned_words(known) if begun is None else begun.vocabulary,
     )
     sizes = _sizes_for(run.network, known, vocabulary) if known else run.network
+    if begun is not None:
+        sizes = _with_tokens(sizes, asked=begun.sizes.prompt_encoder.own_tokens, said=begun.sizes.generator.own_tokens)
     seed_torch(run.seed, "weights")
     network = Chex(sizes)
     start(network)
@@ -97,8 +100,13 @@ def _sizes_for(sizes: NetworkSizes, known: Sequence[str], vocabulary: Vocabulary
         # After another sentence a text has other tokens than at the beginning, and a denial ends with a full stop.
         said.update(token for form in (text, f" {text}", f"{text}.") for token in vocabulary.sentences.encode(form))
     asked = np.unique(vocabulary.prompts.encode(known)).tolist()
+    return _with_tokens(sizes, asked=tuple(asked), said=tuple(sorted(said)))
+
+
+def _with_tokens(sizes: NetworkSizes, *, asked: tuple[int, ...], said: tuple[int, ...]) -> NetworkSizes:
+    """Return sizes with the tokens of prompts and of sentences that have an embedding of their own."""
     return replace(
         sizes,
-        prompt_encoder=replace(sizes.prompt_encoder, own_tokens=tuple(asked)),
-        generator=replace(sizes.generator, own_tokens=tuple(sorted(said))),
+        prompt_encoder=replace(sizes.prompt_encoder, own_tokens=asked),
+        generator=replace(sizes.generator, own_tokens=said),
     )
