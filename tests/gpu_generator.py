@@ -3,9 +3,9 @@
     python -m tests.gpu_generator DIR
 
 DIR is a model directory. Each line has a precision and a number of sentences: the milliseconds of decoding step by
-step, with the step captured as a CUDA graph, and by GPT-2 of `transformers` with the same weights; whether the ids of
-the first two are the same, whether they are those of the plain loop on the CPU in float32; and the greatest GPU memory
-until then. Needs the extra `bench`.
+step and with the step captured as a CUDA graph, whether the ids of both are the same, whether they are those of the
+plain loop on the CPU in float32, and the greatest GPU memory until then. With `transformers` (extra `bench`) lines
+follow that have the milliseconds of its GPT-2 with the same weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,9 +27,9 @@ from models.engines import EngineUnavailable
 from models.engines.devices import CudaGpu, Device
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import ROWS, StaticWriter
-from tests.bench.plain_generator import PlainGenerator
 
 Line = dict[str, object]
+PRECISIONS = (torch.float32, torch.float16)
 
 
 def main(directory: Path) -> int:
@@ -37,8 +39,14 @@ def main(directory: Path) -> int:
     except EngineUnavailable as error:
         print(error, file=sys.stderr)
         return 2
-    for line in lines(load_generator(directory).generator, device):
+    generator = load_generator(directory).generator
+    for line in lines(generator, device):
         print(json.dumps(line), flush=True)
+    if find_spec("transformers"):
+        from tests.bench.plain_generator import PlainGenerator
+
+        for line in peer_lines(generator, device, PlainGenerator):
+            print(json.dumps(line), flush=True)
     return 0
 
 
@@ -48,26 +56,52 @@ def lines(plain: SentenceGenerator, device: Device) -> Iterator[Line]:
     given = {rows: torch.randn(rows, plain.prefix.expand.in_features) for rows in ROWS}
     length = plain.sizes.max_length
     expected = {rows: plain.write(features, max_length=length) for rows, features in given.items()}
-    for precision in (torch.float32, torch.float16):
+    for precision in PRECISIONS:
         with device.working():
             generator = copy.deepcopy(plain).to(device.device, precision)
             stepwise = StaticWriter(generator, max_length=length)
             captured = StaticWriter(generator, max_length=length, repeatable=device.repeatable)
-            peer = PlainGenerator(generator)
             for rows, features in given.items():
                 ids, stepwise_ms = _timed(stepwise.write, features.to(device.device, precision))
                 same, captured_ms = _timed(captured.write, features.to(device.device, precision))
-                _, transformers_ms = _timed(peer.write, features.to(device.device, precision), max_length=length)
                 yield {
                     "precision": str(precision).removeprefix("torch."),
                     "sentences": rows,
                     "tokens": ids.shape[1],
                     "stepwise_ms": stepwise_ms,
                     "captured_ms": captured_ms,
-                    "transformers_ms": transformers_ms,
                     "same_ids": torch.equal(ids, same),
                     "ids_of_the_cpu": torch.equal(ids, expected[rows]),
                     "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2),
+                }
+
+
+class Peer(Protocol):
+    """Generates sentences from features as `SentenceGenerator` does."""
+
+    def write(self, features: Tensor, *, max_length: int) -> Tensor:
+        """Return ids [sentence, token]."""
+        ...
+
+
+def peer_lines(
+    plain: SentenceGenerator, device: Device, peer_of: Callable[[SentenceGenerator], Peer]
+) -> Iterator[Line]:
+    """Time a peer with the weights of a generator on the features of `lines`."""
+    torch.manual_seed(0)
+    given = {rows: torch.randn(rows, plain.prefix.expand.in_features) for rows in ROWS}
+    for precision in PRECISIONS:
+        with device.working():
+            peer = peer_of(copy.deepcopy(plain).to(device.device, precision))
+            for rows, features in given.items():
+                ids, transformers_ms = _timed(
+                    peer.write, features.to(device.device, precision), max_length=plain.sizes.max_length
+                )
+                yield {
+                    "precision": str(precision).removeprefix("torch."),
+                    "sentences": rows,
+                    "tokens": ids.shape[1],
+                    "transformers_ms": transformers_ms,
                 }
 
 

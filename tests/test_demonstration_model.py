@@ -52,7 +52,7 @@ def measured(data: str, *, held_out: str | None = None, task: Task | None = None
         resamples=2,
         training_films=3,
         pictures=0,
-        false_findings=0.09,
+        false_findings=0.1,
     )
     return cast("Figures", evaluate(request, quiet)["tasks"])
 
@@ -84,8 +84,8 @@ def test_it_leaves_out_what_it_does_not_recognize(manifest: Manifest) -> None:
     def left_out(of: Manifest) -> set[str]:
         return {key for key in of.decisions.thresholds if of.decisions.leaves_out(key)}
 
-    assert left_out(manifest) == {"atelectasis", "fracture", "pneumothorax", "support_devices"}
-    assert not left_out(manifest.on_phantoms())
+    assert left_out(manifest) == {"atelectasis", "fracture", "pneumonia", "support_devices"}
+    assert left_out(manifest.on_phantoms()) == {"pneumonia"}, "no phantom has it"
 
 
 def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> None:

@@ -50,7 +50,7 @@ def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path,
     assert "onnx runs instead of torch-cuda" in checks[2].message
     assert checks[3].message == (
         "never reported, because this model does not recognize them well enough: "
-        "atelectasis, fracture, pneumothorax, support devices"
+        "atelectasis, fracture, pneumonia, support devices"
     )
     assert "of the tolerance" in checks[4].message
     assert (checks[5].name, checks[5].message) == ("model GPU", "PyTorch finds none")

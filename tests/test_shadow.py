@@ -136,7 +136,12 @@ def stored(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, opacit
     folder = tmp_path_factory.mktemp("shadow")
     other = Path(shutil.copytree(phantom_model, folder / "other"))
     manifest = read_manifest(other)
-    stricter = replace(manifest.decisions, thresholds={**manifest.decisions.thresholds, "lung_opacity": 0.95})
+    measured = replace(manifest.decisions.measurements["lung_opacity"], band=None)
+    stricter = replace(
+        manifest.decisions,
+        thresholds={**manifest.decisions.thresholds, "lung_opacity": 0.95},
+        measurements={**manifest.decisions.measurements, "lung_opacity": measured},
+    )
     write_manifest(other, replace(manifest, version="stricter", decisions=stricter))
     with ReceivingArchive() as archive:
         settings = settings_for(
@@ -197,7 +202,7 @@ def test_a_comparison_is_shown_as_tables(stored: Stored) -> None:
         r"lung_opacity +1 +1 +1 -> 0 +(0\.\d\d) -> \1 +1 -> 0 +- +1 -> 0 of 1 +0\.\d{3} -> 0\.\d{3}", done.stdout
     )
     assert "expected calibration error: 0." in done.stdout
-    assert "0.8 to 0.9: 1 of 1 -> 1 of 1" in done.stdout
+    assert "0.7 to 0.8: 1 of 1 -> 1 of 1" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,17 @@ def test_the_command_for_a_gpu_finds_the_ids_of_the_cpu(generator: SentenceGener
     assert all(line["ids_of_the_cpu"] for line in found[: len(ROWS)])
 
 
+def test_the_command_for_a_gpu_times_its_peer(generator: SentenceGenerator) -> None:
+    own, beside = gpu_generator.lines(generator, Cpu()), gpu_generator.peer_lines(generator, Cpu(), lambda own: own)
+
+    for line, peer in zip(own, beside, strict=True):
+        assert {key: peer[key] for key in ("precision", "sentences")} == {
+            key: line[key] for key in ("precision", "sentences")
+        }
+        assert line["precision"] != "float32" or peer["tokens"] == line["tokens"]
+        assert isinstance(taken := peer["transformers_ms"], float) and taken > 0
+
+
 @pytest.mark.parametrize("max_length", [0, 41])
 def test_a_length_the_network_has_no_positions_for_is_refused(generator: SentenceGenerator, max_length: int) -> None:
     with pytest.raises(ValueError, match=r"1\.\.40"):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import shutil
 import signal
+import threading
+import time
 from dataclasses import fields, replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import numpy as np
 import pytest
-from torch import Tensor
+import torch
 
 from models.training.batch import Batch
 from models.training.batches import Batches, StageFilms
@@ -39,14 +43,23 @@ def films(run: Run) -> StageFilms:
 
 
 def same(one: Batch, other: Batch) -> bool:
-    pairs = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(Batch)]
-    arrays = [pair for pair in pairs if isinstance(pair[0], Tensor)]
-    asked = [[question.text for question in film] for batch in (one, other) for film in batch.asked]
-    return (
-        all(np.array_equal(first.numpy(), second.numpy()) for first, second in arrays)
-        and asked[: len(one.asked)] == asked[len(one.asked) :]
-        and [len(said) for said in one.said] == [len(said) for said in other.said]
-    )
+    """Compare all that two batches hold, floats bit for bit."""
+    return pickle.dumps(plain(one)) == pickle.dumps(plain(other))
+
+
+def plain(batch: Batch) -> object:
+    arrays = {
+        field.name: value.numpy()
+        for field in fields(batch)
+        if isinstance(value := getattr(batch, field.name), torch.Tensor)
+    }
+    asked = [[(question.text, question.boxes, question.is_placed) for question in film] for film in batch.asked]
+    said = [[(sentence.text, sentence.boxes, sentence.regions) for sentence in film] for film in batch.said]
+    return [(name, array.dtype.str, array.tobytes()) for name, array in arrays.items()], str(asked), str(said)
+
+
+def loaders_of() -> set[BaseProcess]:
+    return set(multiprocessing.active_children())
 
 
 def test_a_run_with_loaders_has_the_losses_of_one_without(run: Run, tmp_path: Path) -> None:
@@ -65,17 +78,58 @@ def test_a_run_with_loaders_has_the_losses_of_one_without(run: Run, tmp_path: Pa
     assert logs[0] == logs[1]
 
 
-def test_loaders_prepare_any_batch_and_end_with_the_stage(films: StageFilms) -> None:
-    before = set(multiprocessing.active_children())
-    batches = Batches(films, end=5, loaders=1)
-    assert same(batches[0], films[0]) and not same(batches[1], films[0])
-    (loader,) = set(multiprocessing.active_children()) - before
-    os.kill(loader.pid or 0, signal.SIGTERM)  # as a terminal or a supervisor that stops the run does
+def test_loaders_give_any_batch_and_end_with_their_stage(films: StageFilms) -> None:
+    before = loaders_of()
+    batches = Batches(films, end=5, loaders=2)
 
-    assert all(same(batches[place], films[place]) for place in (2, 3, 4, 1, 2))
+    assert all(same(batches[place], films[place]) for place in (0, 1, 3))
 
-    (later,) = set(multiprocessing.active_children()) - before
-    assert later != loader
-    del batches
-    later.join(timeout=SECONDS)
-    assert not later.is_alive()
+    assert not same(films[0], films[1])
+    assert len(loaders_of() - before) >= 2
+    assert same(batches[4], films[4])
+    with pytest.raises(StopIteration):
+        batches[5]
+    assert not ended(loaders_of() - before)
+
+
+def ended(loaders: set[BaseProcess]) -> set[BaseProcess]:
+    """Wait for loaders to end; returns those that did not."""
+    for loader in loaders:
+        loader.join(timeout=SECONDS)
+    return {loader for loader in loaders if loader.is_alive()}
+
+
+def test_a_signal_that_stops_the_run_leaves_starting_loaders(films: StageFilms) -> None:
+    before = loaders_of()
+    batches = Batches(films, end=3, loaders=1)
+    signalled = []
+
+    def stop() -> None:
+        while not (starting := loaders_of() - before):
+            time.sleep(0.001)
+        (loader,) = starting
+        assert loader.pid
+        os.kill(loader.pid, signal.SIGTERM)
+        signalled.append(loader.pid)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+
+    assert all(same(batches[place], films[place]) for place in range(3))
+    stopping.join(timeout=SECONDS)
+    assert len(signalled) == 1
+
+
+def test_what_a_loader_cannot_read_is_told_as_it_is(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "films"
+    shutil.copytree(run.store, store)
+    moved = replace(run, data=replace(run.data, store=str(store)))
+    library = open_library(moved.data, moved.store, CATALOG)
+    for path in store.glob("*.npy"):
+        path.unlink()
+    films = StageFilms(moved, ALONE, number=0, catalog=CATALOG, library=library)
+
+    with pytest.raises(FileNotFoundError) as refused:
+        Batches(films, end=5, loaders=1)[0]
+
+    assert "\n" not in str(refused.value) and str(store) in str(refused.value)

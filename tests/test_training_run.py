@@ -139,6 +139,23 @@ def test_two_processes_stop_together_when_they_are_told_to(tmp_path: Path, store
     assert not (tmp_path / "run" / "model").exists()
 
 
+def test_a_killed_loader_is_told_with_what_to_do(tmp_path: Path, store: Path, repository: Path) -> None:
+    path = write_run(tmp_path / "run.toml", store=store, stages=("joint",), steps=500)
+    path.write_text(path.read_text().replace("[machine]\n", "[machine]\nloaders = 1\n"))
+    program = start(path, repository)
+    try:
+        wait_for(lambda: bool(rows(tmp_path / "run")))
+        children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+        (loader,) = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(int(loader), signal.SIGKILL)
+        _, told = program.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        program.kill()
+
+    assert program.returncode == 1
+    assert "one of 1 loaders ended unexpectedly" in told and "Traceback" not in told
+
+
 def test_two_processes_train_all_stages_to_a_model(tmp_path: Path, store: Path, repository: Path) -> None:
     path = write_run(tmp_path / "run.toml", store=store, processes=2, steps=1)
 
@@ -168,12 +185,14 @@ def test_a_run_can_start_with_the_words_of_a_trained_model(tmp_path: Path, store
     assert directory is not None
     path = write_run(tmp_path / "next.toml", store=store, stages=("look",), start=directory, words="start")
 
-    begun = build_model(read_run(path), catalog_of(["chexpert"]), ["Words that no film had."])
+    begun = build_model(read_run(path), catalog_of(["chexpert"]), ["Edema."])
 
     manifest, network = read_manifest(directory), load_network(directory)
     assert manifest.vocabulary and begun.vocabulary.learned == manifest.vocabulary
     assert begun.network.sizes == manifest.sizes
     assert all(torch.equal(weight, network.state_dict()[name]) for name, weight in begun.network.state_dict().items())
+    with pytest.raises(ModelError, match="does not know these words of the run's films: gizzard;"):
+        build_model(read_run(path), catalog_of(["chexpert"]), ["Edema of the gizzard."])
 
 
 @pytest.mark.parametrize(("begins", "words"), [(Path("a model"), "seen"), (None, "start")])

@@ -15,7 +15,7 @@ from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES
 from models.training.catalog import catalog_of
 from models.training.finish import MODEL
-from models.training.runfile import read_run
+from models.training.runfile import Machine, read_run
 from models.training.schedule import learning_rate
 from models.training.stages import BoxTokenStart, Noise, Stage
 from models.training.view_run import read_view_run
@@ -163,6 +163,12 @@ def test_the_run_on_a_gpu_goes_on_from_the_demonstration_run() -> None:
     assert then.stages[0].train == first.stages[1].train and "image_encoder" in then.stages[0].train
     # The phantoms of the view head are others.
     assert then.data.first_seed + then.data.phantoms <= read_view_run(RUNS / "views.toml").data.first_seed
+
+
+def test_loaders_are_for_one_process() -> None:
+    assert Machine(loaders=4).loaders == 4
+    with pytest.raises(ValueError, match="loaders must be 0 with several processes"):
+        Machine(loaders=4, processes=2)
 
 
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:

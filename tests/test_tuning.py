@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from models.decisions import Decisions, Measurement
 from models.errors import ModelError
 from models.evaluation.bands import measured_band
 from models.evaluation.calibration import Marks, Scores, calibration_error
+from models.evaluation.cases import Truth
 from models.evaluation.command import evaluate
-from models.evaluation.evaluated_model import sigmoid
+from models.evaluation.detection import Detections
+from models.evaluation.evaluated_model import Weighed, sigmoid
 from models.evaluation.request import Request
 from models.evaluation.thresholds import (
     OPACITY,
@@ -26,8 +29,9 @@ from models.evaluation.thresholds import (
     same_point,
     shared,
 )
-from models.evaluation.tuning import best_decisions, best_rule, check_tunable
-from models.manifest import DetectionRule
+from models.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown
+from models.manifest import DetectionRule, read_manifest
+from models.network.detector import Detection
 from models.phantoms import FINDINGS, parse_set
 from models.progress import quiet
 from models.reading.decision import decide
@@ -40,6 +44,7 @@ START = Decisions(
     box_threshold=0.5,
     region_threshold=0.5,
 )
+NONE_FOUND = Detections(np.zeros((0, 4), dtype=np.float32), np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32))
 NOTED = (np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True]))
 
 
@@ -149,6 +154,29 @@ def test_a_band_of_more_than_a_quarter_of_the_films_is_left_out(between: int, *,
     assert (band is not None) == has_band
     if band is not None:
         assert band.within == between
+
+
+@pytest.mark.parametrize(
+    ("unlikely", "likely", "lower"),
+    [
+        pytest.param((4, 0), (20, 0), 0.5, id="as likely as not"),
+        pytest.param((4, 2), (20, 10), 0.25, id="from where one in ten shows it"),
+        pytest.param((10, 5), (20, 10), 0.5, id="too many with those below 0.5"),
+        pytest.param((4, 0), (40, 0), 0.8, id="too many with those from 0.5 on"),
+        pytest.param((4, 0), (40, 40), None, id="too many in any case"),
+    ],
+)
+def test_a_band_below_a_high_threshold_begins_at_one_half(
+    unlikely: tuple[int, int], likely: tuple[int, int], lower: float | None
+) -> None:
+    """Of 100 films; unlikely, likely: how many have a probability of 0.4 and of 0.6, and how many of these show it."""
+    groups = [(0.1, 90 - unlikely[0] - likely[0], 0), (0.4, *unlikely), (0.6, *likely), (0.9, 10, 10)]
+    said = np.concatenate([np.full(films, probability) for probability, films, _ in groups])
+    there = np.concatenate([np.arange(films) < shown for _, films, shown in groups])
+
+    band = measured_band(said, there, threshold=0.8)
+
+    assert (band and band.lower) == (lower if lower is None else pytest.approx(lower, abs=1e-5))
 
 
 @pytest.mark.parametrize(
@@ -274,6 +302,54 @@ def test_what_phantoms_do_not_tell_is_left_out_on_real_films() -> None:
     assert real.on_phantoms().measurements == first.on_phantoms().measurements and real.threshold("fracture") < 1
     assert tuned(real, vague, "phantoms").threshold("fracture") == real.threshold("fracture")
     assert tuned(first, clear, "phantoms").phantoms == {}
+
+
+@pytest.mark.parametrize(("shown", "is_left_out"), [(11, True), (10, False)])
+def test_what_nobody_measured_is_left_out_if_shown_often(shown: int, *, is_left_out: bool) -> None:
+    """Of 100 films of people. A finding with a threshold for them stays, and so do one that is not asked and normal."""
+    drawn_first = Measurement(measured_on="phantoms", positives=30, negatives=70)
+    start = replace(
+        START,
+        thresholds=dict.fromkeys(("support_devices", "edema", "no_finding", "fracture"), 0.5),
+        measurements={
+            "support_devices": drawn_first,
+            "edema": replace(drawn_first, measured_on="hospital"),
+            "no_finding": drawn_first,
+            "fracture": drawn_first,
+        },
+    )
+    # The band of 0.1 begins at a probability of 0.4, which is a difference of -0.41.
+    values = [-0.4 if film < shown else -0.42 for film in range(100)]
+    films = [weighed({key: value for key in ("support_devices", "edema", "no_finding")}) for value in values]
+
+    decisions = without_often_shown(start, films)
+
+    left_out = {key for key in start.thresholds if decisions.leaves_out(key)}
+    assert left_out == ({"support_devices"} if is_left_out else set())
+    assert decisions.on_phantoms().thresholds == start.thresholds
+
+
+@pytest.mark.parametrize(("population", "is_left_out"), [("hospital", True), ("phantoms", False)])
+def test_tuning_on_real_films_leaves_out_what_is_shown_often(
+    untrained_weights: Path, population: str, *, is_left_out: bool
+) -> None:
+    own = Measurement(measured_on="phantoms", positives=30, negatives=70)
+    decisions = replace(START, thresholds={"fracture": 0.5}, measurements={"fracture": own})
+    manifest = replace(read_manifest(untrained_weights), decisions=decisions)
+    truths = [Truth(labels={"edema": bool(film % 2), "no_finding": not film % 2}) for film in range(40)]
+    films = [weighed({"edema": float(film % 2), "fracture": 1.0, "no_finding": 0.0}) for film in range(40)]
+
+    tuned = tune(
+        manifest, truths, films, detections=lambda _located, _rule: NONE_FOUND, population=population, aim=Aim()
+    ).manifest
+
+    assert tuned.decisions.leaves_out("fracture") is is_left_out
+
+
+def weighed(differences: dict[str, float]) -> Weighed:
+    """Return what decisions are made from, without boxes and regions."""
+    nothing = Detection(*(torch.zeros(0) for _ in Detection._fields))
+    return Weighed(located=nothing, differences=differences, positiveness={})
 
 
 def test_a_finding_of_few_films_gets_no_threshold() -> None:

@@ -2,8 +2,10 @@
 
 The band ends at the finding's threshold, from which it is present. It begins where the share of films that show the
 finding, fitted to rise with the probability (isotonic regression), reaches one in ten: at every probability below that,
-fewer do. So at least nine in ten of the films below the band do not show the finding, at their own mix of films.
-A band that would hold more than a quarter of the films is not written: that is taken as too many to review.
+fewer do. So at least nine in ten of the films below the band do not show the finding, at their own mix of films. But it
+begins at 0.5 at the latest, so that nothing is absent that is as likely as not.
+More than a quarter of the films are taken as too many to review. A band that would hold so many begins at the higher of
+these two points instead, below a threshold above it; if it still does, no band is written.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ from models.evaluation.calibration import Marks, Scores
 
 CLEARLY_LOW: Final = 0.1
 """The share of films with a finding below which the finding is not reported."""
+NEVER_ABSENT: Final = 0.5
+"""The probability at which a band begins at the latest."""
 MOST_REVIEWED: Final = 0.25
 """The largest share of films that a band may hold."""
+MOST_UNMEASURED: Final = 0.1
+"""The largest share of real films that may be reviewed for a finding that was measured on phantoms alone."""
 
 
 def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> Band | None:
@@ -37,9 +43,13 @@ def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> B
     begin = probabilities[~is_low].min(initial=threshold)
     # Halfway between two films, rounded down, as a threshold is.
     lower = min(float(np.floor((highest + begin) / 2 * 1e6) / 1e6), threshold) if begin < threshold else threshold
+    begins = [min(lower, NEVER_ABSENT), max(lower, NEVER_ABSENT)] if threshold > NEVER_ABSENT else [lower]
+    bands = (_counted(probabilities, there, lower=begin, threshold=threshold) for begin in begins)
+    return next((band for band in bands if band.within <= MOST_REVIEWED * len(probabilities)), None)
+
+
+def _counted(probabilities: Scores, there: Marks, *, lower: float, threshold: float) -> Band:
     below, within = probabilities < lower, (probabilities >= lower) & (probabilities < threshold)
-    if within.sum() > MOST_REVIEWED * len(probabilities):
-        return None
     return Band(
         lower=lower,
         below=int(below.sum()),

@@ -3,9 +3,10 @@
 On phantoms first, in the order of spec §9.2, a scale for each finding's boxes, how boxes are scored, and the overlap at
 which a box is suppressed; real films seldom have boxes of more than one finding, so they leave that as it is. Then the
 temperature that makes the labels most likely, the thresholds (`thresholds`) with the bands below them (`bands`), and
-that of regions. A threshold or band that the films say nothing about keeps its difference of cosines. Of each threshold
-the manifest then says on which films it was measured; it may hold one for phantoms and one for real films. Test films
-are never used; the caller ensures that with `check_tunable`.
+that of regions. A finding with a threshold of phantoms alone is left out on real films if too many of them would show
+it (`bands.MOST_UNMEASURED`). A threshold or band that the films say nothing about keeps its difference of cosines. Of
+each threshold the manifest then says on which films it was measured; it may hold one for phantoms and one for real
+films. Test films are never used; the caller ensures that with `check_tunable`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from language.labels import NO_FINDING
 from models.decisions import PHANTOMS, Band, Decisions, Measurement
 from models.errors import ModelError
-from models.evaluation.bands import bands_of, measured_band
+from models.evaluation.bands import MOST_UNMEASURED, bands_of, measured_band
 from models.evaluation.bootstrap import mean
 from models.evaluation.calibration import Marks, Scores, calibration_error
 from models.evaluation.cases import Truth
@@ -86,6 +87,8 @@ def tune(
     noted = _regions(truths, weighed)
     decisions = best_decisions(manifest.decisions, films, noted=noted, population=population, aim=aim)
     is_drawn = population == PHANTOMS
+    if not is_drawn:
+        decisions = without_often_shown(decisions, weighed)
     rule = best_rule(manifest.detection, precision) if is_drawn else manifest.detection
     after = replace(manifest, decisions=decisions, detection=rule)
 
@@ -134,6 +137,20 @@ def best_decisions(
         if population == PHANTOMS and not is_told(films[key]):
             decisions = decisions.leaving_out(key)
     return decisions if region is None else replace(decisions, region_threshold=region)
+
+
+def without_often_shown(decisions: Decisions, weighed: Sequence[Weighed]) -> Decisions:
+    """Leave out each finding measured on phantoms alone that more than a tenth of the real films would show.
+
+    On a film of a person such a finding is only to be reviewed, whatever its probability; "no finding" never is.
+    """
+    for key, measurement in decisions.measurements.items():
+        is_asked = key in weighed[0].differences and key != NO_FINDING
+        if is_asked and measurement.measured_on == PHANTOMS and not decisions.leaves_out(key):
+            said = sigmoid(np.array([film.differences[key] for film in weighed]) / decisions.temperature)
+            if np.mean(said >= decisions.lower(key)) > MOST_UNMEASURED:
+                decisions = decisions.leaving_out(key)
+    return decisions
 
 
 def _at_temperature(start: Decisions, temperature: float) -> Decisions:

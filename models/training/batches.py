@@ -1,29 +1,44 @@
 """The batches of a stage: which films each has, read and augmented.
 
-A batch depends only on the run, the stage and its number. So other processes can prepare batches before the steps need
-them. A GPU needs that: it computes a step in less time than one process takes to prepare the films.
+A batch depends only on the run, the stage and its number. So other processes, the loaders, can make batches before the
+steps need them. A GPU needs that: it computes a step in less time than one process takes to read and augment the films.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
-from typing import TypeVar
+from contextlib import contextmanager
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from models.errors import ModelError
 from models.training.augment import augment
 from models.training.batch import Batch, collate
 from models.training.catalog import Catalog
 from models.training.process_group import ProcessGroup
 from models.training.random_streams import film_numbers, stream
-from models.training.runfile import Run
+from models.training.runfile import Machine, Run
 from models.training.store import Library
-from models.training.workers import begin_worker
+from models.training.workers import STOPPING, begin_worker
 
-_Kept = TypeVar("_Kept")
 _AHEAD = 4
-"""How many batches each process prepares ahead."""
+"""How many batches each loader makes ahead."""
+
+
+@contextmanager
+def loaders_told(machine: Machine) -> Iterator[None]:
+    """Raise ChildProcessError if a loader ends unexpectedly: torch raises its own error then, wherever the run is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise ChildProcessError(
+            f"one of {machine.loaders} loaders ended unexpectedly, usually for lack of memory or of shared memory "
+            "(/dev/shm); run the command again, if necessary with fewer of them (machine.loaders)"
+        ) from error
 
 
 class StageFilms(Dataset[Batch]):
@@ -61,37 +76,47 @@ class Batches:
     def __init__(self, films: StageFilms, *, end: int, loaders: int) -> None:
         self._films, self._end, self._loaders = films, end, loaders
         self._next = -1
-        self._ahead: Iterator[Batch] = iter(())
+        self._ahead: Iterator[Batch | Exception] = iter(())
 
     def __getitem__(self, place: int) -> Batch:
-        """Return a batch, on the CPU."""
+        """Return a batch, on the CPU. Raises what reading its films raises."""
         if not self._loaders:
             return self._films[place]
         if place != self._next:
-            self._ahead = self._prepared(place)
+            self._ahead = self._loaded(place)
         self._next = place + 1
-        return next(self._ahead)
+        batch = next(self._ahead)
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
-    def _prepared(self, first: int) -> Iterator[Batch]:
-        return iter(
-            DataLoader(
-                self._films,
-                batch_size=None,
-                sampler=range(first, self._end),
-                collate_fn=_as_it_is,
-                num_workers=self._loaders,
-                prefetch_factor=_AHEAD,
-                multiprocessing_context="spawn",
-                worker_init_fn=_begin,
-                generator=torch.Generator(),  # the loader would draw from the step's random numbers otherwise
-            )
+    def _loaded(self, first: int) -> Iterator[Batch | Exception]:
+        """Start the loaders. A signal to stop meets them with signals blocked, because their parent handles it."""
+        loader = DataLoader(
+            _OrErrors(self._films),
+            batch_size=None,
+            sampler=range(first, self._end),
+            num_workers=self._loaders,
+            prefetch_factor=_AHEAD,
+            multiprocessing_context="spawn",
+            worker_init_fn=begin_worker,
+            generator=torch.Generator(),  # the loader would draw from the step's random numbers otherwise
         )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        try:
+            return iter(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _as_it_is(batch: _Kept) -> _Kept:
-    """Return what `StageFilms` made, which is a batch already."""
-    return batch
+class _OrErrors(Dataset["Batch | Exception"]):
+    """Batches, or what reading their films raised: torch would put a traceback into the message."""
 
+    def __init__(self, films: StageFilms) -> None:
+        self._films = films
 
-def _begin(_number: int) -> None:
-    begin_worker()
+    def __getitem__(self, place: int) -> Batch | Exception:
+        try:
+            return self._films[place]
+        except (ModelError, OSError, ValueError) as error:
+            return error

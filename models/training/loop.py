@@ -17,6 +17,7 @@ from torch import Tensor
 
 from models.progress import ProgressReport, quiet
 from models.training import checkpoints
+from models.training.batches import loaders_told
 from models.training.box_tokens import set_box_tokens
 from models.training.catalog import catalog_of
 from models.training.checkpoints import Checkpoint
@@ -110,7 +111,7 @@ def _follow(
     machine = trainer.run.machine
     began, first = time.monotonic(), progress.step
     before = progress.seconds
-    with disturbed(trainer.model.network.train(), trainer.stage.noise):
+    with disturbed(trainer.model.network.train(), trainer.stage.noise), loaders_told(machine):
         while progress.step < trainer.steps:
             outcome = take_step(trainer, progress.step, stop=stopped())
             progress.step += 1

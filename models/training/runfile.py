@@ -114,6 +114,10 @@ class Machine:
         require(self, above_zero="processes threads renderers checkpoint log", not_negative="loaders")
         if self.device == "cuda" and self.processes > 1:
             raise ValueError("processes must be 1 with device cuda")
+        if self.loaders and self.processes > 1:
+            raise ValueError(
+                "loaders must be 0 with several processes, which load their own films; or set processes = 1"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,17 +42,17 @@ def build_model(run: Run, catalog: Catalog, texts: Iterable[str]) -> TrainedMode
     texts: all sentences of all reports. Raises ModelError if the weights that it starts from do not fit.
     """
     starts = [words for stage in run.stages if stage.start_box_tokens for words in stage.start_box_tokens.words]
-    known = _both_sides([*catalog.texts, *texts, *starts]) if run.data.words == "seen" else []
-    begun = read_manifest(Path(run.start)) if run.data.words == "start" else None
+    known = [] if run.data.words == "full" else _both_sides([*catalog.texts, *texts, *starts])
     vocabulary = Vocabulary(
         prompts=PromptTokenizer(VOCABULARIES),
         sentences=SentenceTokenizer(VOCABULARIES),
         max_length=run.network.generator.max_length,
-        learned=learned_words(known) if begun is None else begun.vocabulary,
+        learned=_words_of_start(Path(run.start), known) if run.data.words == "start" else learned_words(known),
     )
-    sizes = _sizes_for(run.network, known, vocabulary) if known else run.network
-    if begun is not None:
-        sizes = _with_tokens(sizes, asked=begun.sizes.prompt_encoder.own_tokens, said=begun.sizes.generator.own_tokens)
+    sizes = _sizes_for(run.network, known, vocabulary) if run.data.words == "seen" else run.network
+    if run.data.words == "start":
+        begun = read_manifest(Path(run.start)).sizes
+        sizes = _with_tokens(sizes, asked=begun.prompt_encoder.own_tokens, said=begun.generator.own_tokens)
     seed_torch(run.seed, "weights")
     network = Chex(sizes)
     start(network)
@@ -86,6 +86,17 @@ def _trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
 def learned_words(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the words of texts, sorted: what a prompt encoder that began without any knowledge can understand."""
     return tuple(sorted({word for text in texts for word in words_of(text)}))
+
+
+def _words_of_start(directory: Path, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of the model in a directory. Raises ModelError if texts of the run have others."""
+    own = read_manifest(directory).vocabulary
+    if others := sorted(set(learned_words(known)) - set(own)):
+        raise ModelError(
+            f"{directory} does not know these words of the run's films: {', '.join(others[:10])}; leave out the films "
+            "that have them, or train from the beginning"
+        )
+    return own
 
 
 def _both_sides(texts: Iterable[str]) -> list[str]:

@@ -41,7 +41,7 @@ _TEMPERATURES: Final = np.geomspace(0.25, 8.0, 61)
 _LEAST_CERTAIN, _LEAST_MARK = 0.9, 0.5
 _MOST: Final = 0.9999
 """The highest threshold; a probability may reach it."""
-_FALSE_VIEWS, _FALSE_MARKS = 0.002, 0.02
+_FALSE_VIEWS, _FALSE_MARKS = 0.002, 0.005
 """The share of real frontal films that thresholds may call no frontal view, and mirrored or rotated, by mistake."""
 
 

@@ -17,6 +17,8 @@ from itertools import islice
 
 import cv2
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""The signals that stop a run."""
 Job = Callable[[], None]
 Stopped = Callable[[], bool]
 
@@ -72,9 +74,9 @@ def _do_here(jobs: Sequence[Job], *, stopped: Stopped, finished: Callable[[int],
     return True
 
 
-def begin_worker() -> None:
-    """Let this process ignore signals, use one thread, and end when its parent ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+def begin_worker(_number: int = 0) -> None:
+    """Let this process ignore the signals that stop a run, use one thread, and end when its parent ends."""
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
     cv2.setNumThreads(1)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
