@@ -339,7 +339,8 @@ def test_a_summary_is_the_impression() -> None:
 def test_a_reply_tells_apart_what_is_never_reported() -> None:
     left_out = replace(samples.absent(), left_out=True)
     film = samples.film(findings=(left_out, samples.absent(samples.EDEMA)))
-    never = "Pneumothorax is never reported, because this model does not recognize it well enough, and may be there."
+    why = "nobody showed that this model recognizes it well enough"
+    never = f"Pneumothorax is never reported, because {why}, and may be there."
 
     assert ask("pneumothorax?", film) == never
     assert f"Pulmonary edema is not reported, and may have been missed. {never}" in ask("list the findings", film)

@@ -90,8 +90,8 @@ def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trust
     reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, checked=True)
     film = reader.look(draw(2000000, side=224).pixels.astype(np.float32) / np.float32(255))
     asked = [
-        Question(prompt="Pneumothorax in the left lung"),
-        Question(prompt="Pneumothorax", box=(0.5, 0.5, 0.4, 0.4)),
+        Question(prompt="Pneumonia in the left lung"),
+        Question(prompt="Pneumonia", box=(0.5, 0.5, 0.4, 0.4)),
     ]
 
     answers = reader.ask(film, asked, reference=reader_prompts())

@@ -49,7 +49,7 @@ def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path,
     assert "onnx runs instead of tensorrt" in checks[1].message and "--target tensorrt" in checks[1].message
     assert "onnx runs instead of torch-cuda" in checks[2].message
     assert checks[3].message == (
-        "never reported, because this model does not recognize them well enough: "
+        "never reported, because nobody showed that this model recognizes them well enough: "
         "atelectasis, fracture, pneumonia, support devices"
     )
     assert "of the tolerance" in checks[4].message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import shutil
 import signal
 import threading
@@ -42,9 +41,9 @@ def films(run: Run) -> StageFilms:
     return StageFilms(run, ALONE, number=0, catalog=CATALOG, library=library)
 
 
-def same(one: Batch, other: Batch) -> bool:
+def same(first: Batch, second: Batch) -> bool:
     """Compare all that two batches hold, floats bit for bit."""
-    return pickle.dumps(plain(one)) == pickle.dumps(plain(other))
+    return plain(first) == plain(second)
 
 
 def plain(batch: Batch) -> object:

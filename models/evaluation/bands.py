@@ -5,7 +5,8 @@ finding, fitted to rise with the probability (isotonic regression), reaches one 
 fewer do. So at least nine in ten of the films below the band do not show the finding, at their own mix of films. But it
 begins at 0.5 at the latest, so that nothing is absent that is as likely as not.
 More than a quarter of the films are taken as too many to review. A band that would hold so many begins at the higher of
-these two points instead, below a threshold above it; if it still does, no band is written.
+these two probabilities instead (0.5 counts only below a higher threshold), and then more than one in ten of the films
+below it may show the finding; if it still would, no band is written.
 """
 
 from __future__ import annotations

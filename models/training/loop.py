@@ -17,7 +17,6 @@ from torch import Tensor
 
 from models.progress import ProgressReport, quiet
 from models.training import checkpoints
-from models.training.batches import loaders_told
 from models.training.box_tokens import set_box_tokens
 from models.training.catalog import catalog_of
 from models.training.checkpoints import Checkpoint
@@ -111,7 +110,7 @@ def _follow(
     machine = trainer.run.machine
     began, first = time.monotonic(), progress.step
     before = progress.seconds
-    with disturbed(trainer.model.network.train(), trainer.stage.noise), loaders_told(machine):
+    with disturbed(trainer.model.network.train(), trainer.stage.noise):
         while progress.step < trainer.steps:
             outcome = take_step(trainer, progress.step, stop=stopped())
             progress.step += 1

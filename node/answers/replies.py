@@ -282,7 +282,8 @@ def _missing(*findings: Finding) -> Iterator[str]:
         names = f"{_joined([found[0], *map(wording.uncapitalized, found[1:])])} {'are' if are_several else 'is'}"
         if are_left_out:
             them = "them" if are_several else "it"
-            yield f"{names} never reported, because this model does not recognize {them} well enough, and may be there."
+            why = f"nobody showed that this model recognizes {them} well enough"
+            yield f"{names} never reported, because {why}, and may be there."
         else:
             yield f"{names} not reported, and may have been missed."
 

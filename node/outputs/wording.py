@@ -67,9 +67,9 @@ HEADINGS: Mapping[FindingState, str] = {
     FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
     FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
 }
-LEFT_OUT = "Never reported, because this model does not recognize them well enough; any of them may be there"
+LEFT_OUT = "Never reported, because nobody showed that this model recognizes them well enough; any of them may be there"
 """What stands before the names of findings that the model leaves out."""
-NEVER = "Never reported, because this model does not recognize it well enough; it may be there"
+NEVER = "Never reported, because nobody showed that this model recognizes it well enough; it may be there"
 """The same of one finding."""
 MARKS: Mapping[FindingState, str] = {
     FindingState.INDETERMINATE: "review",

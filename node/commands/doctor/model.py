@@ -62,7 +62,7 @@ def _left_out(directory: Path, prompt_set: PromptSet) -> Iterator[Check]:
     """Name the findings of the prompt set that the model never reports."""
     left_out = read_film_rule(directory).left_out
     if names := [prompt.key.replace("_", " ") for prompt in prompt_set.prompts if prompt.key in left_out]:
-        why = "never reported, because this model does not recognize them well enough"
+        why = "never reported, because nobody showed that this model recognizes them well enough"
         yield note(f"{_NAME} findings", f"{why}: {', '.join(names)}")
 
 
