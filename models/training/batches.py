@@ -35,10 +35,14 @@ def loaders_told(machine: Machine) -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise ChildProcessError(
-            f"one of {machine.loaders} loaders ended unexpectedly, usually for lack of memory or of shared memory "
-            "(/dev/shm); run the command again, if necessary with fewer of them (machine.loaders)"
-        ) from error
+        raise _ended(machine.loaders) from error
+
+
+def _ended(loaders: int) -> ChildProcessError:
+    return ChildProcessError(
+        f"one of {loaders} loaders ended unexpectedly, usually for lack of memory or of shared memory (/dev/shm); run "
+        "the command again, if necessary with fewer of them (machine.loaders)"
+    )
 
 
 class StageFilms(Dataset[Batch]):
@@ -79,13 +83,19 @@ class Batches:
         self._ahead: Iterator[Batch | Exception] = iter(())
 
     def __getitem__(self, place: int) -> Batch:
-        """Return a batch, on the CPU. Raises what reading its films raises."""
+        """Return a batch, on the CPU.
+
+        Raises what reading its films raises, and ChildProcessError if a loader ends while it hands over a batch.
+        """
         if not self._loaders:
             return self._films[place]
         if place != self._next:
             self._ahead = self._loaded(place)
         self._next = place + 1
-        batch = next(self._ahead)
+        try:
+            batch = next(self._ahead)
+        except (OSError, EOFError, RuntimeError) as error:
+            raise _ended(self._loaders) from error
         if isinstance(batch, Exception):
             raise batch
         return batch
