@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import fields, replace
@@ -117,6 +119,41 @@ def test_a_signal_that_stops_the_run_leaves_starting_loaders(films: StageFilms) 
     assert all(same(batches[place], films[place]) for place in range(3))
     stopping.join(timeout=SECONDS)
     assert len(signalled) == 1
+
+
+_LEAVES_A_LOADER = """
+import sys
+from pathlib import Path
+from models.training.batches import Batches, StageFilms
+from models.training.catalog import catalog_of
+from models.training.process_group import ProcessGroup
+from models.training.runfile import read_run
+from models.training.store import open_library
+
+if __name__ == "__main__":
+    run, catalog = read_run(Path(sys.argv[1])), catalog_of(["chexpert"])
+    library = open_library(run.data, run.store, catalog)
+    films = StageFilms(run, ProcessGroup(rank=0, size=1), number=0, catalog=catalog, library=library)
+    batches = Batches(films, end=500, loaders=1)
+    batches[0]
+"""
+
+
+def test_a_program_that_has_loaders_left_ends(run: Run, tmp_path: Path, repository: Path) -> None:
+    script = tmp_path / "leaves.py"
+    script.write_text(_LEAVES_A_LOADER, encoding="ascii")
+    path = write_run(tmp_path / "run.toml", store=run.store, stages=("joint",), steps=500)
+
+    done = subprocess.run(
+        [sys.executable, script, path],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        timeout=2 * SECONDS,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_a_loader_cannot_read_is_told_as_it_is(run: Run, tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ steps need them. A GPU needs that: it computes a step in less time than one proc
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from multiprocessing import active_children, resource_tracker
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -97,7 +100,10 @@ class Batches:
         except (OSError, EOFError, RuntimeError) as error:
             raise _ended(self._loaders) from error
         if isinstance(batch, Exception):
-            raise batch
+            try:
+                raise batch
+            finally:
+                del batch  # it would refer to this frame, and the frame to it, and both would keep the loaders
         return batch
 
     def _loaded(self, first: int) -> Iterator[Batch | Exception]:
@@ -112,11 +118,20 @@ class Batches:
             worker_init_fn=begin_worker,
             generator=torch.Generator(),  # the loader would draw from the step's random numbers otherwise
         )
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        resource_tracker.ensure_running()  # its start would unblock them
+        others, before = set(active_children()), signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             return iter(loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            Finalize(None, _kill, args=(set(active_children()) - others,), exitpriority=1)
+
+
+def _kill(loaders: Iterable[BaseProcess]) -> None:
+    """End loaders that are left when the program exits: it would wait for them, and they ignore its signal to end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise an error for each
+    for loader in loaders:
+        loader.kill()
 
 
 class _OrErrors(Dataset["Batch | Exception"]):
