@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 
 from models.checkpoint.weights import load_network
 from models.errors import ModelError
-from models.manifest import read_manifest
+from models.manifest import read_manifest, write_manifest
 from models.phantoms.picture import phantom
 from models.reading.answers import ReaderPrompt
 from models.reading.reader import open_reader
@@ -193,6 +194,20 @@ def test_a_run_can_start_with_the_words_of_a_trained_model(tmp_path: Path, store
     assert all(torch.equal(weight, network.state_dict()[name]) for name, weight in begun.network.state_dict().items())
     with pytest.raises(ModelError, match="does not know these words of the run's films: gizzard;"):
         build_model(read_run(path), catalog_of(["chexpert"]), ["Edema of the gizzard."])
+
+
+def test_a_start_that_lacks_words_of_the_films_is_refused(tmp_path: Path, store: Path) -> None:
+    directory = train_by(read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1)), Event())
+    assert directory is not None
+    manifest = read_manifest(directory)
+    assert "mild" in manifest.vocabulary, "which no prompt of the catalog has"
+    write_manifest(
+        directory, replace(manifest, vocabulary=tuple(word for word in manifest.vocabulary if word != "mild"))
+    )
+    path = write_run(tmp_path / "next.toml", store=store, stages=("look",), start=directory, words="start")
+
+    with pytest.raises(ModelError, match="does not know these words of the run's films: mild;"):
+        train_by(read_run(path), Event())
 
 
 @pytest.mark.parametrize(("begins", "words"), [(Path("a model"), "seen"), (None, "start")])

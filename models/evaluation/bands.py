@@ -45,7 +45,7 @@ def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> B
     # Halfway between two films, rounded down, as a threshold is.
     lower = min(float(np.floor((highest + begin) / 2 * 1e6) / 1e6), threshold) if begin < threshold else threshold
     begins = [min(lower, NEVER_ABSENT), max(lower, NEVER_ABSENT)] if threshold > NEVER_ABSENT else [lower]
-    bands = (_counted(probabilities, there, lower=begin, threshold=threshold) for begin in begins)
+    bands = (_counted(probabilities, there, lower=first, threshold=threshold) for first in begins)
     return next((band for band in bands if band.within <= MOST_REVIEWED * len(probabilities)), None)
 
 

@@ -57,7 +57,7 @@ def train(
     if group.leads:
         for remark in remarks_on(run.stages, shares_of(library.lines())):
             report(remark)
-    model = build_model(run, catalog, library.texts() if run.data.words == "seen" else ())
+    model = build_model(run, catalog, () if run.data.words == "full" else library.texts())
     checkpoint = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
     progress = _resumed(checkpoint, model)
     records = _records(run, progress) if group.leads else None
