@@ -65,6 +65,7 @@ def test_a_report_with_a_region_is_answered_in_its_study(orthanc: Orthanc) -> No
 
 def test_a_rectangle_drawn_in_ohif_is_answered(orthanc: Orthanc, browser: Browser, tmp_path: Path) -> None:
     film = films.as_another(cases.chest(), "drawn on", study="drawn on")
+    film.SeriesDescription = "Film 1"  # by which the viewer finds it, where it opens a report a second time
     uid = str(film.StudyInstanceUID)
     orthanc.upload(film)
     orthanc.wait_for_count(3, study_uid=uid)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import fields, replace
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -119,6 +120,40 @@ def test_a_signal_that_stops_the_run_leaves_starting_loaders(films: StageFilms) 
     assert all(same(batches[place], films[place]) for place in range(3))
     stopping.join(timeout=SECONDS)
     assert len(signalled) == 1
+
+
+ENDED = "one of 1 loaders ended unexpectedly.*machine.loaders"
+
+
+def test_a_killed_loader_is_told_where_a_batch_is_awaited(films: StageFilms) -> None:
+    before = loaders_of()
+    batches = Batches(films, end=500, loaders=1)
+    batches[0]
+    (loader,) = loaders_of() - before
+
+    loader.kill()
+    assert wait([loader.sentinel], timeout=SECONDS) == [loader.sentinel], "and nothing was raised here"
+    with pytest.raises(ChildProcessError, match=ENDED):
+        batches[1]
+    signal.raise_signal(signal.SIGCHLD)  # as any other process that ends
+
+
+def test_a_loader_killed_while_a_batch_is_awaited_is_told(films: StageFilms) -> None:
+    before = loaders_of()
+    batches = Batches(films, end=500, loaders=1)
+    batches[0]
+    (loader,) = loaders_of() - before
+    assert loader.pid
+    os.kill(loader.pid, signal.SIGSTOP)
+    killing = threading.Timer(0.5, loader.kill)
+    killing.start()
+
+    began = time.monotonic()
+    with pytest.raises(ChildProcessError, match=ENDED):
+        for place in range(1, 500):
+            batches[place]
+    assert time.monotonic() - began < 4, "torch itself looks every five seconds"
+    killing.join()
 
 
 _LEAVES_A_LOADER = """

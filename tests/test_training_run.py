@@ -140,23 +140,6 @@ def test_two_processes_stop_together_when_they_are_told_to(tmp_path: Path, store
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_a_killed_loader_is_told_with_what_to_do(tmp_path: Path, store: Path, repository: Path) -> None:
-    path = write_run(tmp_path / "run.toml", store=store, stages=("joint",), steps=500)
-    path.write_text(path.read_text().replace("[machine]\n", "[machine]\nloaders = 1\n"))
-    program = start(path, repository)
-    try:
-        wait_for(lambda: bool(rows(tmp_path / "run")))
-        children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-        (loader,) = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        os.kill(int(loader), signal.SIGKILL)
-        _, told = program.communicate(timeout=LIMIT_SECONDS)
-    finally:
-        program.kill()
-
-    assert program.returncode == 1
-    assert "one of 1 loaders ended unexpectedly" in told.splitlines()[-1], "and no traceback"
-
-
 def test_two_processes_train_all_stages_to_a_model(tmp_path: Path, store: Path, repository: Path) -> None:
     path = write_run(tmp_path / "run.toml", store=store, processes=2, steps=1)
 

@@ -7,7 +7,7 @@ steps need them. A GPU needs that: it computes a step in less time than one proc
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import active_children, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -22,30 +22,12 @@ from models.training.batch import Batch, collate
 from models.training.catalog import Catalog
 from models.training.process_group import ProcessGroup
 from models.training.random_streams import film_numbers, stream
-from models.training.runfile import Machine, Run
+from models.training.runfile import Run
 from models.training.store import Library
 from models.training.workers import STOPPING, begin_worker
 
 _AHEAD = 4
 """How many batches each loader makes ahead."""
-
-
-@contextmanager
-def loaders_told(machine: Machine) -> Iterator[None]:
-    """Raise ChildProcessError if a loader ends unexpectedly: torch raises its own error then, wherever the run is."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise _ended(machine.loaders) from error
-
-
-def _ended(loaders: int) -> ChildProcessError:
-    return ChildProcessError(
-        f"one of {loaders} loaders ended unexpectedly, usually for lack of memory or of shared memory (/dev/shm); run "
-        "the command again, if necessary with fewer of them (machine.loaders)"
-    )
 
 
 class StageFilms(Dataset[Batch]):
@@ -81,24 +63,26 @@ class Batches:
     """Gives out batches by number; after each one, `loaders` processes go on with those that follow it, up to `end`."""
 
     def __init__(self, films: StageFilms, *, end: int, loaders: int) -> None:
-        self._films, self._end, self._loaders = films, end, loaders
+        self._films, self._end, self._count = films, end, loaders
         self._next = -1
+        self._loaders = _Loaders()
         self._ahead: Iterator[Batch | Exception] = iter(())
 
     def __getitem__(self, place: int) -> Batch:
         """Return a batch, on the CPU.
 
-        Raises what reading its films raises, and ChildProcessError if a loader ends while it hands over a batch.
+        Raises what reading its films raises, and ChildProcessError if a loader has ended unexpectedly.
         """
-        if not self._loaders:
+        if not self._count:
             return self._films[place]
-        if place != self._next:
-            self._ahead = self._loaded(place)
-        self._next = place + 1
         try:
-            batch = next(self._ahead)
-        except (OSError, EOFError, RuntimeError) as error:
-            raise _ended(self._loaders) from error
+            if place != self._next:
+                self._ahead = self._loaded(place)
+            self._next = place + 1
+            with self._loaders.awaited():
+                batch = next(self._ahead)
+        except (OSError, EOFError, RuntimeError) as error:  # RuntimeError is torch's own for a loader that ended
+            raise _ended(self._count) from error
         if isinstance(batch, Exception):
             try:
                 raise batch
@@ -112,7 +96,7 @@ class Batches:
             _OrErrors(self._films),
             batch_size=None,
             sampler=range(first, self._end),
-            num_workers=self._loaders,
+            num_workers=self._count,
             prefetch_factor=_AHEAD,
             multiprocessing_context="spawn",
             worker_init_fn=begin_worker,
@@ -124,12 +108,47 @@ class Batches:
             return iter(loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            Finalize(None, _kill, args=(set(active_children()) - others,), exitpriority=1)
+            self._loaders = _Loaders(set(active_children()) - others)
+
+
+class _Loaders:
+    """The processes that load batches. One that ends unexpectedly raises an error, but only where a batch is awaited.
+
+    A signal tells of its end, even while the program waits for the other half of a message. Torch's own handler of
+    that signal raises its error wherever the program is, also while it handles another, and again for other processes.
+    """
+
+    def __init__(self, processes: Collection[BaseProcess] = ()) -> None:
+        self._processes, self._is_awaited = processes, False
+        if processes:
+            signal.signal(signal.SIGCHLD, lambda _number, _frame: self._tell())
+            Finalize(None, _kill, args=(processes,), exitpriority=1)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Raise ChildProcessError if one of them has ended with a fault, or ends before this is left."""
+        self._is_awaited = True
+        try:
+            self._tell()
+            yield
+        finally:
+            self._is_awaited = False
+
+    def _tell(self) -> None:
+        if self._is_awaited and any(process.exitcode for process in self._processes):
+            self._is_awaited = False
+            raise _ended(len(self._processes))
+
+
+def _ended(loaders: int) -> ChildProcessError:
+    return ChildProcessError(
+        f"one of {loaders} loaders ended unexpectedly, usually for lack of memory or of shared memory (/dev/shm); run "
+        "the command again, if necessary with fewer of them (machine.loaders)"
+    )
 
 
 def _kill(loaders: Iterable[BaseProcess]) -> None:
     """End loaders that are left when the program exits: it would wait for them, and they ignore its signal to end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise an error for each
     for loader in loaders:
         loader.kill()
 

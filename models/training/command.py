@@ -8,7 +8,6 @@ from threading import Event
 
 from models import progress
 from models.errors import ModelError
-from models.training.batches import loaders_told
 from models.training.finish import MODEL, write_model
 from models.training.loop import train
 from models.training.process_group import ProcessGroup, open_group
@@ -31,7 +30,7 @@ def train_by(run: Run, stop: Event) -> Path | None:
     with progress.on(sys.stderr) as report:
         if not stock(run.data, run.store, renderers=run.machine.renderers, report=report, stopped=stop.is_set):
             return None
-        with open_group(run, _follow) as group, loaders_told(run.machine):
+        with open_group(run, _follow) as group:
             model = train(run, group, stopped=stop.is_set, report=report)
     return write_model(run, model) if model is not None else None
 
