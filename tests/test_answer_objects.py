@@ -128,7 +128,7 @@ def test_an_answer_says_question_state_and_limits(name: str) -> None:
     ("name", "expected"),
     [
         ("prompt", "Present (at or above threshold), AI probability 83 %."),
-        ("both", "Indeterminate (near the threshold, or contradicted; to be reviewed), AI probability 83 %."),
+        ("both", "Indeterminate (neither present nor absent, or contradicted; to be reviewed), AI probability 83 %."),
         ("box", "Answer: Anything abnormal in the box: To be reviewed, not calibrated"),
         ("absent", "Not reported (below threshold; may have been missed), AI probability 83 %."),
         ("absent in the box", "Not reported (below threshold; may have been missed), AI probability 83 %."),

@@ -157,7 +157,7 @@ def _move(room: Room, journey: Journey, page: Page) -> None:
 
 
 def _review(room: Room, journey: Journey, seen: Browsed) -> None:
-    """Look at what to review: a bright film that looks mirrored, with a finding near its threshold."""
+    """Look at what to review: a bright film that looks mirrored, with an indeterminate finding."""
     film = films.as_another(dcmread(demo.FILMS[0]), "mirrored", study="mirrored")
     brighter = 255 * (film.pixel_array[:, ::-1] / 255) ** 0.7
     room.orthanc.upload(films.with_pixels(film, brighter.astype("uint8"), bits=8))  # the second time it is there
@@ -168,7 +168,7 @@ def _review(room: Room, journey: Journey, seen: Browsed) -> None:
         return row.count() > 0
 
     peers.wait_until(is_listed, what="the film is to be reviewed")
-    expect(row).to_contain_text("The probability is near the threshold.")
+    expect(row).to_contain_text("The probability is too low for present and too high for absent.")
     expect(row).to_contain_text("The picture looks mirrored")
     journey.keep(seen.page, "review")
 

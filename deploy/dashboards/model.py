@@ -62,7 +62,8 @@ _ANSWERS = (
     ),
     Panel(
         title="To be reviewed",
-        description="Part of the films that a person has to look at, by prompt: near the threshold, or not calibrated.",
+        description="Part of the films that a person has to look at, by prompt: neither present nor absent, or not "
+        "calibrated.",
         queries={
             "{{prompt}}": "sum by (prompt) "
             '(increase(cxr_findings_total{instance=~"$instance",scanner=~"$scanner",'
@@ -76,8 +77,8 @@ _ANSWERS = (
     Panel(
         title="Films to review",
         description="Films that wait for a reader on the page /review, by reason: the network contradicts itself on a "
-        "finding; if not, one is near its threshold; if not, a threshold was not measured on such films. A line that "
-        "only rises: nobody judges them.",
+        "finding; if not, one is neither present nor absent; if not, a threshold was not measured on such films. A "
+        "line that only rises: nobody judges them.",
         queries={"{{reason}}": f"sum by (reason) ({of_ledger('cxr_review_films', 'reason')})"},
         unit=COUNT,
         kind=Kind.STACK,

@@ -63,7 +63,7 @@ CAUTIONS: Mapping[Note, str] = {
 """Notes that stand in every output, in few words: such a film may have been read wrongly."""
 HEADINGS: Mapping[FindingState, str] = {
     FindingState.PRESENT: "Present (at or above threshold)",
-    FindingState.INDETERMINATE: "Indeterminate (near the threshold, or contradicted; to be reviewed)",
+    FindingState.INDETERMINATE: "Indeterminate (neither present nor absent, or contradicted; to be reviewed)",
     FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
     FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
 }

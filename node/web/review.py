@@ -32,7 +32,7 @@ from node.web.studies import ReceivedFilm, received_films
 MOST_LISTED: Final = 200
 """The most films that a page or an answer lists; the others follow as these are judged."""
 
-_NEAR: Final = "The probability is near the threshold."
+_BETWEEN: Final = "The probability is too low for present and too high for absent."
 _UNMEASURED: Final = "The threshold was not measured on such films."
 
 api = APIRouter(prefix="/api/v1", tags=["studies"])
@@ -135,5 +135,5 @@ def _shown(finding: Finding) -> ReviewFinding:
         name=wording.sided(wording.name_of(finding), finding.side),
         certainty=wording.certainty(finding),
         state=finding.state.value,
-        reasons=tuple(reasons or [_NEAR]),
+        reasons=tuple(reasons or [_BETWEEN]),
     )
