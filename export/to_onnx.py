@@ -41,7 +41,7 @@ class _Stage(nn.Module):
 
 def export_graphs(network: Chex, directory: Path) -> Iterator[str]:
     """Write the graph of every stage into a model directory, and yield the name of each when it is there."""
-    network.eval()
+    network.eval().requires_grad_(False)
     graph_path(directory, "").parent.mkdir(exist_ok=True)
     for stage, outputs, inputs in _stages(network):
         _export(_Stage(network, getattr(network, stage)), inputs, outputs, graph_path(directory, stage))
