@@ -18,20 +18,11 @@ REQUIRED = (WEIGHTS, CARD, *(f"vocab/{name}" for name in (PROMPT_VOCABULARY, SEN
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
-    """Compare every file with the manifest's hash.
+    """Compare every file with the manifest's hash. No file is opened before all names were checked.
 
-    Raises ModelError that names the first file that differs, lacks a required hash, is outside the directory, or is a
-    link, a pipe or a device; no file is opened before all names were checked.
+    Raises ModelError that names the first file that differs, and what `require_plain_files` raises.
     """
-    for name in REQUIRED:
-        if name not in manifest.files:
-            raise ModelError(f"{directory}: the manifest has no hash of {name}; restore the model directory")
-    for name in manifest.files:
-        # Parsed as a Windows path too: there both slashes separate names, and a name may start with a drive.
-        place = PureWindowsPath(name)
-        if place.anchor or ".." in place.parts:
-            raise ModelError(f"{directory}: the manifest names {name}, outside the model directory; remove that line")
-        _require_plain(directory, name)
+    require_plain_files(directory, manifest)
     for name, expected in manifest.files.items():
         path = directory / name
         try:
@@ -43,6 +34,23 @@ def verify(directory: Path, manifest: Manifest) -> None:
                 f"{path} is not the file that the manifest names (sha256 {found[:12]}, expected {expected[:12]}); "
                 "restore it, or build the model directory again"
             )
+
+
+def require_plain_files(directory: Path, manifest: Manifest) -> None:
+    """Check the names of the files, and open none.
+
+    Raises ModelError for the first that lacks a required hash, is outside the directory, or is a link, a pipe or a
+    device.
+    """
+    for name in REQUIRED:
+        if name not in manifest.files:
+            raise ModelError(f"{directory}: the manifest has no hash of {name}; restore the model directory")
+    for name in manifest.files:
+        # Parsed as a Windows path too: there both slashes separate names, and a name may start with a drive.
+        place = PureWindowsPath(name)
+        if place.anchor or ".." in place.parts:
+            raise ModelError(f"{directory}: the manifest names {name}, outside the model directory; remove that line")
+        _require_plain(directory, name)
 
 
 def _require_plain(directory: Path, name: str) -> None:

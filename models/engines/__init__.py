@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint.files import verify
+from models.checkpoint.files import require_plain_files, verify
 from models.engines.proof import Precision, StageDifference, check_proof
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
@@ -140,17 +138,24 @@ def open_engine(
     """
     _require_known(engine, threads)
     manifest = read_manifest(directory)
-    with ThreadPoolExecutor(max_workers=2) as hashing:
-        checks = [hashing.submit(verify, directory, manifest)]
-        if engine == "onnx":
-            checks.insert(0, hashing.submit(check_proof, directory, manifest))
-            with suppress(ImportError):  # it is imported again below; meanwhile gigabytes are hashed
-                import_module("models.engines.onnx_engine")
-        elif engine == "tensorrt":
+
+    def opened() -> Engine:
+        return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
+
+    if engine in GPU_ENGINES:
+        verify(directory, manifest)
+        if engine == "tensorrt":
             _check_float16(directory)
+        return opened()
+    # Gigabytes are hashed while the files are opened; what the hashes say comes first.
+    require_plain_files(directory, manifest)
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        checks = [pool.submit(check_proof, directory, manifest)] if engine == "onnx" else []
+        checks.append(pool.submit(verify, directory, manifest))
+        opening = pool.submit(opened)
         for check in checks:
             check.result()
-    return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
+        return opening.result()
 
 
 def open_unproven(
