@@ -1,4 +1,4 @@
-"""Weights on disk as one safetensors file. `files.verify` checks it before it is used (design §4)."""
+"""Weights on disk as one safetensors file. `files.verify` checks it before an engine is given out (design §4)."""
 
 from __future__ import annotations
 

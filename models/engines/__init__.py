@@ -1,15 +1,17 @@
 """The interface of an engine, which is a runtime of the network, and the function that opens one.
 
-Arrays are numpy; torch and onnxruntime are imported on demand. A model directory is opened only if its files match the
-hashes of its manifest, and exported graphs only with the proof that they compute what the weights compute (design
-§4).
+Arrays are numpy; torch and onnxruntime are imported on demand. Nothing is answered unless the files of the model
+directory match the hashes of its manifest, and exported graphs are opened only with the proof that they compute what
+the weights compute (design §4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
@@ -147,14 +149,17 @@ def open_engine(
         if engine == "tensorrt":
             _check_float16(directory)
         return opened()
-    # Gigabytes are hashed while the files are opened; what the hashes say comes first.
     require_plain_files(directory, manifest)
+    # Gigabytes of weights are hashed while they are opened. Graphs are opened only after their proof was checked.
     with ThreadPoolExecutor(max_workers=3) as pool:
-        checks = [pool.submit(check_proof, directory, manifest)] if engine == "onnx" else []
-        checks.append(pool.submit(verify, directory, manifest))
+        verifying = pool.submit(verify, directory, manifest)
+        if engine == "onnx":
+            proving = pool.submit(check_proof, directory, manifest)
+            with suppress(ImportError):  # it is imported again when the graphs are opened
+                import_module("models.engines.onnx_engine")
+            proving.result()
         opening = pool.submit(opened)
-        for check in checks:
-            check.result()
+        verifying.result()
         return opening.result()
 
 

@@ -20,7 +20,7 @@ _CPU = "CPUExecutionProvider"
 def open_onnx(
     directory: Path, *, threads: int = 0, precision: Precision = "float32", sentences: Precision = "float32"
 ) -> GraphEngine:
-    """Open a model directory without any checks; `engines.open_engine` checks hashes and proof first.
+    """Open a model directory without any checks; `engines.open_engine` checks hashes and proof.
 
     precision: of the graphs; sentences: of the sentence generator, see `open_cpu_writer`
     """

@@ -187,7 +187,7 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     # Without the shape of the rows, the packed weights are those of the matrix turned.
     packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
     multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
-    # Told of the shift, oneDNN would take it back at every call, which takes a little longer.
+    # As a zero point oneDNN would subtract the shift at every call; as a bias it takes less time.
     unshift = -_MIDDLE * flat * whole_weight.sum(dim=1)
 
     def multiplied(rows: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class Batches:
     def __init__(self, films: StageFilms, *, end: int, loaders: int) -> None:
         self._films, self._end, self._count = films, end, loaders
         self._next = -1
-        self._loaders = _Loaders()
+        self._loaders = _Loaders((), count=0)
         self._ahead: Iterator[Batch | Exception] = iter(())
 
     def __getitem__(self, place: int) -> Batch:
@@ -75,10 +75,10 @@ class Batches:
         """
         if not self._count:
             return self._films[place]
+        if place != self._next:
+            self._ahead = self._loaded(place)
+        self._next = place + 1
         try:
-            if place != self._next:
-                self._ahead = self._loaded(place)
-            self._next = place + 1
             with self._loaders.awaited():
                 batch = next(self._ahead)
         except (OSError, EOFError, RuntimeError) as error:  # RuntimeError is torch's own for a loader that ended
@@ -108,7 +108,8 @@ class Batches:
             return iter(loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._loaders = _Loaders(set(active_children()) - others)
+            self._loaders = _Loaders(set(active_children()) - others, count=self._count)
+            self._loaders.watch()
 
 
 class _Loaders:
@@ -116,13 +117,18 @@ class _Loaders:
 
     A signal tells of its end, even while the program waits for the other half of a message. Torch's own handler of
     that signal raises its error wherever the program is, also while it handles another, and again for other processes.
+    Only those of one stage are watched at a time, and only in the main thread.
     """
 
-    def __init__(self, processes: Collection[BaseProcess] = ()) -> None:
-        self._processes, self._is_awaited = processes, False
-        if processes:
-            signal.signal(signal.SIGCHLD, lambda _number, _frame: self._tell())
-            Finalize(None, _kill, args=(processes,), exitpriority=1)
+    def __init__(self, processes: Collection[BaseProcess], *, count: int) -> None:
+        """Take the processes that were found; count: how many were started."""
+        self._processes, self._count = processes, count
+        self._is_awaited = False
+
+    def watch(self) -> None:
+        """Take the signal over from torch, and end them when the program exits."""
+        Finalize(None, _kill, args=(self._processes,), exitpriority=1)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: self._tell())
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
@@ -135,9 +141,10 @@ class _Loaders:
             self._is_awaited = False
 
     def _tell(self) -> None:
-        if self._is_awaited and any(process.exitcode for process in self._processes):
+        has_ended = len(self._processes) < self._count or any(process.exitcode for process in self._processes)
+        if self._is_awaited and has_ended:
             self._is_awaited = False
-            raise _ended(len(self._processes))
+            raise _ended(self._count)
 
 
 def _ended(loaders: int) -> ChildProcessError:
@@ -162,5 +169,5 @@ class _OrErrors(Dataset["Batch | Exception"]):
     def __getitem__(self, place: int) -> Batch | Exception:
         try:
             return self._films[place]
-        except (ModelError, OSError, ValueError) as error:
+        except (ModelError, OSError, ValueError, RuntimeError, EOFError) as error:
             return error
