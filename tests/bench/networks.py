@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -27,7 +27,7 @@ from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 from tests.bench.machine import Machine
 from tests.bench.plain import PlainWay, open_plain
-from tests.bench.turns import PLAIN
+from tests.bench.turns import PLAIN, apart
 from tests.bench.watched import Watched
 
 PROMPTS: Final = Path(__file__).parents[2] / "node" / "read" / "prompt_sets" / "chexpert14.toml"
@@ -66,7 +66,7 @@ class Networks:
     @cached_property
     def machine(self) -> Machine:
         """The products of this machine."""
-        return Machine(self.threads)
+        return apart(partial(Machine, self.threads))
 
     @property
     def all(self) -> dict[str, Network]:
@@ -77,8 +77,8 @@ class Networks:
         """Return a network, opened and warm: it has read a film."""
         if name not in self._opened:
             self.say(f"opening the published size: {name}")
-            self._opened[name] = network = self._open(name)
-            network.report(drawn_film(0), self.prompts)
+            self._opened[name] = network = apart(partial(self._open, name))
+            apart(partial(network.report, drawn_film(0), self.prompts))
         return self._opened[name]
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from models.reading.answers import FilmReading
 from models.reading.tokenizers import SENTENCE_END
 from tests.bench.networks import PRECISIONS, Network, Networks, at_once, drawn_film, writer_of
 from tests.bench.results import Found
-from tests.bench.turns import PLAIN, Round, Taken, beside, beside_plain, in_turns, spread
+from tests.bench.turns import PLAIN, Round, Taken, apart, beside, beside_plain, in_turns, spread
 from tests.bench.watched import STAGES, Call, operations_of, seconds_of
 
 SENTENCES: Final = 29
@@ -31,7 +31,7 @@ def generator(networks: Networks, *, films: Sequence[int], rounds: int, limit_se
     for count in films:
         networks.say(f"sentences, films at once: {count}")
         features = [_drawn(SENTENCES, networks.sizes.dim, seed=seed) for seed in range(count)]
-        runs = {name: partial(_write, network, features) for name, network in networks.all.items()}
+        runs = {name: partial(apart, partial(_write, network, features)) for name, network in networks.all.items()}
         taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
         for precision in PRECISIONS:
             share = shared(taken[0][PLAIN].result, taken[0][precision].result)
@@ -50,9 +50,9 @@ def report(networks: Networks, *, films: Sequence[int], rounds: int, limit_secon
     for count in films:
         networks.say(f"reports, films at once: {count}")
         runs: dict[str, Callable[[], Reports]] = {
-            name: partial(_read, networks, network, count) for name, network in networks.all.items()
+            name: partial(apart, partial(_read, networks, network, count)) for name, network in networks.all.items()
         }
-        runs[_MACHINE] = lambda: Reports(readings=(), calls=(), rate=machine.best_float32())
+        runs[_MACHINE] = lambda: Reports(readings=(), calls=(), rate=apart(machine.best_float32))
         taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
         for precision in PRECISIONS:
             figures[f"{precision}, {_films(count)}"] = _compared(taken, precision, count)
@@ -92,7 +92,8 @@ def _prefix(networks: Networks, *, rounds: int, limit_seconds: float) -> dict[st
         with torch.inference_mode():
             compute(features)
 
-    runs = {PLAIN: partial(computed, eager.prefix_key_values), "ours": partial(computed, writer.prefix_key_values)}
+    ways = {PLAIN: eager.prefix_key_values, "ours": writer.prefix_key_values}
+    runs = {name: partial(apart, partial(computed, way)) for name, way in ways.items()}
     in_turns(runs, rounds=1, limit_seconds=limit_seconds)
     return beside_plain(in_turns(runs, rounds=rounds, limit_seconds=limit_seconds), "ours")
 

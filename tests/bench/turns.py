@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import Generic, TypeVar
+
+import torch
 
 T = TypeVar("T")
 PLAIN = "plain"
@@ -39,6 +42,16 @@ def timed(run: Callable[[], T]) -> Taken[T]:
     began, core_began = time.perf_counter(), time.process_time()
     result = run()
     return Taken(seconds=time.perf_counter() - began, core_seconds=time.process_time() - core_began, result=result)
+
+
+def apart(run: Callable[[], T]) -> T:
+    """Run in a thread that ends, as a node does.
+
+    A thread that computed with PyTorch has helpers as long as it lives. With those of the plain way beside them, this
+    program's would sleep between two products.
+    """
+    with ThreadPoolExecutor(1, initializer=torch.get_num_threads) as thread:
+        return thread.submit(run).result()
 
 
 def beside_plain(rounds: Sequence[Round[T]], name: str, *, count: int = 1) -> dict[str, float]:
