@@ -20,9 +20,14 @@ REQUIRED = (WEIGHTS, CARD, *(f"vocab/{name}" for name in (PROMPT_VOCABULARY, SEN
 def verify(directory: Path, manifest: Manifest) -> None:
     """Compare every file with the manifest's hash. No file is opened before all names were checked.
 
-    Raises ModelError that names the first file that differs, and what `require_plain_files` raises.
+    Raises what `require_plain_files` and `compare_hashes` raise.
     """
     require_plain_files(directory, manifest)
+    compare_hashes(directory, manifest)
+
+
+def compare_hashes(directory: Path, manifest: Manifest) -> None:
+    """Raise ModelError that names the first file that is not the one of the manifest; names are checked before."""
     for name, expected in manifest.files.items():
         path = directory / name
         try:

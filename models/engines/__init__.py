@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint.files import require_plain_files, verify
+from models.checkpoint.files import compare_hashes, require_plain_files, verify
 from models.engines.proof import Precision, StageDifference, check_proof
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
@@ -152,14 +152,14 @@ def open_engine(
     require_plain_files(directory, manifest)
     # Gigabytes of weights are hashed while they are opened. Graphs are opened only after their proof was checked.
     with ThreadPoolExecutor(max_workers=3) as pool:
-        verifying = pool.submit(verify, directory, manifest)
+        comparing = pool.submit(compare_hashes, directory, manifest)
         if engine == "onnx":
             proving = pool.submit(check_proof, directory, manifest)
             with suppress(ImportError):  # it is imported again when the graphs are opened
                 import_module("models.engines.onnx_engine")
             proving.result()
         opening = pool.submit(opened)
-        verifying.result()
+        comparing.result()
         return opening.result()
 
 
