@@ -193,6 +193,25 @@ def test_a_start_that_lacks_words_of_the_films_is_refused(tmp_path: Path, store:
         train_by(read_run(path), Event())
 
 
+def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: Path) -> None:
+    directory = train_by(read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1)), Event())
+    assert directory is not None
+    path = write_run(tmp_path / "next.toml", store=store, stages=("joint",), rate=0.1, start=directory, words="start")
+    run = replace(read_run(path), start_share=0.25)
+
+    written = train_by(run, Event())
+
+    assert written is not None
+    kept = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
+    assert kept is not None
+    trained = kept["network"]
+    begun, averaged = (load_network(place).state_dict() for place in (directory, written))
+    for name, weight in averaged.items():
+        torch.testing.assert_close(weight, 0.75 * trained[name] + 0.25 * begun[name], rtol=1e-3, atol=1e-5)
+    assert not torch.equal(trained["detector.box.expand.weight"], begun["detector.box.expand.weight"])
+    assert "- Weights: 0.25 of those of tiny 1, which" in (written / "MODEL_CARD.md").read_text()
+
+
 @pytest.mark.parametrize(("begins", "words"), [(Path("a model"), "seen"), (None, "start")])
 def test_words_that_do_not_fit_the_start_are_refused(tmp_path: Path, begins: Path | None, words: str) -> None:
     path = write_run(tmp_path / "run.toml", store=tmp_path, words=words, start=begins)

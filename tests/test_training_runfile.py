@@ -153,16 +153,26 @@ def test_the_demonstration_run_can_be_read() -> None:
     assert (run.machine.device, run.machine.processes, run.model.store) == ("cpu", 2, "half")
 
 
-def test_the_run_on_a_gpu_goes_on_from_the_demonstration_run() -> None:
-    first, then = (read_run(RUNS / name) for name in ("phantom.toml", "phantom_gpu.toml"))
+@pytest.mark.parametrize(
+    ("earlier", "later"), [("phantom.toml", "phantom_gpu.toml"), ("phantom_gpu.toml", "phantom_further.toml")]
+)
+def test_a_run_on_a_gpu_goes_on_from_the_run_before(earlier: str, later: str) -> None:
+    demonstration = read_run(RUNS / "phantom.toml")
+    first, then = read_run(RUNS / earlier), read_run(RUNS / later)
 
     assert then.start == f"{first.output}/{MODEL}"
-    assert read_view_run(RUNS / "views.toml").model == f"{then.output}/{MODEL}"
     assert (then.network, then.model, then.data.words) == (first.network, first.model, "start")
     assert [source.held_out for source in then.data.films] == [source.held_out for source in first.data.films]
-    assert then.stages[0].train == first.stages[1].train and "image_encoder" in then.stages[0].train
+    assert all(stage.train == demonstration.stages[1].train for stage in then.stages)
     # The phantoms of the view head are others.
     assert then.data.first_seed + then.data.phantoms <= read_view_run(RUNS / "views.toml").data.first_seed
+
+
+def test_the_view_head_belongs_to_the_last_run() -> None:
+    last = read_run(RUNS / "phantom_further.toml")
+
+    assert read_view_run(RUNS / "views.toml").model == f"{last.output}/{MODEL}"
+    assert last.start_share == 0.3 and "image_encoder" in last.stages[0].train
 
 
 def test_loaders_are_for_one_process() -> None:
@@ -239,8 +249,20 @@ def test_runs_are_told_apart_by_what_they_compute(tmp_path: Path) -> None:
     moved = replace(run, output="elsewhere", machine=replace(run.machine, log=7, threads=2))
     hotter = replace(run, stages=(replace(run.stages[0], learning_rate=0.5), *run.stages[1:]))
 
+    begun = replace(run, start="a model", data=replace(run.data, words="full"))
+
     assert moved.fingerprint == run.fingerprint
+    assert replace(begun, start_share=0.5).fingerprint == begun.fingerprint, "it changes what is written, no loss"
     assert hotter.fingerprint != run.fingerprint
+
+
+def test_a_share_of_the_start_needs_one(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
+
+    with pytest.raises(ValueError, match="start_share needs start"):
+        replace(run, start_share=0.3)
+    with pytest.raises(ValueError, match=r"start_share must lie in 0\.\.1"):
+        replace(run, start_share=1.5)
 
 
 def test_a_setting_that_is_left_out_does_not_stop_earlier_runs(tmp_path: Path) -> None:

@@ -157,10 +157,10 @@ def _move(room: Room, journey: Journey, page: Page) -> None:
 
 
 def _review(room: Room, journey: Journey, seen: Browsed) -> None:
-    """Look at what to review: a bright film that looks mirrored, with an indeterminate finding."""
+    """Look at what to review: a dark film that looks mirrored, with an indeterminate finding."""
     film = films.as_another(dcmread(demo.FILMS[0]), "mirrored", study="mirrored")
-    brighter = 255 * (film.pixel_array[:, ::-1] / 255) ** 0.7
-    room.orthanc.upload(films.with_pixels(film, brighter.astype("uint8"), bits=8))  # the second time it is there
+    darker = 255 * (film.pixel_array[:, ::-1] / 255) ** 2
+    room.orthanc.upload(films.with_pixels(film, darker.astype("uint8"), bits=8))  # the second time it is there
     row = seen.page.locator("tbody tr", has_text=str(film.StudyInstanceUID))
 
     def is_listed() -> bool:

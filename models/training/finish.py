@@ -6,6 +6,8 @@ import csv
 import math
 from pathlib import Path
 
+from torch import Tensor
+
 from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, origin_of, part_of
 from models.checkpoint.completion import complete
 from models.checkpoint.importer import new_directory
@@ -15,7 +17,7 @@ from models.manifest import WEIGHTS, InputRule, Manifest, read_manifest
 from models.training.parts import begins_with
 from models.training.records import TABLE
 from models.training.runfile import Run
-from models.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel
+from models.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, trained_weights
 
 MODEL = "model"
 """The name of the model directory in the run's output folder."""
@@ -24,13 +26,22 @@ MODEL = "model"
 def write_model(run: Run, model: TrainedModel) -> Path:
     """Write the model directory of a finished run. Raises OSError if a file cannot be written."""
     directory = Path(run.output) / MODEL
-    state = dict(model.network.state_dict())
+    state = _averaged(run, model)
     half = {"float32": (), "half_embeddings": (PROMPT_TOKENS, SENTENCE_TOKENS), "half": tuple(state)}[run.model.store]
     with new_directory(directory) as aside:
         save_weights(aside / WEIGHTS, state, half=half)
         parameters = sum(weight.numel() for weight in state.values())
         complete(aside, _manifest(run, model), card=_card(run, parameters=parameters))
     return directory
+
+
+def _averaged(run: Run, model: TrainedModel) -> dict[str, Tensor]:
+    """Average the trained weights with those that the run started from, by `start_share`."""
+    trained = dict(model.network.state_dict())
+    if not run.start_share:
+        return trained
+    begun = trained_weights(Path(run.start), model.network.sizes)
+    return trained | {name: trained[name].cpu().lerp(weight, run.start_share) for name, weight in begun.items()}
 
 
 def _manifest(run: Run, model: TrainedModel) -> Manifest:
@@ -99,7 +110,7 @@ even as a hint.
 - Architecture: ChEX, {parameters:,} parameters; sizes stand in `manifest.toml`.
 - Trained on: {run.model.trained_on}
 - Films: {"; ".join(films)}.
-- Intended use: {run.model.intended_use}
+{_share(run)}- Intended use: {run.model.intended_use}
 - Licence: {run.model.licence}; the vocabularies in `vocab/` have their own.
 - Thresholds: as the training left them, **not calibrated**.
 - Performance: not measured yet; `python -m models.evaluate` measures it.
@@ -112,6 +123,17 @@ By `python -m models.train`, seed {run.seed}. Losses are means over the last row
 |---|---|---|---|---|
 {rows}
 """
+
+
+def _share(run: Run) -> str:
+    """Say in a line of the card which share of the weights is of the model that the run started from."""
+    if not run.start_share:
+        return ""
+    begun = read_manifest(Path(run.start))
+    return (
+        f"- Weights: {run.start_share:g} of those of {begun.name} {begun.version}, which the training started from, "
+        f"and {1 - run.start_share:g} of the trained ones.\n"
+    )
 
 
 def _stage_rows(run: Run) -> list[str]:

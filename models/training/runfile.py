@@ -126,11 +126,14 @@ class Run:
 
     output: its folder, which gets the films, the checkpoint, the log, and at the end `model`, the model directory
     start: a model directory whose weights it starts from; blank for random weights
+    start_share: the share of the weights of `start` in those that the run writes; the others are the trained ones. An
+    average of both keeps more of what few films taught (Wortsman et al., CVPR 2022)
     """
 
     output: str
     seed: int
     start: str = ""
+    start_share: float = 0.0
     model: Model
     network: NetworkSizes
     data: Data
@@ -157,6 +160,9 @@ class Run:
                 )
         if self.network.views is not None:
             raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
+        require(self, share="start_share")
+        if self.start_share and not self.start:
+            raise ValueError("start_share needs start, the model whose weights are averaged with the trained ones")
         if self.start and self.data.words == "seen":
             raise ValueError('start needs data.words = "start", or "full" for a model with every token')
         if self.data.words == "start" and not self.start:
@@ -167,7 +173,7 @@ class Run:
         """The hash of all settings that affect the losses: two runs with the same fingerprint compute the same."""
         table = asdict(self)
         table["machine"] = {"processes": self.machine.processes, "mixed_precision": self.machine.mixed_precision}
-        del table["output"], table["data"]["store"]
+        del table["output"], table["start_share"], table["data"]["store"]
         # An optional setting that a stage does not have is left out: runs that began before it existed go on.
         table["stages"] = [
             {key: value for key, value in stage.items() if value is not None} for stage in table["stages"]
