@@ -131,8 +131,9 @@ def test_probes_pass_while_their_address_is_at_its_limit(said: bytes) -> None:
 
 def test_an_answer_spares_a_connection_from_being_closed_next() -> None:
     with serving(limits=NARROW) as served, ExitStack() as clients:
-        kept, idle, *_ = [clients.enter_context(served.connect(LIVE)) for _ in range(NARROW.by_host)]
-        for connection in (idle, kept):
+        kept, idle, *others = [clients.enter_context(served.connect()) for _ in range(NARROW.by_host)]
+        for connection in (kept, idle, *others):  # one after the other, so that `idle` waits longest
+            connection.sendall(LIVE)
             read_answer(connection)
         kept.sendall(LIVE)
         read_answer(kept)

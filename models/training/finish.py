@@ -24,7 +24,11 @@ MODEL = "model"
 
 
 def write_model(run: Run, model: TrainedModel) -> Path:
-    """Write the model directory of a finished run. Raises OSError if a file cannot be written."""
+    """Write the model directory of a finished run.
+
+    Raises OSError if a file cannot be written, and ModelError if `start_share` needs the weights of `start` and they no
+    longer fit.
+    """
     directory = Path(run.output) / MODEL
     state = _averaged(run, model)
     half = {"float32": (), "half_embeddings": (PROMPT_TOKENS, SENTENCE_TOKENS), "half": tuple(state)}[run.model.store]

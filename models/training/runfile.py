@@ -1,7 +1,8 @@
 """The run file: every setting that decides the result of a run. The dataclasses refuse invalid values.
 
 What is not in the run file is fixed in the code; the environment is not read. Paths are relative to the folder in which
-the command runs. Only `Machine` may change when a run is continued, and only settings that do not change the results.
+the command runs. Only `Machine` may change when a run is continued, and only settings that do not change the results;
+and `start_share`, which changes no step but the weights that are written at the end.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class Run:
     output: its folder, which gets the films, the checkpoint, the log, and at the end `model`, the model directory
     start: a model directory whose weights it starts from; blank for random weights
     start_share: the share of the weights of `start` in those that the run writes; the others are the trained ones. An
-    average of both keeps more of what few films taught (Wortsman et al., CVPR 2022)
+    average of both may keep more of what few films taught (Wortsman et al., CVPR 2022)
     """
 
     output: str
