@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_network
 from models.engines import ENGINES
 from models.engines.fallback import open_first
 from models.errors import ModelError
+from models.network import products
 from models.network.packed_decoding import PackedWriter
 from models.network.products import Choice, Form, faster_form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
@@ -161,6 +164,24 @@ def test_large_weights_are_prepacked_and_measured() -> None:
     choice = faster_form(nn.Linear(256, 256).requires_grad_(False))
 
     assert "times as fast as eager" in choice.reason
+
+
+def test_a_form_is_not_refused_for_what_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waiting(weight: Tensor, bias: Tensor | None, *, form: Form) -> products.Product:
+        def multiply(rows: Tensor) -> Tensor:
+            if form == "prepacked":
+                time.sleep(0.005)  # as for a core that another thread has
+            else:
+                functional.linear(rows, weight, bias)
+            return functional.linear(rows, weight, bias)
+
+        return multiply
+
+    monkeypatch.setattr(products, "product", waiting)
+    threads = torch.get_num_threads()
+
+    assert faster_form(nn.Linear(512, 512).requires_grad_(False)).form == "prepacked"
+    assert torch.get_num_threads() == threads
 
 
 def test_weights_that_cannot_be_packed_stay_eager_with_a_reason() -> None:

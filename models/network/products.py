@@ -219,11 +219,20 @@ def _activation(name: Activation) -> Product:
 
 
 def _seconds(products: Sequence[Product], rows: Tensor) -> list[float]:
-    """Return the median seconds of each product; they run in turns, so that other work delays all of them alike."""
+    """Return the median processor seconds of each product with one thread; they run in turns.
+
+    While a model is opened its files are hashed beside this, and several threads then often wait for each other. The
+    processor time of one thread does not count what it waits.
+    """
     taken: list[list[float]] = [[] for _ in products]
-    for _ in range(_ROUNDS):
-        for multiply, seconds in zip(products, taken, strict=True):
-            began = time.perf_counter()
-            multiply(rows)
-            seconds.append(time.perf_counter() - began)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(_ROUNDS):
+            for multiply, seconds in zip(products, taken, strict=True):
+                began = time.thread_time()
+                multiply(rows)
+                seconds.append(time.thread_time() - began)
+    finally:
+        torch.set_num_threads(threads)
     return [median(seconds) for seconds in taken]
