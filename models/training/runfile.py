@@ -1,8 +1,8 @@
 """The run file: every setting that decides the result of a run. The dataclasses refuse invalid values.
 
 What is not in the run file is fixed in the code; the environment is not read. Paths are relative to the folder in which
-the command runs. Only `Machine` may change when a run is continued, and only settings that do not change the results;
-and `start_share`, which changes no step but the weights that are written at the end.
+the command runs. When a run is continued, two things may differ: settings of `Machine` that do not change the results,
+and `start_share`, which changes no step, only the weights that are written at the end.
 """
 
 from __future__ import annotations

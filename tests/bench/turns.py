@@ -50,6 +50,7 @@ def apart(run: Callable[[], T]) -> T:
     A thread that computed with PyTorch has helpers as long as it lives. With those of the plain way beside them, this
     program's would sleep between two products.
     """
+    # A new thread takes the number of threads that was set only when it asks for it.
     with ThreadPoolExecutor(1, initializer=torch.get_num_threads) as thread:
         return thread.submit(run).result()
 
