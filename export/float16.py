@@ -27,6 +27,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, shape_inference
 
+from export.to_onnx import load_graph
 from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.errors import ModelError
 
@@ -55,7 +56,7 @@ def write_float16(directory: Path) -> Iterator[str]:
     TensorRT builds its engines from them on the machine that runs them (`models.engines.tensorrt_build`).
     """
     for stage in FLOAT16_STAGES:
-        model = to_float16(onnx.load(graph_path(directory, stage)))
+        model = to_float16(load_graph(graph_path(directory, stage)))
         onnx.checker.check_model(model, full_check=True)
         onnx.save(model, graph_path(directory, stage, "float16"))
         yield stage

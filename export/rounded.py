@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from export.to_onnx import load_graph
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
@@ -56,7 +57,7 @@ def open_rounded(directory: Path, *, half_sums: bool = False) -> GraphEngine:
     require_graphs(directory, "float16", stages=stages)
     operators: list[type[OpRun]] = [MatMul] if half_sums else []
     graphs = {
-        stage: ReferenceEvaluator(str(path), new_ops=operators)
+        stage: ReferenceEvaluator(load_graph(path), new_ops=operators)
         for stage, path in graphs_of(directory, "float16", stages=stages).items()
     }
 

@@ -12,11 +12,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import torch
+from onnx import ModelProto, TensorProto
+from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 from torch.export import Dim
 
-from models.engines.proof import graph_path
+from models.engines.proof import graph_path, weights_path
+from models.errors import ModelError
 from models.network.chex import Chex
 
 OPSET = 18
@@ -83,6 +87,9 @@ def _stages(network: Chex) -> list[tuple[str, tuple[str, ...], dict[str, tuple[T
 
 
 def _export(stage: nn.Module, inputs: dict[str, tuple[Tensor, Axes]], outputs: tuple[str, ...], path: Path) -> None:
+    """Write a graph, and its weights into a file beside it, `<name>.data`, which ONNX Runtime maps into memory."""
+    # A node may have mapped the file that is there, so it must not be changed in place.
+    weights_path(path).unlink(missing_ok=True)
     with _quiet():
         torch.onnx.export(
             stage,
@@ -93,9 +100,32 @@ def _export(stage: nn.Module, inputs: dict[str, tuple[Tensor, Axes]], outputs: t
             input_names=list(inputs),
             output_names=list(outputs),
             dynamic_shapes=(tuple(axes for _, axes in inputs.values()),),
-            external_data=False,
+            external_data=True,
             verbose=False,
         )
+
+
+def load_graph(path: Path) -> ModelProto:
+    """Read a graph that contains its weights, or that this module wrote.
+
+    `onnx.load` reads no weights from a file that has several names, as copies by hard links have.
+    Raises ModelError if the file of the weights is missing or too short.
+    """
+    model = onnx.load(path, load_external_data=False)
+    outside = [weight for weight in model.graph.initializer if uses_external_data(weight)]
+    try:
+        content = weights_path(path).read_bytes() if outside else b""
+    except OSError as error:
+        raise ModelError(f"{weights_path(path)} cannot be read ({error.strerror}); export the graphs again") from error
+    for weight in outside:
+        place = {entry.key: entry.value for entry in weight.external_data}
+        first, size = int(place.get("offset", 0)), int(place["length"])
+        weight.raw_data = content[first : first + size]
+        if len(weight.raw_data) != size:
+            raise ModelError(f"{weights_path(path)} is too short; export the graphs again")
+        weight.data_location = TensorProto.DEFAULT
+        del weight.external_data[:]
+    return model
 
 
 @contextlib.contextmanager

@@ -16,7 +16,16 @@ import torch
 
 from models.checkpoint.weights import load_network
 from models.engines import ENGINES, Engine, open_engine
-from models.engines.proof import PROOF, STAGES, VIEW, StageDifference, check_proof, read_proof
+from models.engines.proof import (
+    PROOF,
+    STAGES,
+    VIEW,
+    StageDifference,
+    check_proof,
+    graph_path,
+    read_proof,
+    weights_path,
+)
 from models.engines.torch_engine import open_cpu_writer, use_threads
 from models.errors import ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
@@ -141,6 +150,17 @@ def _with_another_graph(model: Path) -> None:
     _replace(model / "onnx" / "find.onnx", (model / "onnx" / "describe.onnx").read_bytes())
 
 
+def _without_the_weights_of_a_graph(model: Path) -> None:
+    weights_path(graph_path(model, "find")).unlink()
+
+
+def _with_another_number_in_the_weights_of_a_graph(model: Path) -> None:
+    path = weights_path(graph_path(model, "find"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    _replace(path, bytes(content))
+
+
 def _with_a_proof_that(**changes: object) -> Callable[[Path], None]:
     def change(model: Path) -> None:
         _replace(model / PROOF, json.dumps(json.loads((model / PROOF).read_text()) | changes).encode())
@@ -154,6 +174,8 @@ def _with_a_proof_that(**changes: object) -> Callable[[Path], None]:
         _without_graph,
         _without_proof,
         _with_another_graph,
+        _without_the_weights_of_a_graph,
+        _with_another_number_in_the_weights_of_a_graph,
         _with_a_proof_that(weights_sha256="0" * 64),
         _with_a_proof_that(passed=False),
         _with_a_proof_that(stages={"find": {"max_abs": 0.0, "tolerance": 1e-4}}),
@@ -194,7 +216,8 @@ def test_the_proof_names_every_graph(phantom_model: Path) -> None:
     proof = read_proof(phantom_model)
 
     assert proof is not None
-    assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in (*STAGES, VIEW)}
+    paths = [graph_path(phantom_model, stage) for stage in (*STAGES, VIEW)]
+    assert set(proof.graphs) == {f"onnx/{path.name}" for graph in paths for path in (graph, weights_path(graph))}
 
 
 @pytest.mark.parametrize("asked, used", [(2, 2), (0, 1)])

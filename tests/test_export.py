@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,20 @@ import pytest
 from onnx import numpy_helper
 
 from export import build, parity
+from export.to_onnx import load_graph
 from models.checkpoint.files import file_sha256
-from models.engines.proof import STAGES, VIEW, StageDifference, graph_path
+from models.engines import open_engine
+from models.engines.proof import (
+    STAGES,
+    VIEW,
+    StageDifference,
+    graph_path,
+    hash_graphs,
+    read_proof,
+    weights_path,
+    write_proof,
+)
+from models.errors import ModelError
 from tests.directories import linked_copy
 
 
@@ -24,7 +39,7 @@ def _copy(model: Path, folder: Path) -> Path:
 def _plant(graph: Path, *, seed: int) -> str:
     """Add 1e-2 to one number of one weight matrix of a graph; returns the matrix's name."""
     random = np.random.default_rng(seed)
-    model = onnx.load(graph)
+    model = load_graph(graph)
     # One row of an embedding counts only for its own token, so it is no fair hiding place.
     weights = [w for w in model.graph.initializer if len(w.dims) == 2 and min(w.dims) >= 64 and max(w.dims) < 1000]
     chosen = weights[random.integers(len(weights))]
@@ -34,6 +49,48 @@ def _plant(graph: Path, *, seed: int) -> str:
     graph.unlink()
     onnx.save(model, graph)
     return str(chosen.name)
+
+
+def test_a_graph_is_read_with_the_weights_beside_it(phantom_model: Path, tmp_path: Path) -> None:
+    """Also where the file of the weights has two names."""
+    linked = graph_path(linked_copy(phantom_model, tmp_path / "linked"), "find")
+    own = graph_path(Path(shutil.copytree(phantom_model, tmp_path / "own")), "find")
+
+    found, expected = load_graph(linked), onnx.load(own)
+
+    assert found == expected
+    assert linked.stat().st_size < weights_path(linked).stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"), [(Path.unlink, "cannot be read"), (lambda path: os.truncate(path, 9), "short")]
+)
+def test_weights_of_a_graph_that_are_damaged_are_named(
+    phantom_model: Path, tmp_path: Path, damage: Callable[[Path], None], why: str
+) -> None:
+    graph = graph_path(Path(shutil.copytree(phantom_model, tmp_path / "model")), "find")
+    damage(weights_path(graph))
+
+    with pytest.raises(ModelError, match=f"find.onnx.data .*{why}.*; export the graphs again"):
+        load_graph(graph)
+
+
+@pytest.mark.parametrize("leaves_weights", [False, True])
+def test_graphs_that_contain_their_weights_still_open(
+    phantom_model: Path, tmp_path: Path, leaves_weights: bool
+) -> None:
+    model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
+    for stage in (*STAGES, VIEW):
+        path = graph_path(model, stage)
+        onnx.save(load_graph(path), path)
+        if not leaves_weights:
+            weights_path(path).unlink()
+    proof = read_proof(model)
+    assert proof is not None
+    graphs = {name: sha for name, sha in hash_graphs(model).items() if name.endswith(".onnx")}
+    write_proof(model, replace(proof, graphs=graphs))
+
+    assert open_engine(model, engine="onnx").name == "onnx"
 
 
 def test_the_graphs_of_the_shipped_model_pass(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,9 +143,9 @@ def test_a_build_answers_a_program_with_one_json_document(
     assert result["passed"] is True
     assert {name.partition(".")[0] for name in result["stages"]} == {*STAGES, VIEW}
     assert all(stage["max_abs"] <= stage["tolerance"] for stage in result["stages"].values())
-    assert result["files"] == {
-        f"onnx/{stage}.onnx": file_sha256(graph_path(phantom_model, stage)) for stage in (*STAGES, VIEW)
-    }
+    graphs = [graph_path(phantom_model, stage) for stage in (*STAGES, VIEW)]
+    files = [path for graph in graphs for path in (graph, weights_path(graph))]
+    assert result["files"] == {f"onnx/{path.name}": file_sha256(path) for path in files}
 
 
 def test_a_difference_that_is_not_a_number_is_still_json() -> None:

@@ -19,6 +19,7 @@ from export import build, parity
 from export.float16 import FLOAT16 as HALF
 from export.float16 import FLOAT32, to_float16
 from export.rounded import MatMul
+from export.to_onnx import load_graph
 from models.engines import EngineUnavailable, open_engine
 from models.engines.comparison import FILMS, FLOAT16
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, VIEW, graph_path, read_proof
@@ -83,7 +84,7 @@ def test_the_proof_names_the_float16_graphs_and_their_limits(half_model: Path) -
     proof = read_proof(half_model)
 
     assert proof is not None and proof.float16 is not None
-    assert set(proof.graphs) == {f"onnx/{stage}.onnx" for stage in (*STAGES, VIEW)}
+    assert set(proof.graphs) == {f"onnx/{stage}.onnx{end}" for stage in (*STAGES, VIEW) for end in ("", ".data")}
     assert set(proof.float16.graphs) == {f"onnx/{stage}.float16.onnx" for stage in FLOAT16_STAGES}
     assert proof.float16.remark.endswith("TensorRT-RTX 1.7 builds engines of them; they have never run on a GPU.")
     assert proof.float16.remark in (half_model / PROOF).read_text()
@@ -91,7 +92,7 @@ def test_the_proof_names_the_float16_graphs_and_their_limits(half_model: Path) -
 
 @pytest.mark.parametrize("stage", FLOAT16_STAGES)
 def test_inputs_and_outputs_are_those_of_the_float32_graph(half_model: Path, stage: str) -> None:
-    full, half = (onnx.load(graph_path(half_model, stage, precision)) for precision in ("float32", "float16"))
+    full, half = (load_graph(graph_path(half_model, stage, precision)) for precision in ("float32", "float16"))
 
     assert list(half.graph.input) == list(full.graph.input)
     assert list(half.graph.output) == list(full.graph.output)

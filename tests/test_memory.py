@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import onnx
 import pytest
 
 from models.engines import open_engine
+from models.engines.proof import graph_path, weights_path
 
 _FAULTS = """
 import json, resource, sys, threading
@@ -94,3 +97,25 @@ def test_a_c_library_without_malloc_trim_is_no_fault(phantom_model: Path, monkey
     c_library(monkeypatch)
 
     assert open_engine(phantom_model, engine="torch").name == "torch"
+
+
+def test_embeddings_of_prompts_stay_in_their_file(phantom_model: Path) -> None:
+    weights = weights_path(graph_path(phantom_model, "encode_prompts"))
+    (rows,) = (
+        weight.dims
+        for weight in onnx.load(graph_path(phantom_model, "encode_prompts"), load_external_data=False).graph.initializer
+        if weight.name == "network.prompt_encoder.tokens.weight"
+    )
+    before = mapped_bytes(weights)
+
+    engine = open_engine(phantom_model, engine="onnx")
+
+    assert engine.name == "onnx"
+    assert mapped_bytes(weights) - before >= 4 * math.prod(rows)
+
+
+def mapped_bytes(path: Path) -> int:
+    """How much of a file this process has mapped."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    ranges = [line.partition(" ")[0].split("-") for line in lines if line.endswith(str(path))]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in ranges)

@@ -22,6 +22,7 @@ MISSING = {
     "weights.safetensors": "restore the model directory",
     "vocab/gpt2_vocab.bpe": "restore the model directory",
     "onnx/find.onnx": "run python -m export.build --model",
+    "onnx/find.onnx.data": "run python -m export.build --model",
     "parity.json": "run python -m export.build --model",
 }
 
@@ -57,7 +58,7 @@ def test_a_missing_model_file_is_named_with_its_remedy_at_once(
     assert not (tmp_path / "node").exists()
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "onnx/find.onnx"])
+@pytest.mark.parametrize("name", ["weights.safetensors", "onnx/find.onnx", "onnx/find.onnx.data"])
 def test_the_model_files_are_looked_for_without_torch(tmp_path: Path, model: Path, name: str) -> None:
     (model / name).unlink()
     program = "import sys; sys.modules.update(torch=None, onnxruntime=None); from node.__main__ import main; "

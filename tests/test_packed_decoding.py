@@ -29,6 +29,18 @@ FORMS: tuple[Form, ...] = ("prepacked", "eager")
 ALL_FORMS: tuple[Form, ...] = (*FORMS, "int8")
 
 
+def test_weights_of_prefixes_are_packed_without_a_copy(generator: SentenceGenerator) -> None:
+    packed: list[Tensor] = []
+    weight = generator.prefix.contract.weight
+    place = weight.untyped_storage().data_ptr()
+
+    PackedWriter(generator, max_length=6, choice=Choice(form="prepacked", reason="of this test"), copied=packed.append)
+
+    pieces = [piece for piece in packed if piece.untyped_storage().data_ptr() == place]
+    assert sum(piece.numel() for piece in pieces) == weight.numel()
+    assert all(piece.is_contiguous() for piece in pieces), "so their pages can be given back, and no copy is packed"
+
+
 class Rows(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left it without types
     """Notes the rows of every prepacked product, and every operation that joins tensors."""
 
@@ -111,8 +123,9 @@ def test_a_finished_sentence_leaves_the_batch(generator: SentenceGenerator) -> N
 
     assert seen.rows == sorted(seen.rows, reverse=True) and seen.rows[-1] < 9
     by_step = [int((ids[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, ids.shape[1])]
-    products_a_step = 4 * generator.sizes.layers + 1
-    assert seen.rows[1 + generator.sizes.layers :: products_a_step] == by_step
+    sizes = generator.sizes
+    of_prefixes, of_a_step = 1 + sizes.layers * sizes.prefix_length, 4 * sizes.layers + 1
+    assert seen.rows[of_prefixes::of_a_step] == by_step
 
 
 def test_no_step_joins_or_pads_tensors(generator: SentenceGenerator) -> None:
@@ -180,7 +193,8 @@ def test_a_form_is_not_refused_for_what_it_waits(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(products, "product", waiting)
     threads = torch.get_num_threads()
 
-    assert faster_form(nn.Linear(512, 512).requires_grad_(False)).form == "prepacked"
+    # Large, so that the products take far longer than refilling the caches after a sleep.
+    assert faster_form(nn.Linear(2048, 1024).requires_grad_(False)).form == "prepacked"
     assert torch.get_num_threads() == threads
 
 

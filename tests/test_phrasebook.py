@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from export.to_onnx import load_graph
 from models.engines import ENGINES, IntArray, open_engine
 from models.engines.comparison import FLOAT32
 from models.engines.onnx_engine import open_onnx
@@ -83,7 +84,7 @@ def _text(row: IntArray) -> tuple[int, ...]:
 def test_a_graph_for_phrases_of_one_length_is_refused(phantom_model: Path, tmp_path: Path) -> None:
     model = linked_copy(phantom_model, tmp_path / "model")
     path = graph_path(model, "encode_prompts")
-    graph = onnx.load(path)
+    graph = load_graph(path)
     graph.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 77
     path.unlink()
     onnx.save(graph, path)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from export.to_onnx import load_graph
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.profiles import RANGES, in_parts
@@ -39,7 +39,7 @@ def test_every_free_axis_of_the_graphs_has_a_range(phantom_model: Path) -> None:
     axes = {
         size.dim_param
         for stage in FLOAT16_STAGES
-        for value in onnx.load(graph_path(phantom_model, stage)).graph.input
+        for value in load_graph(graph_path(phantom_model, stage)).graph.input
         for size in value.type.tensor_type.shape.dim
         if size.dim_param
     }

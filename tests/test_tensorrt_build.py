@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from export.to_onnx import load_graph
 from models.engines import EngineUnavailable
 from models.engines.proof import graph_path
 from models.errors import ModelError
@@ -60,7 +61,7 @@ def test_a_graph_with_other_types_is_not_opened(half_model: Path, tmp_path: Path
     from models.engines.tensorrt_build import TensorRtCompiler
     from models.engines.tensorrt_engine import Graph, SharedMemory
 
-    model = onnx.load(graph_path(half_model, "find"))
+    model = load_graph(graph_path(half_model, "find"))
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     node = next(node for node in model.graph.node if "boxes" in node.output)
     node.output[list(node.output).index("boxes")] = "single"

@@ -96,10 +96,9 @@ def _is_mapped_file(begin: int, end: int) -> bool:
     except OSError:
         return False
     for line in lines:
-        addresses, _, _, _, inode, *_ = line.split()
-        first, last = (int(address, 16) for address in addresses.split("-"))
+        first, last = (int(address, 16) for address in line.partition(" ")[0].split("-"))
         if first <= begin and end <= last:
-            return inode != "0"
+            return line.split()[4] != "0"  # its inode
     return False
 
 

@@ -1,7 +1,8 @@
 """The proof that exported graphs compute what the weights compute: `parity.json` in a model directory.
 
-It names the SHA-256 of every graph and of the weights it was made with, so a replaced file has no proof. Float16 graphs
-are made from the float32 ones; their proof is inside that of the float32 graphs and becomes invalid with it.
+It names the SHA-256 of every graph, of the file of its weights, and of `weights.safetensors`, so a replaced file has no
+proof. Float16 graphs are made from the float32 ones; their proof is inside that of the float32 graphs and becomes
+invalid with it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class StageDifference:
 class Proof:
     """What was compared, and the result.
 
-    graphs: SHA-256 of each graph by its path in the model directory
+    graphs: SHA-256 of each graph, and of the file of its weights, by their path in the model directory
     stages: by the graph's name, or the graph's name, a dot, and one of its outputs
     versions: of the libraries and of the network's source that made the graphs
     remark: limits of the figures, in plain words
@@ -75,6 +76,11 @@ def graph_path(directory: Path, stage: str, precision: Precision = "float32") ->
     return directory / "onnx" / (f"{stage}.onnx" if precision == "float32" else f"{stage}.{precision}.onnx")
 
 
+def weights_path(graph: Path) -> Path:
+    """Return the path of the weights of a graph. A float16 graph contains its own, for TensorRT reads one file."""
+    return graph.with_name(f"{graph.name}.data")
+
+
 def stages_of(sizes: NetworkSizes) -> tuple[str, ...]:
     """Return the stages that a network of these sizes is exported in."""
     return STAGES if sizes.views is None else (*STAGES, VIEW)
@@ -88,8 +94,9 @@ def graphs_of(directory: Path, precision: Precision, *, stages: Sequence[str]) -
 
 
 def hash_graphs(directory: Path, precision: Precision = "float32") -> dict[str, str]:
-    """Hash the exported graphs that exist, by their path in the model directory."""
-    paths = [graph_path(directory, stage, precision) for stage in _stages(precision, (*STAGES, VIEW))]
+    """Hash the exported graphs that exist, and the files of their weights, by their path in the model directory."""
+    graphs = [graph_path(directory, stage, precision) for stage in _stages(precision, (*STAGES, VIEW))]
+    paths = [path for graph in graphs for path in (graph, weights_path(graph))]
     return {f"onnx/{path.name}": file_sha256(path) for path in paths if path.is_file()}
 
 
@@ -121,7 +128,10 @@ def check_proof(directory: Path, manifest: Manifest, precision: Precision = "flo
         raise ModelError(_no_proof(directory, remedy))
     if proof.weights_sha256 != manifest.files.get(WEIGHTS):
         raise ModelError(f"{directory}: {PROOF} was made with other weights; {remedy}")
-    if proof.graphs != hash_graphs(directory, precision):
+    # A file of weights that the proof does not name is left from another export, and no graph reads it.
+    weights = {f"onnx/{weights_path(graph_path(directory, stage, precision)).name}" for stage in stages}
+    left = weights - proof.graphs.keys()
+    if proof.graphs != {name: sha for name, sha in hash_graphs(directory, precision).items() if name not in left}:
         raise ModelError(f"{directory}: {PROOF} was made with other graphs; {remedy}")
     compared = {name.partition(".")[0] for name in proof.stages}
     if not (proof.passed and compared == set(stages) and all(stage.passed for stage in proof.stages.values())):
@@ -129,23 +139,36 @@ def check_proof(directory: Path, manifest: Manifest, precision: Precision = "flo
 
 
 def require_graphs(directory: Path, precision: Precision = "float32", *, stages: Sequence[str] = STAGES) -> None:
-    """Raise ModelError if an exported graph is missing; stages: as of `stages_of`."""
+    """Raise ModelError if an exported graph, or the file of its weights, is missing; stages: as of `stages_of`."""
+    remedy = _remedy(directory, precision)
     if missing := _missing_graphs(directory, precision, stages):
-        raise ModelError(
-            f"{directory}: no exported {precision} graph of {', '.join(missing)}; {_remedy(directory, precision)}"
-        )
+        raise ModelError(f"{directory}: no exported {precision} graph of {', '.join(missing)}; {remedy}")
+    if missing := _missing_weights(directory, precision, stages):
+        raise ModelError(f"{directory}: no {', '.join(missing)}, the weights of exported graphs; {remedy}")
 
 
 def require_files(directory: Path, *precisions: Precision) -> None:
-    """Raise ModelError if the proof, or the graphs of all these precisions, are missing; no file is read."""
-    if all(_missing_graphs(directory, precision) for precision in precisions):
+    """Raise ModelError if the proof, or the graphs of all these precisions, are missing; no graph is read."""
+    if not any(_has_graphs(directory, precision) for precision in precisions):
         require_graphs(directory, precisions[-1])
     if not (directory / PROOF).is_file():
         raise ModelError(_no_proof(directory, _remedy(directory, precisions[-1])))
 
 
+def _has_graphs(directory: Path, precision: Precision) -> bool:
+    return not (_missing_graphs(directory, precision) or _missing_weights(directory, precision))
+
+
 def _missing_graphs(directory: Path, precision: Precision, stages: Sequence[str] = STAGES) -> list[str]:
     return [stage for stage in _stages(precision, stages) if not graph_path(directory, stage, precision).is_file()]
+
+
+def _missing_weights(directory: Path, precision: Precision, stages: Sequence[str] = STAGES) -> list[str]:
+    """Return the files of weights that the proof names and that are missing; a small graph may have none."""
+    proof = read_proof(directory)
+    graphs = [graph_path(directory, stage, precision) for stage in _stages(precision, stages)]
+    names = [f"onnx/{weights_path(graph).name}" for graph in graphs]
+    return [name for name in names if proof and name in proof.graphs and not (directory / name).is_file()]
 
 
 def _stages(precision: Precision, stages: Sequence[str]) -> Sequence[str]:

@@ -57,7 +57,7 @@ class PackedWriter:
         products = Products(self.choice.form, copied=copied)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
-        self._prefix = _Prefix(generator, products, copied)
+        self._prefix = _Prefix(generator, products)
         self._layers = [_Layer(layer, products) for layer in layers]
 
     @torch.inference_mode()
@@ -96,9 +96,9 @@ class PackedWriter:
             writing.cache = hidden.new_empty((sizes.layers, 2, len(writing.features), *shape))
         yield
         for layer in range(sizes.layers):
-            prefixes = self._prefix.of_layer(hidden, layer)
-            for writing, rows in spans:
-                writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
+            for place, prefix in enumerate(self._prefix.of_layer(hidden, layer)):
+                for writing, rows in spans:
+                    writing.cache[layer, :, :, :, place] = prefix[:, rows]
             yield
 
     @torch.inference_mode()
@@ -123,7 +123,8 @@ class PackedWriter:
     def prefix_key_values(self, features: Tensor) -> Tensor:
         """Turn features [S, dim] into prefixes, as `SentenceGenerator.prefix_key_values`."""
         hidden = self._prefix.expand(features)
-        return torch.stack([self._prefix.of_layer(hidden, layer) for layer in range(self._sizes.layers)])
+        layers = range(self._sizes.layers)
+        return torch.stack([torch.stack(self._prefix.of_layer(hidden, layer), dim=3) for layer in layers])
 
 
 class Writing:
@@ -178,23 +179,25 @@ class Writing:
 
 
 class _Prefix:
-    """The prefix network, with the products of each layer's keys and values apart."""
+    """The prefix network, with a product for each layer and prefix position."""
 
-    def __init__(self, generator: SentenceGenerator, products: Products, copied: Callable[[Tensor], None]) -> None:
+    def __init__(self, generator: SentenceGenerator, products: Products) -> None:
         sizes, contract = generator.sizes, generator.prefix.contract
-        self._heads, self._length = sizes.heads, sizes.prefix_length
+        self._heads = sizes.heads
         self.expand: Product = products.linear(generator.prefix.expand, activation="gelu")
+        # In the file, the weights of a layer are in separate places, one for each position. One product for all
+        # positions would need a copy, 84 MB at the published size.
         weights = contract.weight.view(sizes.prefix_length, sizes.layers, 2 * sizes.width, -1)
         biases = contract.bias.view(sizes.prefix_length, sizes.layers, 2 * sizes.width)
-        self._layers = list[Product]()
-        for layer in range(sizes.layers):
-            self._layers.append(products.product(weights[:, layer].flatten(0, 1), biases[:, layer].flatten()))
-            copied(contract.weight)  # it has 2 GB
+        self._layers = [
+            [products.product(weights[place, layer], biases[place, layer]) for place in range(sizes.prefix_length)]
+            for layer in range(sizes.layers)
+        ]
 
-    def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""
-        flat = self._layers[layer](hidden)
-        return flat.view(len(hidden), self._length, 2, self._heads, -1).permute(2, 0, 3, 1, 4)
+    def of_layer(self, hidden: Tensor, layer: int) -> list[Tensor]:
+        """Return the prefix of a layer, for each of its positions [key or value, S, head, width of a head]."""
+        flat = [multiply(hidden) for multiply in self._layers[layer]]
+        return [prefix.view(len(hidden), 2, self._heads, -1).transpose(0, 1) for prefix in flat]
 
 
 class _Layer:

@@ -177,18 +177,22 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     Each output has a scale of its own, and each row has its own at every call. A scale for all rows together would be
     faster to find, but then a sentence would depend on its neighbors.
     """
-    scales = _scales(weight)
-    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    scales = torch.empty((len(weight), 1))
+    totals = torch.empty(len(weight))
     whole_weight = torch.empty(weight.shape, dtype=torch.int8)
     room = torch.empty((min(_PART, len(weight)), weight.shape[1]))
     for first in range(0, len(weight), _PART):
         part = slice(first, first + _PART)
-        whole_weight[part] = torch.div(weight[part], scales[part], out=room[: len(weight[part])]).round_()
+        scales[part] = _scales(weight[part])
+        whole = torch.div(weight[part], scales[part], out=room[: len(weight[part])]).round_()
+        whole_weight[part] = whole
+        totals[part] = whole.sum(dim=1)  # below 2**24, so exact in float32; a sum of 8-bit integers takes longer
     # Without the shape of the rows, the packed weights are those of the matrix turned.
     packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
     multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
+    zeros = torch.zeros(len(weight), dtype=torch.int64)
     # As a zero point oneDNN would subtract the shift at every call; as a bias it takes less time.
-    unshift = -_MIDDLE * flat * whole_weight.sum(dim=1)
+    unshift = -_MIDDLE * flat * totals
 
     def multiplied(rows: Tensor) -> Tensor:
         row_scales = _scale_of(rows.abs().amax(dim=1, keepdim=True))
