@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.files import CARD, REQUIRED, file_sha256, verify
-from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
+from models.checkpoint.weights import load_network, load_stored, load_weights, release_file, release_pages, save_weights
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.chex import Chex
@@ -111,11 +111,25 @@ def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) ->
     assert torch.equal(weights["large"], expected)
 
 
-def test_a_weight_in_no_file_is_not_given_back() -> None:
+def test_the_pages_of_a_whole_file_are_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_weights(path, {"large": torch.randn(2048, 2048), "small": torch.ones(3)})
+    weights = load_stored(path)
+    expected = {name: weight.clone() for name, weight in weights.items()}
+    used = _mapped_kib(path)
+
+    release_file(weights["small"])
+
+    assert (used >= 16_384, _mapped_kib(path)) == (True, 0)
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("release", [release_pages, release_file])
+def test_a_weight_in_no_file_is_not_given_back(release: Callable[[Tensor], None]) -> None:
     weight = torch.randn(2048, 2048)
     expected = weight.clone()
 
-    release_pages(weight)
+    release(weight)
 
     assert torch.equal(weight, expected)
 

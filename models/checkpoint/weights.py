@@ -84,22 +84,37 @@ def release_pages(weight: Tensor) -> None:
     A weight that is in no file is left alone. Nothing may have been written into the weight: that would be lost.
     """
     begin, end = weight.data_ptr(), weight.data_ptr() + weight.nbytes
+    if weight.is_contiguous() and _mapping_of(begin, end):
+        _release(begin, end)
+
+
+def release_file(weight: Tensor) -> None:
+    """Give back the memory of the whole file that a weight is mapped from, as `release_pages` does."""
+    if mapping := _mapping_of(weight.data_ptr(), weight.data_ptr() + weight.nbytes):
+        _release(*mapping)
+
+
+def _release(begin: int, end: int) -> None:
+    """Give back the pages that lie in this range as a whole."""
     first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if weight.is_contiguous() and first < last and _is_mapped_file(begin, end):
+    if first < last:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
-def _is_mapped_file(begin: int, end: int) -> bool:
-    """Say whether these addresses lie in the mapping of a file; False where the system does not tell."""
+def _mapping_of(begin: int, end: int) -> tuple[int, int] | None:
+    """Return where the mapping of a file that holds these addresses begins and ends.
+
+    None if there is none, or the system does not tell.
+    """
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return False
+        return None
     for line in lines:
         first, last = (int(address, 16) for address in line.partition(" ")[0].split("-"))
         if first <= begin and end <= last:
-            return line.split()[4] != "0"  # its inode
-    return False
+            return (first, last) if line.split()[4] != "0" else None  # its inode
+    return None
 
 
 def _check_fit(path: Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:

@@ -51,6 +51,7 @@ class PackedWriter:
         self.dim = generator.prefix.expand.in_features
         self._sizes = generator.sizes
         self._max_length = max_length
+        self._room = generator.sizes.prefix_length + max_length - 1  # no token follows the last one
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
@@ -80,14 +81,13 @@ class PackedWriter:
     def bytes_of(self, writing: Writing) -> int:
         """Return the bytes of the keys and values of sentences at their greatest length."""
         sizes = self._sizes
-        room = sizes.prefix_length + self._max_length
-        return len(writing.features) * sizes.layers * 2 * sizes.width * room * self._positions.element_size()
+        return len(writing.features) * sizes.layers * 2 * sizes.width * self._room * self._positions.element_size()
 
     @torch.inference_mode()
     def join(self, writings: Sequence[Writing]) -> Iterator[None]:
         """Compute the prefixes of sentences. Yields after every layer."""
         sizes = self._sizes
-        shape = (sizes.heads, sizes.prefix_length + self._max_length, sizes.width // sizes.heads)
+        shape = (sizes.heads, self._room, sizes.width // sizes.heads)
         spans = _spans(writings)
         if not spans:
             return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import Final, Literal
 
@@ -190,7 +190,7 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
     # Without the shape of the rows, the packed weights are those of the matrix turned.
     packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
     multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
-    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    zeros = _zeros(len(weight))
     # As a zero point oneDNN would subtract the shift at every call; as a bias it takes less time.
     unshift = -_MIDDLE * flat * totals
 
@@ -203,6 +203,12 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
         return after(outputs if bias is None else outputs.add_(bias))
 
     return multiplied
+
+
+@cache
+def _zeros(count: int) -> Tensor:
+    """Return the zero points of weights with so many outputs; all weights share them."""
+    return torch.zeros(count, dtype=torch.int64)
 
 
 def _scales(weight: Tensor) -> Tensor:
