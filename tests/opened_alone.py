@@ -3,7 +3,7 @@
     python -m tests.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N]
 
 `own_gib` is the memory that only this process has at the end; `peak_gib` is the most that it ever had, with the pages
-of the weights' file, which the system takes back when it needs memory.
+of mapped weights, which the system takes back when it needs memory.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PackedWriter:
         products = Products(self.choice.form, copied=copied)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
-        self._prefix = _Prefix(generator, products)
+        self._prefix = _Prefix(generator, products, copied)
         self._layers = [_Layer(layer, products) for layer in layers]
 
     @torch.inference_mode()
@@ -96,9 +96,9 @@ class PackedWriter:
             writing.cache = hidden.new_empty((sizes.layers, 2, len(writing.features), *shape))
         yield
         for layer in range(sizes.layers):
-            for place, prefix in enumerate(self._prefix.of_layer(hidden, layer)):
-                for writing, rows in spans:
-                    writing.cache[layer, :, :, :, place] = prefix[:, rows]
+            prefixes = self._prefix.of_layer(hidden, layer)
+            for writing, rows in spans:
+                writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
             yield
 
     @torch.inference_mode()
@@ -123,8 +123,7 @@ class PackedWriter:
     def prefix_key_values(self, features: Tensor) -> Tensor:
         """Turn features [S, dim] into prefixes, as `SentenceGenerator.prefix_key_values`."""
         hidden = self._prefix.expand(features)
-        layers = range(self._sizes.layers)
-        return torch.stack([torch.stack(self._prefix.of_layer(hidden, layer), dim=3) for layer in layers])
+        return torch.stack([self._prefix.of_layer(hidden, layer) for layer in range(self._sizes.layers)])
 
 
 class Writing:
@@ -179,25 +178,29 @@ class Writing:
 
 
 class _Prefix:
-    """The prefix network, with a product for each layer and prefix position."""
+    """The prefix network, with the products of each layer's keys and values apart."""
 
-    def __init__(self, generator: SentenceGenerator, products: Products) -> None:
+    def __init__(self, generator: SentenceGenerator, products: Products, copied: Callable[[Tensor], None]) -> None:
         sizes, contract = generator.sizes, generator.prefix.contract
-        self._heads = sizes.heads
+        self._heads, self._length = sizes.heads, sizes.prefix_length
         self.expand: Product = products.linear(generator.prefix.expand, activation="gelu")
-        # In the file, the weights of a layer are in separate places, one for each position. One product for all
-        # positions would need a copy, 84 MB at the published size.
         weights = contract.weight.view(sizes.prefix_length, sizes.layers, 2 * sizes.width, -1)
         biases = contract.bias.view(sizes.prefix_length, sizes.layers, 2 * sizes.width)
-        self._layers = [
-            [products.product(weights[place, layer], biases[place, layer]) for place in range(sizes.prefix_length)]
-            for layer in range(sizes.layers)
-        ]
+        self._layers = list[Product]()
+        room = torch.empty_like(weights[:, 0])
+        for layer in range(sizes.layers):
+            # In the file, the weights of a layer are in separate places, one for each position. They are put together,
+            # because one product is faster than five. New memory for each layer would take longer than the copy.
+            room = torch.empty_like(room) if products.keep_weights else room
+            whole = room.copy_(weights[:, layer]).flatten(0, 1)
+            self._layers.append(products.product(whole, biases[:, layer].flatten()))
+            for piece in weights[:, layer]:
+                copied(piece)
 
-    def of_layer(self, hidden: Tensor, layer: int) -> list[Tensor]:
-        """Return the prefix of a layer, for each of its positions [key or value, S, head, width of a head]."""
-        flat = [multiply(hidden) for multiply in self._layers[layer]]
-        return [prefix.view(len(hidden), 2, self._heads, -1).transpose(0, 1) for prefix in flat]
+    def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
+        """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""
+        flat = self._layers[layer](hidden)
+        return flat.view(len(hidden), self._length, 2, self._heads, -1).permute(2, 0, 3, 1, 4)
 
 
 class _Layer:

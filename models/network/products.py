@@ -76,6 +76,11 @@ class Products:
         self._copied = copied
         self.paddings: dict[tuple[int, int], Padding] = {}
 
+    @property
+    def keep_weights(self) -> bool:
+        """Whether a product uses the weight that it was made of, not a copy in another form."""
+        return self._form == "eager"
+
     def linear(self, linear: nn.Linear, *, activation: Activation = "none") -> Product:
         """Return the product with a layer."""
         return self.product(linear.weight, linear.bias, activation=activation)
@@ -86,7 +91,7 @@ class Products:
         outputs, inputs = weight.shape
         if (outputs, inputs) not in self.paddings:
             self.paddings[outputs, inputs] = padding_of(multiply, inputs)
-        if self._form != "eager":
+        if not self.keep_weights:
             self._copied(weight)
         return steady(multiply, self.paddings[outputs, inputs])
 
