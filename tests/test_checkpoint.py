@@ -15,11 +15,12 @@ from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.files import CARD, REQUIRED, file_sha256, verify
-from models.checkpoint.weights import load_network, load_stored, load_weights, release_file, release_pages, save_weights
+from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES
+from tests.mappings import mapped_kib
 from tests.test_chex import SIZES
 
 LAYOUT = Path(__file__).parents[2] / "shared" / "chex" / "state_dict_layout.json"
@@ -102,12 +103,12 @@ def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) ->
     save_weights(path, {"large": torch.randn(2048, 2048), "small": torch.ones(3)})
     weights = load_stored(path)
     expected = weights["large"].clone()
-    used = _mapped_kib(path)
+    used = mapped_kib(path, counted="Rss")
 
     release_pages(weights["large"])
 
     assert used >= 16_384 - 64
-    assert _mapped_kib(path) <= 64  # the pages at its ends, which it shares with its neighbors
+    assert mapped_kib(path, counted="Rss") <= 64  # the pages at its ends, which it shares with its neighbors
     assert torch.equal(weights["large"], expected)
 
 
@@ -116,33 +117,21 @@ def test_the_pages_of_a_whole_file_are_given_back(tmp_path: Path) -> None:
     save_weights(path, {"large": torch.randn(2048, 2048), "small": torch.ones(3)})
     weights = load_stored(path)
     expected = {name: weight.clone() for name, weight in weights.items()}
-    used = _mapped_kib(path)
+    used = mapped_kib(path, counted="Rss")
 
-    release_file(weights["small"])
+    release_pages(weights["small"])
 
-    assert (used >= 16_384, _mapped_kib(path)) == (True, 0)
+    assert (used >= 16_384, mapped_kib(path, counted="Rss")) == (True, 0)
     assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
 
 
-@pytest.mark.parametrize("release", [release_pages, release_file])
-def test_a_weight_in_no_file_is_not_given_back(release: Callable[[Tensor], None]) -> None:
+def test_a_weight_in_no_file_is_not_given_back() -> None:
     weight = torch.randn(2048, 2048)
     expected = weight.clone()
 
-    release(weight)
+    release_pages(weight)
 
     assert torch.equal(weight, expected)
-
-
-def _mapped_kib(path: Path) -> int:
-    """The memory that the pages of a mapped file have in this process."""
-    found, resident = False, 0
-    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
-        if line.endswith(f" {path}"):
-            found = True
-        elif found and line.startswith("Rss:"):
-            found, resident = False, resident + int(line.split()[1])
-    return resident
 
 
 def test_input_and_output_embedding_are_stored_once(network: Chex) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from models.engines import open_engine
 from models.engines.proof import graph_path, weights_path
+from tests.mappings import mapped_kib
 
 _FAULTS = """
 import json, resource, sys, threading
@@ -106,16 +107,9 @@ def test_embeddings_of_prompts_stay_in_their_file(phantom_model: Path) -> None:
         for weight in onnx.load(graph_path(phantom_model, "encode_prompts"), load_external_data=False).graph.initializer
         if weight.name == "network.prompt_encoder.tokens.weight"
     )
-    before = mapped_bytes(weights)
+    before = mapped_kib(weights, counted="Size")
 
     engine = open_engine(phantom_model, engine="onnx")
 
     assert engine.name == "onnx"
-    assert mapped_bytes(weights) - before >= 4 * math.prod(rows)
-
-
-def mapped_bytes(path: Path) -> int:
-    """How much of a file this process has mapped."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    ranges = [line.partition(" ")[0].split("-") for line in lines if line.endswith(str(path))]
-    return sum(int(end, 16) - int(begin, 16) for begin, end in ranges)
+    assert 1024 * (mapped_kib(weights, counted="Size") - before) >= 4 * math.prod(rows)

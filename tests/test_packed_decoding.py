@@ -124,9 +124,8 @@ def test_a_finished_sentence_leaves_the_batch(generator: SentenceGenerator) -> N
 
     assert seen.rows == sorted(seen.rows, reverse=True) and seen.rows[-1] < 9
     by_step = [int((ids[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, ids.shape[1])]
-    sizes = generator.sizes
-    of_prefixes, of_a_step = 1 + sizes.layers, 4 * sizes.layers + 1
-    assert seen.rows[of_prefixes::of_a_step] == by_step
+    products_a_step = 4 * generator.sizes.layers + 1
+    assert seen.rows[1 + generator.sizes.layers :: products_a_step] == by_step
 
 
 def test_no_step_joins_or_pads_tensors(generator: SentenceGenerator) -> None:

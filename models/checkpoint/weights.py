@@ -79,25 +79,13 @@ def load_stored(path: Path) -> dict[str, Tensor]:
 
 
 def release_pages(weight: Tensor) -> None:
-    """Give the memory of a mapped weight back to the system; whoever uses it later reads the file again.
+    """Give back to the system what it has read of the file that a weight is mapped from; later uses read it again.
 
-    A weight that is in no file is left alone. Nothing may have been written into the weight: that would be lost.
+    The whole file, because the system reads parts of other weights as well. A weight that is in no file is left alone.
+    Nothing may have been written into the file's weights: that would be lost.
     """
-    begin, end = weight.data_ptr(), weight.data_ptr() + weight.nbytes
-    if weight.is_contiguous() and _mapping_of(begin, end):
-        _release(begin, end)
-
-
-def release_file(weight: Tensor) -> None:
-    """Give back the memory of the whole file that a weight is mapped from, as `release_pages` does."""
     if mapping := _mapping_of(weight.data_ptr(), weight.data_ptr() + weight.nbytes):
-        _release(*mapping)
-
-
-def _release(begin: int, end: int) -> None:
-    """Give back the pages that lie in this range as a whole."""
-    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if first < last:
+        first, last = mapping
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 

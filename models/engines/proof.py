@@ -129,8 +129,7 @@ def check_proof(directory: Path, manifest: Manifest, precision: Precision = "flo
     if proof.weights_sha256 != manifest.files.get(WEIGHTS):
         raise ModelError(f"{directory}: {PROOF} was made with other weights; {remedy}")
     # A file of weights that the proof does not name is left from another export, and no graph reads it.
-    weights = {f"onnx/{weights_path(graph_path(directory, stage, precision)).name}" for stage in stages}
-    left = weights - proof.graphs.keys()
+    left = set(_weights(directory, precision, stages)) - proof.graphs.keys()
     if proof.graphs != {name: sha for name, sha in hash_graphs(directory, precision).items() if name not in left}:
         raise ModelError(f"{directory}: {PROOF} was made with other graphs; {remedy}")
     compared = {name.partition(".")[0] for name in proof.stages}
@@ -166,9 +165,16 @@ def _missing_graphs(directory: Path, precision: Precision, stages: Sequence[str]
 def _missing_weights(directory: Path, precision: Precision, stages: Sequence[str] = STAGES) -> list[str]:
     """Return the files of weights that the proof names and that are missing; a small graph may have none."""
     proof = read_proof(directory)
+    named = proof.graphs if proof is not None else {}
+    return [
+        name for name in _weights(directory, precision, stages) if name in named and not (directory / name).is_file()
+    ]
+
+
+def _weights(directory: Path, precision: Precision, stages: Sequence[str]) -> list[str]:
+    """Return where the weights of graphs would lie in the model directory."""
     graphs = [graph_path(directory, stage, precision) for stage in _stages(precision, stages)]
-    names = [f"onnx/{weights_path(graph).name}" for graph in graphs]
-    return [name for name in names if proof and name in proof.graphs and not (directory / name).is_file()]
+    return [f"onnx/{weights_path(graph).name}" for graph in graphs]
 
 
 def _stages(precision: Precision, stages: Sequence[str]) -> Sequence[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint.weights import load_generator, load_network, release_file, release_pages
+from models.checkpoint.weights import load_generator, load_network, release_pages
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
@@ -105,7 +105,6 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWr
     choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
     most = generator.sizes.max_length
     writer = PackedWriter(generator, max_length=most, choice=choice, copied=release_pages)
-    release_file(generator.tokens.weight)  # of which the system has read parts beside the weights that were copied
     return_freed_memory()
     return CpuWriter(writer)
 
