@@ -264,12 +264,17 @@ def drain(sender: Sender, count: int, node: Service, archive: peers.ReceivingArc
 
 def step_seconds(port: int) -> dict[str, float]:
     """The mean time of each step, as the node's own metric has it."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"http://{peers.LOOPBACK}:{port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
+    text = metrics_text(port)
     pattern = r'cxr_step_duration_seconds_{}\{{step="(\w+)"\}} (\S+)'
     sums, counts = (dict(re.findall(pattern.format(what), text)) for what in ("sum", "count"))
     return {step: float(sums[step]) / max(float(counts[step]), 1.0) for step in sums}
+
+
+def metrics_text(port: int) -> str:
+    """The metrics of a node, as a scraper gets them."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"http://{peers.LOOPBACK}:{port}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
 
 
 if __name__ == "__main__":

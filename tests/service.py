@@ -102,6 +102,7 @@ class Service:
     is_fresh: whether an interpreter of its own runs the settings' model, for where time and memory are measured
     only, executor: as `python -m node serve` takes them; several processes may share one storage folder then
     descriptors: the soft limit of the process on open files, where it is not the one of this process
+    ready_seconds: how long it may take until it is ready
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Service:
         executor: str | None = None,
         descriptors: int | None = None,
         is_fresh: bool = False,
+        ready_seconds: float = 60.0,
     ) -> None:
         name = executor or only
         path = settings.storage.directory.parent / (f"node-{name}.toml" if name else "node.toml")
@@ -135,9 +137,14 @@ class Service:
         self._listener = threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True)
         self._listener.start()
         self.dicom_port = self.http_port = 0
+        self._ready_seconds = ready_seconds
 
     def __enter__(self) -> Self:
-        ready = self.wait_for("service.ready")
+        try:
+            ready = self.wait_for("service.ready", limit_seconds=self._ready_seconds)
+        except AssertionError:
+            self.kill()
+            raise
         self.dicom_port, self.http_port = int(str(ready.get("dicom_port", 0))), int(str(ready["http_port"]))
         return self
 

@@ -122,6 +122,20 @@ def test_a_part_that_fails_hides_no_other() -> None:
     assert not results(KEPT, errors=errors).passed
 
 
+def test_a_part_slows_no_later_one_by_its_threads() -> None:
+    """Each runs in a thread that ends: PyTorch keeps helpers for a thread that computed, and they slow what follows."""
+    threads = list[threading.Thread]()
+
+    def part() -> Found:
+        threads.append(threading.current_thread())
+        return Found(figures={}, held={})
+
+    run({"machine": part, "report": part}, ["machine", "report"], say=quiet)
+
+    assert len(threads) == 2
+    assert not any(thread.is_alive() for thread in threads)
+
+
 def test_no_round_begins_after_the_time_limit() -> None:
     assert len(in_turns({"plain": lambda: None}, rounds=3, limit_seconds=0.0)) == 1
     assert len(in_turns({"plain": lambda: None}, rounds=3, limit_seconds=60.0)) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import CHECK_EVERY, ROWS, StaticWriter, Step
 from models.reading.tokenizers import SENTENCE_END
 from tests import gpu_generator
+from tests.bench.plain_generator import PlainGenerator
 from tests.test_sentence_generator import SIZES
 from tests.test_sentence_generator import generator as generator  # its fixture: sentences that end at their own times
 
@@ -178,8 +180,27 @@ def test_the_command_for_a_gpu_finds_the_ids_of_the_cpu(generator: SentenceGener
     assert all(line["ids_of_the_cpu"] for line in found[: len(ROWS)])
 
 
+def with_own_tokens(generator: SentenceGenerator, own_tokens: tuple[int, ...]) -> SentenceGenerator:
+    """Make a generator with the same weights but those of the tokens, of which the others share a row."""
+    smaller = SentenceGenerator(replace(generator.sizes, own_tokens=own_tokens), dim=16).requires_grad_(False).eval()
+    weights = generator.state_dict()
+    smaller.load_state_dict({**weights, "tokens.weight": smaller.tokens.weight})
+    for token in own_tokens:
+        smaller.tokens.weight[smaller.tokens.rows_of(torch.tensor(token))] = weights["tokens.weight"][token]
+    return smaller
+
+
+def test_the_peer_writes_what_the_generator_writes(generator: SentenceGenerator) -> None:
+    """GPT-2 of `transformers`, also with a small model's weights: it has fewer rows than token ids."""
+    for written in (generator, with_own_tokens(generator, (*range(40), SENTENCE_END))):
+        ids = written.write(drawn(3), max_length=30)
+
+        assert ids.shape[1] < 30, "the sentences of this test must end"
+        assert torch.equal(PlainGenerator(written).write(drawn(3), max_length=30), ids)
+
+
 def test_the_command_for_a_gpu_times_its_peer(generator: SentenceGenerator) -> None:
-    own, beside = gpu_generator.lines(generator, Cpu()), gpu_generator.peer_lines(generator, Cpu(), lambda own: own)
+    own, beside = gpu_generator.lines(generator, Cpu()), gpu_generator.peer_lines(generator, Cpu(), PlainGenerator)
 
     for line, peer in zip(own, beside, strict=True):
         assert {key: peer[key] for key in ("precision", "sentences")} == {

@@ -40,6 +40,7 @@ from models.progress import ProgressReport
 from tests.bench import alone, around, graphs, machine, questions, reports
 from tests.bench.networks import Networks, make_model
 from tests.bench.results import Found, Results
+from tests.bench.turns import apart
 
 Part = Callable[[], Found]
 SHIPPED = Path(__file__).parents[2] / "models" / "weights" / "phantom"
@@ -80,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(
     parts: Mapping[str, Part], chosen: Sequence[str], *, say: ProgressReport
 ) -> tuple[dict[str, Found], dict[str, str]]:
-    """Measure parts one after another. Returns what they found, and the errors of those that failed."""
+    """Measure parts one after another, each `apart`. Returns what they found, and the errors of those that failed."""
     found, errors = dict[str, Found](), dict[str, str]()
     for name in chosen:
         say(f"part {name}")
         try:
-            found[name] = parts[name]()
+            found[name] = apart(parts[name])
             print(f"{name}\n{found[name].table()}", flush=True)
         except (Exception, SystemExit) as error:  # of any library; it is printed, and the run has not passed
             errors[name] = f"{type(error).__name__}: {error}"

@@ -14,22 +14,27 @@ from models.reading.tokenizers import SENTENCE_END
 
 
 class PlainGenerator:
-    """A GPT-2 with a copy of the weights of a generator, and its prefix network as it is."""
+    """A GPT-2 with a copy of the weights of a generator, and its prefix network as it is.
+
+    Its vocabulary is the rows of the generator's token table; there are fewer rows than ids where ids share a row.
+    """
 
     @torch.no_grad()
     def __init__(self, generator: SentenceGenerator) -> None:
         sizes = generator.sizes
         config = GPT2Config(
-            vocab_size=sizes.vocabulary,
+            vocab_size=len(generator.tokens.weight),
             n_positions=sizes.positions,
             n_embd=sizes.width,
             n_layer=sizes.layers,
             n_head=sizes.heads,
-            attn_implementation="sdpa",  # type: ignore[call-arg,unused-ignore]  # taken by its base class
+            attn_implementation="sdpa",
+            bos_token_id=None,  # 50256, the default, may lie beyond the rows; only its own loop needs both
+            eos_token_id=None,
         )
         self._generator = generator
         network = GPT2LMHeadModel(config)
-        network.eval()  # type: ignore[no-untyped-call,unused-ignore]  # types are there only with the extra `bench`
+        network.eval()
         self._network = network.requires_grad_(False)
         self._copy(self._network.transformer)
         nn.Module.to(self._network, generator.tokens.weight.device, generator.tokens.weight.dtype)
@@ -39,15 +44,14 @@ class PlainGenerator:
         cache = DynamicCache()
         for layer, (key, value) in enumerate(self._generator.prefix_key_values(features)):
             cache.update(key.contiguous(), value.contiguous(), layer)
-        device = features.device
+        device, tokens = features.device, self._generator.tokens
         ids = torch.full((len(features), max_length), SENTENCE_END, device=device)
         finished = torch.zeros(len(features), dtype=torch.bool, device=device)
         for place in range(max_length - 1):
             position = torch.full((len(features), 1), place, device=device)
-            step = self._network(
-                ids[:, place : place + 1], past_key_values=cache, position_ids=position, use_cache=True
-            )
-            chosen = step.logits[:, -1].argmax(dim=-1).masked_fill(finished, SENTENCE_END)
+            rows = tokens.rows_of(ids[:, place : place + 1])
+            step = self._network(rows, past_key_values=cache, position_ids=position, use_cache=True)
+            chosen = tokens.likeliest(step.logits[:, -1]).masked_fill(finished, SENTENCE_END)
             ids[:, place + 1] = chosen
             finished |= chosen == SENTENCE_END
             if finished.all():
