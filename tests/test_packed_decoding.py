@@ -38,8 +38,7 @@ def test_each_weight_of_the_prefixes_is_given_back_once(generator: SentenceGener
 
     pieces = [piece for piece in packed if piece.untyped_storage().data_ptr() == place]
     assert sum(piece.numel() for piece in pieces) == weight.numel()
-    assert len({piece.data_ptr() for piece in pieces}) == len(pieces)
-    assert all(piece.is_contiguous() for piece in pieces), "or no page of it could be given back"
+    assert len({piece.data_ptr() for piece in pieces}) == len(pieces) == generator.sizes.layers
 
 
 class Rows(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left it without types

@@ -194,8 +194,7 @@ class _Prefix:
             room = torch.empty_like(room) if products.keep_weights else room
             whole = room.copy_(weights[:, layer]).flatten(0, 1)
             self._layers.append(products.product(whole, biases[:, layer].flatten()))
-            for piece in weights[:, layer]:
-                copied(piece)
+            copied(weights[:, layer])
 
     def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
         """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""
