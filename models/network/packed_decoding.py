@@ -58,7 +58,7 @@ class PackedWriter:
         products = Products(self.choice.form, copied=copied)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
-        self._prefix = _Prefix(generator, products, copied)
+        self._prefix = _Prefix(generator, products)
         self._layers = [_Layer(layer, products) for layer in layers]
 
     @torch.inference_mode()
@@ -180,7 +180,7 @@ class Writing:
 class _Prefix:
     """The prefix network, with the products of each layer's keys and values apart."""
 
-    def __init__(self, generator: SentenceGenerator, products: Products, copied: Callable[[Tensor], None]) -> None:
+    def __init__(self, generator: SentenceGenerator, products: Products) -> None:
         sizes, contract = generator.sizes, generator.prefix.contract
         self._heads, self._length = sizes.heads, sizes.prefix_length
         self.expand: Product = products.linear(generator.prefix.expand, activation="gelu")
@@ -193,8 +193,7 @@ class _Prefix:
             # because one product is faster than five. New memory for each layer would take longer than the copy.
             room = torch.empty_like(room) if products.keep_weights else room
             whole = room.copy_(weights[:, layer]).flatten(0, 1)
-            self._layers.append(products.product(whole, biases[:, layer].flatten()))
-            copied(weights[:, layer])
+            self._layers.append(products.product(whole, biases[:, layer].flatten(), source=weights[:, layer]))
 
     def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
         """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""

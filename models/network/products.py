@@ -85,14 +85,16 @@ class Products:
         """Return the product with a layer."""
         return self.product(linear.weight, linear.bias, activation=activation)
 
-    def product(self, weight: Tensor, bias: Tensor | None, *, activation: Activation = "none") -> Product:
-        """Return the product with a weight, see `product`."""
+    def product(
+        self, weight: Tensor, bias: Tensor | None, *, activation: Activation = "none", source: Tensor | None = None
+    ) -> Product:
+        """Return the product with a weight, see `product`; source: the weight that it is a copy of, if it is one."""
         multiply = product(weight, bias, form=self._form, activation=activation)
         outputs, inputs = weight.shape
         if (outputs, inputs) not in self.paddings:
             self.paddings[outputs, inputs] = padding_of(multiply, inputs)
-        if not self.keep_weights:
-            self._copied(weight)
+        if source is not None or not self.keep_weights:
+            self._copied(weight if source is None else source)
         return steady(multiply, self.paddings[outputs, inputs])
 
 
