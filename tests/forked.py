@@ -1,6 +1,7 @@
 """Processes forked from one that has imported the program: a start costs milliseconds instead of seconds of imports.
 
 Each is a process of its own all the same: it has its own memory, locks and descriptors, and `kill -9` ends it alone.
+It ends when the process that asked for it ends, so a test or benchmark that is killed leaves none behind.
 What a fresh interpreter imports, and in which order, is tried where `Popen` starts `python -m node`, as in
 `tests/test_startup.py`.
 """
@@ -132,6 +133,7 @@ class _Taken:
 def _run(
     main: Callable[[Sequence[str]], int], arguments: Sequence[str], outputs: Sequence[_Taken], descriptors: int | None
 ) -> None:
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     if descriptors is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     gc.freeze()  # what was imported before is no garbage, and to look through it copies every page of it
@@ -144,3 +146,11 @@ def _run(
         code = int(end.code or 0)
     sys.stdout.flush()
     os._exit(code)
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that asked for this one, then end this one at once."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -78,6 +78,14 @@ def missing(message: str) -> NoReturn:
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(message)
 
 
+def is_running(pid: int | str) -> bool:
+    """Whether a process runs; one that has ended and whose parent did not ask for its exit code does not."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
 def wait_until(condition: Callable[[], bool], *, what: str, limit_seconds: float = 30.0) -> None:
     """Ask another process again and again until it has come so far; a test that waits in vain fails.
 

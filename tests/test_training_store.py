@@ -23,6 +23,7 @@ from models.training.catalog import catalog_of
 from models.training.runfile import Data, FilmSource
 from models.training.store import open_library, stock
 from models.training.workers import Job, do_all
+from tests import peers
 
 CATALOG = catalog_of(["chexpert"])
 LIMIT_SECONDS = 120
@@ -143,7 +144,7 @@ def kill_in_the_middle(path: Path, store: Path, repository: Path) -> list[Path]:
         program.kill()
         _, told = program.communicate()
     assert program.returncode in (0, -signal.SIGKILL), told
-    wait_for(lambda: not any(is_running(pid) for pid in children))
+    wait_for(lambda: not any(peers.is_running(pid) for pid in children))
     made = sorted(store.glob("*.jsonl"))
     return made if children and len(made) < SHELVES else []
 
@@ -153,13 +154,6 @@ def children_of(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-
-
-def is_running(pid: str) -> bool:
-    try:
-        return "python" in Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return False
 
 
 def test_a_killed_run_makes_only_the_shelves_that_are_missing(tmp_path: Path, repository: Path) -> None:
