@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browsed import SIZES, Browsed, browsed, drag
+from tests.browsed import SIZES, Browsed, browsed, drag, settled
 from tests.test_web_replies import BASIC, Content, Node, node, signed_in
 
 __all__ = ["node", "signed_in"]
@@ -32,7 +32,7 @@ def tracked(page: Page, kind: str) -> set[str]:
     return set(page.locator(f"#found rect{kind}").evaluate_all("rects => rects.map(rect => rect.dataset.tracking)"))
 
 
-def test_a_typed_question_is_answered_under_the_field(node: Node, seen: Browsed) -> None:
+def test_a_typed_question_is_answered_above_the_field(node: Node, seen: Browsed) -> None:
     page = opened(seen, node)
     expected = node.reply("left base?")
 
@@ -44,6 +44,25 @@ def test_a_typed_question_is_answered_under_the_field(node: Node, seen: Browsed)
     expect(page.locator("#prompt")).to_be_focused()
     expect(page.locator("#prompt")).to_have_value("")
     assert page.locator("#answers li").count() == len(node.questions())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser: Browser, size: str) -> None:
+    with browsed(browser, node.service.http_port, size=size) as seen:
+        page = opened(seen, node)
+        rows = [settled(page.locator("form.ask .go"))["y"]]
+
+        ask(page, "list the findings")
+        rows.append(settled(page.locator("form.ask .go"))["y"])
+        page.fill("#prompt", "Pleural effusion")
+        page.locator("form.ask .go").click()
+        expect(page.locator("#ask-state")).to_contain_text("Answer: Q", timeout=SLOW)
+        rows.append(settled(page.locator("form.ask .go"))["y"])
+        page.keyboard.press("Escape")
+        expect(page.locator("#ask-state")).to_contain_text("Type a prompt")
+        rows.append(settled(page.locator("form.ask .go"))["y"])
+
+        assert rows == pytest.approx(rows[:1] * 4, abs=1.0)
 
 
 def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed) -> None:

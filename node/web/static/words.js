@@ -1,4 +1,4 @@
-// Questions in words: the node decides what a text asks, and its reply stands under the field with the boxes it rests on.
+// Questions in words: the node decides what a text asks, and its reply stands above the field with the boxes it rests on.
 
 import { post } from "./api.js";
 
@@ -55,7 +55,7 @@ export class Words {
     choices.hidden = others.length === 0;
     this.place.replaceChildren(made);
     this.place.scrollTop = 0;
-    this.place.scrollIntoView({ block: "nearest" });
+    this.form.scrollIntoView({ block: "nearest" });
   }
 
   choice(text, { film, at }) {
