@@ -29,7 +29,7 @@ from models.engines import ENGINES, GPU_ENGINES
 from node.config import ModelSettings
 from tests import films, peers
 from tests.ask_bench import ask
-from tests.node_bench import STEPS, Sender, metrics_text, step_seconds
+from tests.node_bench import STEPS, Sender, step_seconds
 from tests.receive_bench import core_seconds
 from tests.service import Service, settings_for
 
@@ -122,10 +122,10 @@ def _figures(node: Service, count: int, questions: int) -> dict[str, object]:
     beside = [ask(node.http_port, film.SOPInstanceUID, questions + number) for number in range(1, questions + 1)]
     if len(node.logged("study.finished")) == 2 + 2 * count:
         sys.exit("failed: all films were read before the last question; give more --films")
-    text = metrics_text(node.http_port)
+    text = node.metrics()
     engine, reason = re.findall(r'cxr_engine_info\{engine="(.*?)",fallback="(.*?)"\} 1', text)[0]
     differences, allowed = (_by_stage(text, f"cxr_parity_{what}") for what in ("max_difference", "tolerance"))
-    steps = step_seconds(node.http_port)
+    steps = step_seconds(node)
     return {
         "engine": engine,
         "reason": reason,

@@ -21,7 +21,6 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,7 +136,7 @@ def measure(folder: Path, count: int, *, rounds: int = 1, scripted: bool, say: P
             idle = idle_share(node)
             say(f"{stage}: an archive that was down")
             delivered = drain(sender, count, node, archive)
-            steps = step_seconds(node.http_port)
+            steps = step_seconds(node)
     cost = statistics.median(flood.node_cost for flood in floods)
     p95 = sorted(alone)[math.ceil(0.95 * len(alone)) - 1]
     return {
@@ -262,19 +261,12 @@ def drain(sender: Sender, count: int, node: Service, archive: peers.ReceivingArc
     return (2 * count - 1) / (time.monotonic() - began)
 
 
-def step_seconds(port: int) -> dict[str, float]:
+def step_seconds(node: Service) -> dict[str, float]:
     """The mean time of each step, as the node's own metric has it."""
-    text = metrics_text(port)
+    text = node.metrics()
     pattern = r'cxr_step_duration_seconds_{}\{{step="(\w+)"\}} (\S+)'
     sums, counts = (dict(re.findall(pattern.format(what), text)) for what in ("sum", "count"))
     return {step: float(sums[step]) / max(float(counts[step]), 1.0) for step in sums}
-
-
-def metrics_text(port: int) -> str:
-    """The metrics of a node, as a scraper gets them."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"http://{peers.LOOPBACK}:{port}/metrics", timeout=30) as answer:
-        return str(answer.read().decode())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Self, cast
 from pydicom import Dataset, dcmread, dcmwrite
 
 from node.config import ModelSettings, Settings
-from tests.peers import LOOPBACK, free_port, require, responds, wait_until
+from tests.peers import DIRECT, LOOPBACK, free_port, require, responds, wait_until
 from tests.service import settings_for
 
 DEPLOYED = Path(__file__).parents[1] / "deploy" / "orthanc"
@@ -69,7 +68,6 @@ class Orthanc:
         self._folder = folder / "orthanc"
         self._arrivals, self._shim = self._folder / "arrivals.tsv", self._folder / "loopback.so"
         self._process: subprocess.Popen[bytes] | None = None
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self.dicom_port, self.http_port = free_port(), free_port()
         self._prepare(node=[node_ae, LOOPBACK, node_port], changes=settings or {})
 
@@ -217,7 +215,7 @@ class Orthanc:
         return cast(dict[str, object], json.loads(self._request(path)))
 
     def _request(self, path: str, content: bytes | None = None) -> bytes:
-        with self._open(f"http://{LOOPBACK}:{self.http_port}{path}", content, 30) as answer:
+        with DIRECT.open(f"http://{LOOPBACK}:{self.http_port}{path}", content, 30) as answer:
             return cast(bytes, answer.read())
 
 

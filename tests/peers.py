@@ -35,7 +35,8 @@ from pynetdicom.presentation import build_context
 LOOPBACK = "127.0.0.1"
 _VERIFICATION = "1.2.840.10008.1.1"
 _STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks a server of this machine, whatever proxy the environment names."""
 
 
 def free_port() -> int:
@@ -54,7 +55,7 @@ def free_port() -> int:
 def responds(address: str) -> bool:
     """Whether a server that is just starting answers over HTTP; one that refuses or resets the connection does not."""
     try:
-        with _DIRECT.open(address, timeout=10) as answer:
+        with DIRECT.open(address, timeout=10) as answer:
             return bool(answer.status == 200)
     except (OSError, http.client.HTTPException):
         return False

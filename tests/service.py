@@ -34,7 +34,7 @@ from node.settings.http import HttpSettings
 from tests import forked, scripted_node
 from tests.forked import Forked
 from tests.mllp import InformationSystem
-from tests.peers import LOOPBACK, send
+from tests.peers import DIRECT, LOOPBACK, send
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -170,6 +170,11 @@ class Service:
     def logged(self, event: str) -> list[Line]:
         """All lines of one event so far."""
         return [line for line in list(self.lines) if line["event"] == event]
+
+    def metrics(self) -> str:
+        """What Prometheus gets when it asks."""
+        with DIRECT.open(f"http://{LOOPBACK}:{self.http_port}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
 
     def wait_until_dead(self, *, limit_seconds: float = 60.0) -> int:
         """Wait for the end of the process; its exit code."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from node.domain import derive_uid
 from node.jobs.executor import Client
 from node.store import database
 from tests import films, peers
-from tests.peers import LOOPBACK
 from tests.postgres import Postgres
 from tests.service import REPOSITORY, Service, on_database, run_command, settings_for
 
@@ -54,8 +52,7 @@ def received_once(archive: peers.ReceivingArchive, *, count: int) -> bool:
 
 def films_to_review(service: Service) -> int:
     """How many films wait for review by the metrics of a process."""
-    with urllib.request.urlopen(f"http://{LOOPBACK}:{service.http_port}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = service.metrics().splitlines()
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith("cxr_review_films{"))
 
 

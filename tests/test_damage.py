@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -318,8 +317,7 @@ def test_an_operator_sees_a_damaged_film_and_a_resend_is_read(tmp_path: Path) ->
             flip_the_name(next((tmp_path / "node").rglob("received/*.dcm")))
             node.wait_for("study.parked")
             status = run_command("status", node.settings_path).stdout
-            with urllib.request.urlopen(f"http://{peers.LOOPBACK}:{node.http_port}/metrics", timeout=30) as answer:
-                metrics = answer.read().decode()
+            metrics = node.metrics()
 
             assert peers.send(FILM, port=node.dicom_port) == 0
             archive.wait_for_kept(2)

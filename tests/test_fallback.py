@@ -106,8 +106,7 @@ def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_pa
     with Service(settings_for(tmp_path / "storage", archive_port=9, model=model), scripted=False) as service:
         with urllib.request.urlopen(f"http://127.0.0.1:{service.http_port}/ready", timeout=30) as answer:
             ready = json.loads(answer.read())
-        with urllib.request.urlopen(f"http://127.0.0.1:{service.http_port}/metrics", timeout=30) as answer:
-            metrics = answer.read().decode()
+        metrics = service.metrics()
         fell_back = service.logged("runtime.fell_back")
         opened = service.logged("model.opened")
 

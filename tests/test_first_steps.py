@@ -15,20 +15,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
-from tests.peers import LOOPBACK, free_port, require, responds, wait_until
+from tests.peers import DIRECT, LOOPBACK, free_port, require, responds, wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 SECTION = "## Five minutes to a real PACS"
 LINKED = ("LICENSE", "Makefile", "constraints.txt", "export", "language", "models", "node", "pyproject.toml")
 PORTS = (8042, 4242, 11112, 8080)
-
-_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def commands() -> list[str]:
@@ -94,7 +91,7 @@ def answers(address: str, process: subprocess.Popen[bytes]) -> bool:
 
 
 def get(address: str) -> object:
-    with _open(address, timeout=30) as answer:
+    with DIRECT.open(address, timeout=30) as answer:
         return json.loads(answer.read())
 
 
@@ -126,7 +123,7 @@ def test_the_first_steps_end_with_report_and_overlay_in_orthanc(
             running = terminals.enter_context(terminal(command, folder=checkout, environment=environment))
             wait_until(lambda at=ready[program], it=running: answers(at, it), what=step, limit_seconds=60.0)  # type: ignore[misc]
 
-        with _open(f"{orthanc}/instances", chest_film.read_bytes(), 30) as answer:
+        with DIRECT.open(f"{orthanc}/instances", chest_film.read_bytes(), 30) as answer:
             assert answer.status == 200
         # The second report is on the cardiothoracic ratio: this film shows heart and lungs whole.
         expected = ["CR", "PR", "SR", "SR"]

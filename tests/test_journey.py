@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from pathlib import Path
 from typing import cast
 
@@ -225,8 +224,7 @@ def test_no_line_and_no_metric_holds_patient_data(tmp_path: Path) -> None:
         peers.send(films.as_another(films.cut_short(), "broken", study="broken"), port=service.dicom_port)
         archive.wait_for_kept(3)
         service.wait_for("study.finished", count=2)
-        with urllib.request.urlopen(f"http://127.0.0.1:{service.http_port}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
+        metrics = service.metrics()
         assert service.stop() == 0
 
     databases = b"".join(path.read_bytes() for path in (tmp_path / "node").glob("*.sqlite*"))

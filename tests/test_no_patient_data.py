@@ -10,7 +10,6 @@ import base64
 import json
 import socket
 import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BytesIO
@@ -117,10 +116,10 @@ def live_through(service: Service, archive: peers.ReceivingArchive) -> None:
 
 def answers_of(service: Service) -> bytes:
     """What the pages and the commands of a node say."""
-    direct, said = urllib.request.build_opener(urllib.request.ProxyHandler({})), []
+    said = []
     for page in PAGES:
         try:
-            with direct.open(f"http://{peers.LOOPBACK}:{service.http_port}{page}", timeout=30) as answer:
+            with peers.DIRECT.open(f"http://{peers.LOOPBACK}:{service.http_port}{page}", timeout=30) as answer:
                 said.append(answer.read())
         except urllib.error.HTTPError as error:
             said.append(error.read())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from pydicom.dataset import Dataset
 
 from tests.conformance import cases, studies
 from tests.orthanc import Orthanc
-from tests.peers import LOOPBACK
+from tests.peers import DIRECT, LOOPBACK
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +39,7 @@ def test_names_of_films_and_results_are_answered_as_written(orthanc: Orthanc, tm
 
 def asked(orthanc: Orthanc, question: str) -> list[dict[str, str]]:
     """The patient's name in each answer to a question by QIDO-RS."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{LOOPBACK}:{orthanc.http_port}/dicom-web/{question}", timeout=30) as answer:
+    with DIRECT.open(f"http://{LOOPBACK}:{orthanc.http_port}/dicom-web/{question}", timeout=30) as answer:
         return [found["00100010"]["Value"][0] for found in json.load(answer)]
 
 

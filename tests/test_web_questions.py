@@ -211,10 +211,7 @@ def test_prompts_are_listed_for_suggestions(asked: Asked) -> None:
 
 def test_questions_are_counted_by_source(asked: Asked) -> None:
     asked.questions({"prompt": "Edema"})
-    connection = http.client.HTTPConnection(LOOPBACK, asked.service.http_port, timeout=30)
-    connection.request("GET", "/metrics")
-    lines = connection.getresponse().read().decode().splitlines()
-    connection.close()
+    lines = asked.service.metrics().splitlines()
 
     (line,) = [line for line in lines if line.startswith('cxr_questions_total{source="api"}')]
     assert float(line.split()[1]) >= 1
