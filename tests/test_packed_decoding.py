@@ -34,7 +34,7 @@ def test_each_weight_of_the_prefixes_is_given_back_once(generator: SentenceGener
     weight = generator.prefix.contract.weight
     place = weight.untyped_storage().data_ptr()
 
-    PackedWriter(generator, max_length=6, choice=Choice(form="prepacked", reason="of this test"), copied=packed.append)
+    PackedWriter(generator, max_length=6, choice=Choice(form="prepacked", reason="of this test"), release=packed.append)
 
     pieces = [piece for piece in packed if piece.untyped_storage().data_ptr() == place]
     assert sum(piece.numel() for piece in pieces) == weight.numel()
@@ -42,12 +42,13 @@ def test_each_weight_of_the_prefixes_is_given_back_once(generator: SentenceGener
 
 
 class Rows(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left it without types
-    """Notes the rows of every prepacked product, and every operation that joins tensors."""
+    """Notes the rows of prepacked products, the operations that join tensors, and how much is gathered at once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.rows: list[int] = []
         self.joins: list[str] = []
+        self.gathered: list[int] = []
 
     def __torch_dispatch__(
         self,
@@ -61,7 +62,10 @@ class Rows(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left 
             self.rows.append(len(args[0]))
         if name.startswith(("aten.cat", "aten.stack", "aten.constant_pad")):
             self.joins.append(name)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if name.startswith("aten.index.") and isinstance(result, Tensor):
+            self.gathered.append(result.numel())
+        return result
 
 
 def drawn(count: int, dim: int = 16, *, seed: int = 11) -> Tensor:
@@ -132,6 +136,32 @@ def test_no_step_joins_or_pads_tensors(generator: SentenceGenerator) -> None:
         writer_of(generator).write(drawn(9))
 
     assert seen.rows and not seen.joins
+
+
+def test_the_keys_and_values_of_no_sentence_are_in_memory_twice(generator: SentenceGenerator) -> None:
+    writer = writer_of(generator)
+    of_sentence = writer.bytes_of(writer.start(drawn(1))) // 4
+
+    with Rows() as seen:
+        writer.write(drawn(33))  # of which some end and leave their place to others
+
+    assert 0 < max(seen.gathered) < of_sentence
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_tokens_that_were_read_are_given_back(generator: SentenceGenerator, form: Form) -> None:
+    released: list[Tensor] = []
+    choice = Choice(form=form, reason="the test says so")
+    writer = PackedWriter(generator, max_length=30, choice=choice, release=released.append)
+    released.clear()
+
+    with Rows() as seen:
+        writer.write(drawn(33))
+
+    assert all(weight is generator.tokens.weight for weight in released)
+    looked_up = sum(seen.rows[1 + generator.sizes.layers :: 4 * generator.sizes.layers + 1])
+    # The eager form multiplies by these weights at every token.
+    assert len(released) >= looked_up // 64 > 3 if form == "prepacked" else not released
 
 
 def test_a_token_is_generated_in_as_many_parts_as_layers(generator: SentenceGenerator) -> None:

@@ -104,7 +104,7 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWr
         raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
     choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
     most = generator.sizes.max_length
-    writer = PackedWriter(generator, max_length=most, choice=choice, copied=release_pages)
+    writer = PackedWriter(generator, max_length=most, choice=choice, release=release_pages)
     return_freed_memory()
     return CpuWriter(writer)
 

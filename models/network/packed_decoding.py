@@ -10,6 +10,7 @@ is computed for each caller. No bit of a sentence depends on the others (`produc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from models.reading.tokenizers import SENTENCE_END
 
 Span = tuple["Writing", slice]
 """The sentences of a caller, and their rows among those of all."""
+
+_MOST_LOOKED_UP: Final = 32
+"""Rows of the token table that are looked up before their memory is given back: Linux maps up to 1 MB around each."""
 
 
 class PackedWriter:
@@ -38,10 +42,12 @@ class PackedWriter:
         *,
         max_length: int,
         choice: Choice | None = None,
-        copied: Callable[[Tensor], None] = lambda _weight: None,
+        release: Callable[[Tensor], None] = lambda _weight: None,
     ) -> None:
-        """Copy the weights; choice: the faster form on this machine if None; copied: called with each copied weight.
+        """Copy the weights.
 
+        choice: the faster form on this machine if None
+        release: is called with a weight of which nothing, or only few rows, will be used for a while
         Raises ValueError where the network has no such positions.
         """
         if not 1 <= max_length <= generator.sizes.positions:
@@ -55,9 +61,11 @@ class PackedWriter:
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
-        products = Products(self.choice.form, copied=copied)
+        products = Products(self.choice.form, release=release)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
+        self._release = (lambda _weight: None) if products.keep_weights else release
+        self._looked_up = 0
         self._prefix = _Prefix(generator, products)
         self._layers = [_Layer(layer, products) for layer in layers]
 
@@ -112,13 +120,22 @@ class PackedWriter:
         if not spans:
             return
         places = [self._positions[writing.place].expand(len(writing.current), -1) for writing in writings]
-        hidden = self._tokens(_gather(spans, [writing.current for writing in writings])) + _gather(spans, places)
+        hidden = self._embedded(_gather(spans, [writing.current for writing in writings])) + _gather(spans, places)
         for index, layer in enumerate(self._layers):
             hidden = layer.forward(hidden, spans, index=index, prefix_length=self._sizes.prefix_length)
             yield
         chosen = self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
         for writing, rows in spans:
             writing.add(chosen[rows])
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """Look up tokens [row]: [row, width]. Gives back what the system has read of the table now and then."""
+        self._looked_up += len(tokens)
+        if self._looked_up > _MOST_LOOKED_UP:
+            self._looked_up = 0
+            self._release(self._tokens.weight)
+        embedded: Tensor = self._tokens(tokens)
+        return embedded
 
     def prefix_key_values(self, features: Tensor) -> Tensor:
         """Turn features [S, dim] into prefixes, as `SentenceGenerator.prefix_key_values`."""
@@ -169,7 +186,8 @@ class Writing:
         if count < len(chosen):
             freed = (~goes_on[:count]).nonzero().flatten()
             moved = goes_on[count:].nonzero().flatten() + count
-            self.cache[:, :, freed] = self.cache[:, :, moved]
+            for place, row in zip(freed.tolist(), moved.tolist(), strict=True):  # all at once would need memory for all
+                self.cache[:, :, place] = self.cache[:, :, row]
             chosen = chosen.clone()
             for held in (self._sentences, chosen):
                 held[freed] = held[moved]

@@ -70,10 +70,10 @@ class Products:
     paddings: by the shape of the weights [outputs, inputs]
     """
 
-    def __init__(self, form: Form, *, copied: Callable[[Tensor], None] = lambda _weight: None) -> None:
-        """Take copied: is called with each weight that its product does not use any more."""
+    def __init__(self, form: Form, *, release: Callable[[Tensor], None] = lambda _weight: None) -> None:
+        """Take release: is called with each weight that its product does not use any more."""
         self._form = form
-        self._copied = copied
+        self._release = release
         self.paddings: dict[tuple[int, int], Padding] = {}
 
     @property
@@ -94,7 +94,7 @@ class Products:
         if (outputs, inputs) not in self.paddings:
             self.paddings[outputs, inputs] = padding_of(multiply, inputs)
         if source is not None or not self.keep_weights:
-            self._copied(weight if source is None else source)
+            self._release(weight if source is None else source)
         return steady(multiply, self.paddings[outputs, inputs])
 
 

@@ -73,4 +73,6 @@ def _session(weight: np.ndarray, *, threads: int) -> onnxruntime.InferenceSessio
     onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
+    # As in the engine: threads that spun after a call would take a core from the product that is measured next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
