@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -23,6 +26,7 @@ VERIFICATION = "1.2.840.10008.1.1"
 LAST_OF_COMMAND, LAST_OF_DATASET = 3, 2
 BESIDE = 3
 """The id of a second presentation context."""
+OUTCOMES = ("kept", "repeated", "conflict", "refused")
 
 
 @pytest.fixture
@@ -55,6 +59,13 @@ def fragments(*parts: tuple[int, bytes], context: int = 1) -> bytes:
     """One PDU with a fragment for each control byte and content (PS3.8 9.3.5)."""
     content = b"".join(pdus.data(part, context=context, control=control)[6:] for control, part in parts)
     return bytes([pdus.DATA, 0]) + len(content).to_bytes(4, "big") + content
+
+
+def thread_of(run: Callable[[], None]) -> threading.Thread:
+    """Run a function in a thread that was begun."""
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
 
 
 def answer_of(connection: socket.socket) -> bytes:
@@ -145,6 +156,85 @@ def test_a_command_in_fragments_is_put_together(node: Node, recording: Recording
         slow.sendall(pdus.data(dataset(recording)) + pdus.data(b"", control=LAST_OF_DATASET))
 
         assert pdus.status_of(answer_of(slow)) == 0x0000
+
+
+@pytest.mark.parametrize("size", [1000, 5001])
+@pytest.mark.parametrize("together", [1, 3])
+def test_an_object_is_the_same_however_it_is_divided(
+    node: Node, recording: Recording, size: int, together: int
+) -> None:
+    film = dataset(recording)
+    parts = [(0, film[at : at + size]) for at in range(0, len(film), size)]
+    parts[-1] = (LAST_OF_DATASET, parts[-1][1])
+    groups = [parts[at : at + together] for at in range(0, len(parts), together)]
+    with pdus.associate(recording, port=node.listener.port) as sender:
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sender.sendall(fragments((LAST_OF_COMMAND, command(recording))) + fragments())
+        for group in groups:
+            content = fragments(*group)
+            sender.sendall(content[:3])  # the head of a PDU may come in two pieces
+            sender.sendall(content[3:] + fragments() * (group is not groups[-1]))
+
+        assert pdus.status_of(answer_of(sender)) == 0x0000
+    assert node.count("cxr_instances_total", outcome="repeated") == 1, "the recording sent the same bytes before"
+
+
+@pytest.mark.parametrize("odd", ["context", "no content", "a command", "an abort", "an end"])
+def test_what_does_not_continue_an_object_leaves_nothing(node: Node, recording: Recording, odd: str) -> None:
+    film = dataset(recording)
+    said = {
+        "context": pdus.data(film[1000:2000], context=BESIDE),
+        "no content": bytes([pdus.DATA, 0, 0, 0, 0, 4, 0, 0, 0, 0]),
+        "a command": fragments((LAST_OF_COMMAND, command(recording))),
+        "an abort": bytes.fromhex("07 00 00000004 00000000"),
+        "an end": bytes([pdus.DATA, 0, 0, 1, 0, 0]) + film[:100],
+    }
+    with pdus.associate(recording, port=node.listener.port) as sender:
+        sender.sendall(fragments((LAST_OF_COMMAND, command(recording))) + pdus.data(film[:1000]) + said[odd])
+        if odd == "an end":
+            sender.shutdown(socket.SHUT_WR)
+
+        assert answer_of(sender)[:1] == (b"" if odd in ("an abort", "an end") else b"\7")
+    wait_until(lambda: is_clean(node), what="nothing is left of the object", limit_seconds=60.0)
+    assert {outcome: node.count("cxr_instances_total", outcome=outcome) for outcome in OUTCOMES} == {
+        "kept": 1.0,  # that of the recording
+        "repeated": 0.0,
+        "conflict": 0.0,
+        "refused": 0.0,
+    }
+
+
+def test_a_closing_listener_aborts_an_object_that_comes_without_pause(node: Node, recording: Recording) -> None:
+    part, is_over = pdus.data(dataset(recording)[:1000]) * 50, threading.Event()
+    with pdus.associate(recording, port=node.listener.port) as sender, ThreadPoolExecutor(1) as thread:
+        sender.sendall(fragments((LAST_OF_COMMAND, command(recording))))
+
+        def stream() -> None:
+            with suppress(OSError):
+                while not is_over.is_set():
+                    sender.sendall(part)
+
+        streaming = thread.submit(stream)
+        wait_until(lambda: not is_clean(node), what="the object arrives")
+        closing = thread_of(node.listener.close)
+        try:
+            assert answer_of(sender)[:1] == b"\7"
+        finally:
+            is_over.set()
+        closing.join()
+        streaming.result()
+    assert is_clean(node)
+
+
+def test_a_request_that_cannot_be_read_ends_the_association(node: Node, recording: Recording) -> None:
+    bad = command(recording, Priority=9)
+    with pdus.associate(recording, port=node.listener.port) as hostile:
+        hostile.sendall(fragments((LAST_OF_COMMAND, bad), (0, b"no"), (LAST_OF_DATASET, b"film")))
+        with suppress(OSError):
+            hostile.sendall(pdus.data(b"more") * 1000)
+
+        assert answer_of(hostile)[:1] == b"\7"
+    wait_until(lambda: is_clean(node), what="nothing is left of the object", limit_seconds=60.0)
 
 
 @pytest.mark.parametrize("length", [0, 1])
