@@ -204,7 +204,7 @@ def test_what_does_not_continue_an_object_leaves_nothing(node: Node, recording: 
     }
 
 
-def test_a_closing_listener_aborts_an_object_that_comes_without_pause(node: Node, recording: Recording) -> None:
+def test_a_closing_listener_aborts_an_object_on_its_way(node: Node, recording: Recording) -> None:
     part, is_over = pdus.data(dataset(recording)[:1000]) * 50, threading.Event()
     with pdus.associate(recording, port=node.listener.port) as sender, ThreadPoolExecutor(1) as thread:
         sender.sendall(fragments((LAST_OF_COMMAND, command(recording))))
