@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
@@ -59,13 +59,6 @@ def fragments(*parts: tuple[int, bytes], context: int = 1) -> bytes:
     """One PDU with a fragment for each control byte and content (PS3.8 9.3.5)."""
     content = b"".join(pdus.data(part, context=context, control=control)[6:] for control, part in parts)
     return bytes([pdus.DATA, 0]) + len(content).to_bytes(4, "big") + content
-
-
-def thread_of(run: Callable[[], None]) -> threading.Thread:
-    """Run a function in a thread that was begun."""
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
 
 
 def answer_of(connection: socket.socket) -> bytes:
@@ -206,7 +199,7 @@ def test_what_does_not_continue_an_object_leaves_nothing(node: Node, recording: 
 
 def test_a_closing_listener_aborts_an_object_on_its_way(node: Node, recording: Recording) -> None:
     part, is_over = pdus.data(dataset(recording)[:1000]) * 50, threading.Event()
-    with pdus.associate(recording, port=node.listener.port) as sender, ThreadPoolExecutor(1) as thread:
+    with pdus.associate(recording, port=node.listener.port) as sender, ThreadPoolExecutor(2) as threads:
         sender.sendall(fragments((LAST_OF_COMMAND, command(recording))))
 
         def stream() -> None:
@@ -214,14 +207,14 @@ def test_a_closing_listener_aborts_an_object_on_its_way(node: Node, recording: R
                 while not is_over.is_set():
                     sender.sendall(part)
 
-        streaming = thread.submit(stream)
+        streaming = threads.submit(stream)
         wait_until(lambda: not is_clean(node), what="the object arrives")
-        closing = thread_of(node.listener.close)
+        closing = threads.submit(node.listener.close)
         try:
             assert answer_of(sender)[:1] == b"\7"
         finally:
             is_over.set()
-        closing.join()
+        closing.result()
         streaming.result()
     assert is_clean(node)
 

@@ -50,17 +50,18 @@ def test_a_typed_question_is_answered_above_the_field(node: Node, seen: Browsed)
 def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser: Browser, size: str) -> None:
     with browsed(browser, node.service.http_port, size=size) as seen:
         page = opened(seen, node)
-        rows = [settled(page.locator("form.ask .go"))["y"]]
+        go = page.locator("form.ask .go")
+        rows = [settled(go)["y"]]
 
         ask(page, "list the findings")
-        rows.append(settled(page.locator("form.ask .go"))["y"])
+        rows.append(settled(go)["y"])
         page.fill("#prompt", "Pleural effusion")
-        page.locator("form.ask .go").click()
+        go.click()
         expect(page.locator("#ask-state")).to_contain_text("Answer: Q", timeout=SLOW)
-        rows.append(settled(page.locator("form.ask .go"))["y"])
+        rows.append(settled(go)["y"])
         page.keyboard.press("Escape")
         expect(page.locator("#ask-state")).to_contain_text("Type a prompt")
-        rows.append(settled(page.locator("form.ask .go"))["y"])
+        rows.append(settled(go)["y"])
 
         assert rows == pytest.approx(rows[:1] * 4, abs=1.0)
 

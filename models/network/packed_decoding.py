@@ -61,10 +61,9 @@ class PackedWriter:
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
-        products = Products(self.choice.form, release=release)
+        self._products = products = Products(self.choice.form, release=release)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
-        self._release = (lambda _weight: None) if products.keep_weights else release
         self._looked_up = 0
         self._prefix = _Prefix(generator, products)
         self._layers = [_Layer(layer, products) for layer in layers]
@@ -133,7 +132,7 @@ class PackedWriter:
         self._looked_up += len(tokens)
         if self._looked_up > _MOST_LOOKED_UP:
             self._looked_up = 0
-            self._release(self._tokens.weight)
+            self._products.release(self._tokens.weight)
         embedded: Tensor = self._tokens(tokens)
         return embedded
 

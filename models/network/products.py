@@ -81,6 +81,11 @@ class Products:
         """Whether a product uses the weight that it was made of, not a copy in another form."""
         return self._form == "eager"
 
+    def release(self, weight: Tensor) -> None:
+        """Give back the memory of a weight that was used once, unless its product goes on to use it."""
+        if not self.keep_weights:
+            self._release(weight)
+
     def linear(self, linear: nn.Linear, *, activation: Activation = "none") -> Product:
         """Return the product with a layer."""
         return self.product(linear.weight, linear.bias, activation=activation)
@@ -93,8 +98,10 @@ class Products:
         outputs, inputs = weight.shape
         if (outputs, inputs) not in self.paddings:
             self.paddings[outputs, inputs] = padding_of(multiply, inputs)
-        if source is not None or not self.keep_weights:
-            self._release(weight if source is None else source)
+        if source is not None:
+            self._release(source)
+        else:
+            self.release(weight)
         return steady(multiply, self.paddings[outputs, inputs])
 
 
