@@ -155,5 +155,4 @@ FORBIDDEN_CALLS = {
     "datetime.utcnow": (),
 }
 
-LONGEST_FILE = 400
 LONGEST_FUNCTION = 60

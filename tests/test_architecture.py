@@ -23,7 +23,6 @@ from tests.architecture import (
     FORBIDDEN_CALLS,
     HOMES,
     LAYERS,
-    LONGEST_FILE,
     LONGEST_FUNCTION,
     PRODUCT,
 )
@@ -160,17 +159,6 @@ def test_the_node_starts_without_torch() -> None:
     outcome = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
 
     assert outcome.returncode == 0, outcome.stderr
-
-
-def test_no_file_grows_too_long() -> None:
-    paths = python_files(*PRODUCT, "tests")
-    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
-
-    assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
-
-
-def test_few_files_lie_beside_the_folders_of_the_node() -> None:
-    assert len(list((REPOSITORY / "node").glob("*.py"))) <= 12
 
 
 def test_no_function_grows_too_long() -> None:
