@@ -34,7 +34,7 @@ GROUPS: Final = tuple(
 """The groups of patients whose answers are watched apart."""
 
 OTHER_SCANNER: Final = "other"
-REFUSALS: Final = ("caller", "called_ae", "disk", "limit", "protocol", "silent", "tls")
+REFUSALS: Final = ("caller", "called_ae", "disk", "failed", "limit", "protocol", "silent", "tls")
 ABORTS: Final = ("idle", "length", "protocol", "stalled")
 QUESTION_SOURCES: Final = ("page", "api", "command", "dicom")
 """Where questions about films come from."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pydicom import Dataset
 from pynetdicom import AE, evt
@@ -12,7 +14,8 @@ from pynetdicom.presentation import build_context
 from tests.listening import connect
 from tests.peers import LOOPBACK
 
-ASSOCIATE_ACCEPT, DATA, RELEASE_ANSWER = 2, 4, 6
+ASSOCIATE_ACCEPT, ASSOCIATE_REJECT, DATA, RELEASE_ANSWER, ABORT = 2, 3, 4, 6, 7
+VERIFICATION, IMPLICIT = b"1.2.840.10008.1.1", b"1.2.840.10008.1.2"
 _HEAD_BYTES = 6
 
 
@@ -71,6 +74,51 @@ def data(content: bytes, *, context: int = 1, control: int = 0) -> bytes:
     """One PDU with one fragment (PS3.8 9.3.5)."""
     fragment = (len(content) + 2).to_bytes(4, "big") + bytes([context, control]) + content
     return bytes([DATA, 0]) + len(fragment).to_bytes(4, "big") + fragment
+
+
+def item(kind: int, content: bytes) -> bytes:
+    """One item or sub-item (PS3.8 9.3.2)."""
+    return bytes([kind, 0]) + len(content).to_bytes(2, "big") + content
+
+
+def context(number: int = 1, abstract: bytes | None = VERIFICATION, syntaxes: Sequence[bytes] = (IMPLICIT,)) -> bytes:
+    """A presentation context that is proposed (PS3.8 9.3.2.2); abstract: None leaves its item out."""
+    named = b"" if abstract is None else item(0x30, abstract)
+    return item(0x20, bytes([number, 0, 0, 0]) + named + b"".join(item(0x40, syntax) for syntax in syntaxes))
+
+
+USER: Final = item(0x51, (16384).to_bytes(4, "big")) + item(0x52, b"1.2.3.4") + item(0x55, b"TESTER")
+"""The user information of a good request: the longest PDU, the class and the version of its implementation."""
+_DICOM = item(0x10, b"1.2.840.10008.3.1.1.1")
+
+
+def request(
+    *,
+    calling: bytes = b"TESTER",
+    called: bytes = b"CHEX",
+    version: int = 1,
+    name: bytes = _DICOM,
+    contexts: bytes | None = None,
+    user: bytes = item(0x50, USER),
+    more: bytes = b"",
+) -> bytes:
+    """An A-ASSOCIATE-RQ (PS3.8 9.3.2), good unless told otherwise: contexts, user and more are whole items."""
+    titles = called.ljust(16) + calling.ljust(16)
+    items = name + (context() if contexts is None else contexts) + user + more
+    content = version.to_bytes(2, "big") + bytes(2) + titles + bytes(32) + items
+    return b"\1\0" + len(content).to_bytes(4, "big") + content
+
+
+def echo(number: int = 1) -> bytes:
+    """A C-ECHO request in the context of this number, as a PDU (PS3.7 9.3.5.1)."""
+    elements = ((2, VERIFICATION + b"\0"), (0x100, b"\x30\0"), (0x110, b"\1\0"), (0x800, b"\1\1"))
+    command = b"".join(_element(number, value) for number, value in elements)
+    return data(_element(0, len(command).to_bytes(4, "little")) + command, context=number, control=3)
+
+
+def _element(number: int, value: bytes) -> bytes:
+    """An element of a command (PS3.7 6.3.1)."""
+    return b"\0\0" + number.to_bytes(2, "little") + len(value).to_bytes(4, "little") + value
 
 
 def _command_value(pdu: bytes, tag: bytes) -> bytes | None:

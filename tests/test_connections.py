@@ -109,12 +109,12 @@ def test_a_first_pdu_other_than_a_request_is_aborted(node: Node, said: bytes) ->
 @pytest.mark.parametrize(
     "title", [b" " * 16, b"\xffTESTER         ", b"TEST\\ER         "], ids=["none", "no text", "two"]
 )
-def test_an_unreadable_request_is_aborted_and_reported(node: Node, recording: Recording, title: bytes) -> None:
+def test_what_is_no_title_is_rejected_as_an_unknown_caller(node: Node, recording: Recording, title: bytes) -> None:
     with connect(node.listener.port) as odd:
         odd.sendall(titled(recording.request, title))
 
-        assert pdus.read_pdu(odd)[:1] == b"\7"
-    node.wait_for_refusal("protocol")
+        assert pdus.read_pdu(odd) == bytes.fromhex("03 00 00000004 00 01 01 03")
+    node.wait_for_refusal("caller")
 
 
 def test_a_title_that_is_padded_with_zeros_is_the_title(node: Node, recording: Recording) -> None:

@@ -41,8 +41,8 @@ _DATA_ARRIVED: Final = "Evt10"
 _CONNECTION_CLOSED: Final = "Evt17"
 _INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
 
-_HEAD, _DATA = 6, 0x04
-"""The bytes of a PDU's type and length, and the type of P-DATA-TF (PS3.8 9.3.1)."""
+_HEAD, _DATA, _ABORT = 6, 0x04, 0x07
+"""The bytes of a PDU's type and length, and the types of P-DATA-TF and A-ABORT (PS3.8 9.3.1)."""
 
 _WAIT_MILLISECONDS: Final = 20
 _RESTING_SECONDS, _BUSY_SECONDS, _TURN_SECONDS = 0.02, 0.001, 0.003
@@ -202,6 +202,9 @@ class PduSource(Protocol):
     def admit(self) -> None:
         """Apply the limits of an admitted association from now on."""
 
+    def tell_abort(self, reason: str) -> None:
+        """Report that the node ends an admitted association: `protocol` or `idle`, unless another reason was told."""
+
 
 class GuardedSocket(AssociationSocket):
     """The connection of one association, read through a `PduSource`.
@@ -243,6 +246,8 @@ class GuardedSocket(AssociationSocket):
 
     def send(self, bytestream: bytes) -> None:
         """Send a PDU; a peer that does not accept it in time is disconnected."""
+        if bytestream[0] == _ABORT:  # pynetdicom reports its own aborts nowhere
+            self.source.tell_abort("idle" if self.assoc.dul.idle_timer_expired() else "protocol")
         self.source.limit_sending()
         super().send(bytestream)
 
@@ -255,7 +260,9 @@ def silence() -> None:
 def is_readable(request: bytes) -> bool:
     """Whether pynetdicom can parse an A-ASSOCIATE-RQ; otherwise it would end the association without a report."""
     try:
-        A_ASSOCIATE_RQ().decode(request)
+        decoded = A_ASSOCIATE_RQ()
+        decoded.decode(request)
+        decoded.to_primitive()
     except Exception:  # the boundary to its parser, which documents no set of exceptions
         return False
     return True
@@ -303,9 +310,14 @@ def reject(association: Association, answer: tuple[int, int, int]) -> None:
     association.kill()
 
 
-def is_idle(association: Association) -> bool:
-    """Whether the network timeout of an association has passed without a PDU from its peer."""
-    return association.dul.idle_timer_expired()
+def was_answered(association: Association) -> bool:
+    """Whether an association request was accepted or rejected, which pynetdicom omits when its own code raises."""
+    return association.acceptor.primitive is not None
+
+
+def was_ended(association: Association) -> bool:
+    """Whether an association that was accepted ended by a release, a rejection, an abort or a closed connection."""
+    return association.is_released or association.is_rejected or association.is_aborted
 
 
 def close_port(server: AssociationServer) -> None:

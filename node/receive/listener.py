@@ -24,7 +24,7 @@ from node.deliver.commitment import Commitments
 from node.errors import Refused, where
 from node.metrics import Metrics
 from node.net import admission, pynetdicom_adapter
-from node.net.admission import Refusal
+from node.net.admission import Call, Refusal
 from node.net.caller_names import CallerNames
 from node.net.callers import RefusalKey, Refusals, printable
 from node.net.tls import ServerTls
@@ -123,7 +123,6 @@ class Listener:
         handlers: list[evt.EventHandlerType] = [
             (evt.EVT_REQUESTED, self._on_requested),
             (evt.EVT_ACCEPTED, lambda _event: self._metrics.associations_accepted.inc()),
-            (evt.EVT_ABORTED, self._on_ended),
             (evt.EVT_C_ECHO, lambda _event: _SUCCESS),
             (evt.EVT_C_STORE, self._on_store),
             (evt.EVT_N_EVENT_REPORT, self._on_report),
@@ -143,13 +142,9 @@ class Listener:
     def _alive(self) -> dict[Association, Caller]:
         return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
 
-    def _receive(self, association: Association) -> Reception:
+    def _receive(self, association: Association, on_aborted: Callable[[str], None]) -> Reception:
         """Direct the objects of an association to disk while they arrive."""
-        return Reception(
-            association,
-            intake=self.intake,
-            on_aborted=lambda reason: self._on_aborted(reason, str(association.requestor.address)),
-        )
+        return Reception(association, intake=self.intake, on_aborted=on_aborted)
 
     def _on_requested(self, event: evt.Event) -> None:
         """Refuse callers that are not admitted; offer the others the contexts that they may use."""
@@ -160,7 +155,13 @@ class Listener:
             refusal, message = admission.NO_ROOM, where(error)
         if refusal is not None:
             # Recorded first, which never blocks: `status` shows the refusal as soon as the caller gets its answer.
-            self._on_refused(refusal.reason, str(association.requestor.address), message, association)
+            requested = cast(A_ASSOCIATE, association.requestor.primitive)
+            call = Call(
+                host=str(association.requestor.address),
+                calling_aet=requested.calling_ae_title,
+                called_aet=requested.called_ae_title,
+            )
+            self._on_refused(call, refusal.reason, message)
             pynetdicom_adapter.reject(association, refusal.answer)
 
     def _admit(self, association: Association) -> Refusal | None:
@@ -169,7 +170,7 @@ class Listener:
         Raises OSError when the disk fails.
         """
         requested = cast(A_ASSOCIATE, association.requestor.primitive)
-        call = admission.Call(
+        call = Call(
             calling_aet=requested.calling_ae_title,
             called_aet=requested.called_ae_title,
             host=str(association.requestor.address),
@@ -199,25 +200,16 @@ class Listener:
         pynetdicom_adapter.admit(association)
         return None
 
-    def _on_refused(
-        self, reason: str, host: str, message: str | None = None, association: Association | None = None
-    ) -> None:
-        """Count and log a refusal. association: its AE titles are logged; None if the connection requested none."""
+    def _on_refused(self, call: Call, reason: str, message: str | None = None) -> None:
+        """Count and log a refusal."""
         self._metrics.associations_refused.labels(reason).inc()
-        titles = ("", "")
-        if association is not None:
-            requested = cast(A_ASSOCIATE, association.requestor.primitive)
-            titles = (printable(requested.calling_ae_title), printable(requested.called_ae_title))
-        self._refusals.note(RefusalKey("association.refused", reason, host, *titles), message=message)
+        titles = (printable(call.calling_aet), printable(call.called_aet))
+        self._refusals.note(RefusalKey("association.refused", reason, call.host, *titles), message=message)
 
-    def _on_aborted(self, reason: str, host: str) -> None:
+    def _on_aborted(self, call: Call, reason: str) -> None:
         self._metrics.associations_aborted.labels(reason).inc()
-        log.get().warning("association.aborted", reason=reason, host=host)
-
-    def _on_ended(self, event: evt.Event) -> None:
-        """Report an association whose peer sent nothing for too long; other aborts are reported where they happen."""
-        if pynetdicom_adapter.is_idle(event.assoc):
-            self._on_aborted("idle", str(event.assoc.requestor.address))
+        calling_aet = printable(call.calling_aet)
+        log.get().warning("association.aborted", reason=reason, host=call.host, calling_aet=calling_aet)
 
     def _on_store(self, event: evt.Event) -> int | Dataset:
         """Keep one object, then answer. The only place where an object is acknowledged to a sender."""

@@ -15,24 +15,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from node.net import association_request
+from node.net.association_request import Unacceptable
 from node.net.pynetdicom_adapter import is_readable
 
 _LONGEST_PDU: Final = 1024 * 1024
 _LONGEST_REQUEST: Final = 256 * 1024  # 128 contexts with 50 transfer syntaxes each have 200 KB
 _HEAD: Final = 6  # type and length of a PDU
 _ASSOCIATE_REQUEST: Final = 0x01
-_TITLES: Final = slice(10, 42)
-_ABORT: Final = bytes.fromhex("07 00 00000004 00 00 02 01")  # PS3.8 9.3.8: by the provider, unrecognized PDU
 
 _QUICK_ACKNOWLEDGMENT: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 
 class NotAssociated(Exception):
-    """A connection that does not become an association, with the reason; None: the peer left without sending."""
+    """A connection that does not become an association, with the reason; None: the peer left without sending.
 
-    def __init__(self, reason: str | None, message: str | None = None) -> None:
+    titles: the calling and the called AE title, as far as they arrived
+    """
+
+    def __init__(self, reason: str | None, message: str | None = None, *, titles: tuple[str, str] = ("", "")) -> None:
         super().__init__(reason)
-        self.reason, self.message = reason, message
+        self.reason, self.message, self.titles = reason, message, titles
 
 
 class PduReader:
@@ -72,7 +75,7 @@ class PduReader:
     def read(self, count: int) -> bytearray:
         """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
         if count > _LONGEST_PDU:
-            self._abort("length")
+            self.tell_abort("length")
             raise ConnectionAbortedError("the declared length of a PDU is over the limit")
         end = time.monotonic() + self._idle_seconds if self._is_admitted else self._lobby_end
         try:
@@ -81,7 +84,7 @@ class PduReader:
                 return _read(self._connection, count, end)
             return self._read_ahead(count, end)
         except TimeoutError:
-            self._abort("stalled")
+            self.tell_abort("stalled")
             raise
 
     def _read_ahead(self, count: int, end: float) -> bytearray:
@@ -138,30 +141,44 @@ class PduReader:
         with suppress(OSError):
             self._connection.settimeout(self._idle_seconds)
 
-    def _abort(self, reason: str) -> None:
+    def tell_abort(self, reason: str) -> None:
+        """Report that the node ends an admitted association."""
         if self._is_admitted:
             self._on_aborted(reason)
 
 
 def read_request(connection: socket.socket, end: float) -> bytes:
-    """Read the whole first PDU, which must be an A-ASSOCIATE-RQ (PS3.8 9.3.2). Raises NotAssociated.
+    """Read the whole first PDU, which must be an A-ASSOCIATE-RQ (PS3.8 9.3.2), and return it as `readable` makes it.
 
-    Zeros that pad an AE title are read as spaces: some old modalities send them, and dcmtk accepts them.
+    Raises NotAssociated, after an answer to a peer whose request cannot be taken.
     """
+    received = bytearray()
     try:
-        head = _read(connection, _HEAD, end)
-        length = int.from_bytes(head[2:], "big")
-        if len(head) == _HEAD and head[0] == _ASSOCIATE_REQUEST and length <= _LONGEST_REQUEST:
-            request = head + _read(connection, length, end)
-            request[_TITLES] = request[_TITLES].replace(b"\0", b" ")
-            if len(request) == _HEAD + length and is_readable(bytes(request)):
-                return bytes(request)
-        connection.sendall(_ABORT)
+        received += _read(connection, _HEAD, end)
+        length = int.from_bytes(received[2:], "big")
+        try:
+            if len(received) < _HEAD or received[0] != _ASSOCIATE_REQUEST or length > _LONGEST_REQUEST:
+                raise Unacceptable("protocol", "the first bytes are no association request")
+            received += _read(connection, length, end)
+            return _readable(bytes(received), length)
+        except Unacceptable as error:
+            connection.sendall(error.answer)
+            titles = association_request.titles(bytes(received))
+            raise NotAssociated(error.reason, str(error), titles=titles) from error
     except TimeoutError as error:
         raise NotAssociated("silent") from error
     except OSError as error:
-        raise NotAssociated("protocol") from error
-    raise NotAssociated("protocol")
+        raise NotAssociated("protocol", titles=association_request.titles(bytes(received))) from error
+
+
+def _readable(request: bytes, length: int) -> bytes:
+    """Raises Unacceptable; also for what pynetdicom cannot read although `readable` has let it pass."""
+    if len(request) < _HEAD + length:
+        raise Unacceptable("protocol", "the connection ended within the association request")
+    readable = association_request.readable(request)
+    if not is_readable(readable):
+        raise Unacceptable("protocol", "the association request cannot be read")
+    return readable
 
 
 def _read(connection: socket.socket, count: int, end: float) -> bytearray:

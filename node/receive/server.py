@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -24,7 +25,9 @@ from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 
-from node.net import pynetdicom_adapter
+from node.errors import where
+from node.net import association_request, pynetdicom_adapter
+from node.net.admission import Call
 from node.net.tls import ServerTls, complaint
 from node.receive.dimse import Reception
 from node.receive.pdu_socket import NotAssociated, PduReader, left, read_request
@@ -69,19 +72,19 @@ class Terms:
 
     lobby_seconds: the time within which the handshake and A-ASSOCIATE-RQ must arrive
     idle_seconds: the limit for each PDU, in both directions
-    on_refused: gets reason, host, and for TLS what was wrong
-    on_aborted: gets reason and host
+    on_refused: gets the call, a reason, and what was wrong if more is known; without titles if no request came
+    on_aborted: gets the call and a reason, once for each association
     on_turn: called many times a second, between two connections; must not block
-    receive: accepts the messages of an association
+    receive: accepts the messages of an association; gets a function that takes the reason why it is aborted
     """
 
     lobby: Lobby
     lobby_seconds: float
     idle_seconds: float
-    on_refused: Callable[[str, str, str | None], None]
-    on_aborted: Callable[[str, str], None]
+    on_refused: Callable[[Call, str, str | None], None]
+    on_aborted: Callable[[Call, str], None]
     on_turn: Callable[[], None]
-    receive: Callable[[Association], Reception]
+    receive: Callable[[Association, Callable[[str], None]], Reception]
 
 
 class Server(ThreadedAssociationServer):
@@ -133,6 +136,11 @@ class Server(ThreadedAssociationServer):
             gc.collect()
             self._collected_at = time.monotonic()
 
+    def handle_error(self, _request: object, client_address: tuple[str, int] | str) -> None:
+        """Report a connection that ended by a fault of the node's own, such as no more threads."""
+        error, call = sys.exception(), _call(str(client_address[0]), ("", ""))
+        self.terms.on_refused(call, "failed", None if error is None else where(error))
+
     def enter(self, handler: _Handler) -> bool:
         """Record that a connection is being handled; false when the server is closing."""
         with self._handlers_changed:
@@ -168,7 +176,7 @@ class _Handler(RequestHandler):
     """One connection, from its first byte to the end of its association."""
 
     association: Association | None = None
-    _made_room = False
+    _made_room = _is_told = False
 
     def handle(self) -> None:
         """Admit a connection or refuse it; always close it."""
@@ -208,7 +216,7 @@ class _Handler(RequestHandler):
         except NotAssociated as refused:
             reason = "silent" if self._made_room else refused.reason
             if reason is not None and not server.is_closing:
-                terms.on_refused(reason, host, refused.message)
+                terms.on_refused(_call(host, refused.titles), reason, refused.message)
         finally:
             leave()
 
@@ -230,20 +238,40 @@ class _Handler(RequestHandler):
             raise NotAssociated("tls", complaint(error)) from error
 
     def _associate(self, request: bytes, leave: Callable[[], None], *, end: float) -> None:
-        """Pass a connection to pynetdicom, and wait for the end of its association."""
-        terms = cast(Server, self.server).terms
+        """Pass a connection to pynetdicom, and wait for the end of its association.
+
+        Raises NotAssociated when pynetdicom ends it without an answer.
+        """
+        server = cast(Server, self.server)
+        terms, titles = server.terms, association_request.titles(request)
+        call = _call(str(self.client_address[0]), titles)
+
+        def tell_abort(reason: str) -> None:
+            if not (self._is_told or server.is_closing):
+                self._is_told = True
+                terms.on_aborted(call, reason)
+
         association = pynetdicom_adapter.make_association(self)
         reader = PduReader(
             self.request,
             leave_lobby=leave,
             lobby_end=end,
             idle_seconds=terms.idle_seconds,
-            on_aborted=lambda reason: terms.on_aborted(reason, str(association.requestor.address)),
+            on_aborted=tell_abort,
         )
-        reception = terms.receive(association)
+        reception = terms.receive(association, tell_abort)
         pynetdicom_adapter.attach(association, self.request, request=request, source=reader, receiver=reception)
         self.association = association
         try:
             pynetdicom_adapter.run(association)
         finally:
             reception.discard()
+        if not pynetdicom_adapter.was_answered(association):
+            raise NotAssociated("failed", "the association ended before its request was answered", titles=titles)
+        if not pynetdicom_adapter.was_ended(association):
+            tell_abort("protocol")
+
+
+def _call(host: str, titles: tuple[str, str]) -> Call:
+    calling_aet, called_aet = titles
+    return Call(host=host, calling_aet=calling_aet, called_aet=called_aet)

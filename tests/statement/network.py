@@ -21,15 +21,16 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.errors import DestinationDown, Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
 from node.jobs.executor import SENDS_AT_ONCE
-from node.net import admission
+from node.net import admission, association_request
 from node.net.admission import Call, Refusal
+from node.net.association_request import Unacceptable
 from node.read import routing
 from node.read.routing import Action
 from node.receive import contexts
 from node.receive.listener import application_entity
 from node.settings.destinations import DicomDestination, DicomwebDestination
 from node.settings.tls import TlsSettings
-from tests import films
+from tests import films, pdus
 
 Rows = list[Sequence[str]]
 
@@ -197,6 +198,8 @@ def rejections() -> Rows:
         "the called AE title is not `listener.ae_title`": _refusal(listener, called="OTHER"),
         "the disk is below `storage.min_free_mib`": _refusal(listener, has_room=False),
         "`listener.max_associations`, or that of the caller, are open": _refusal(listener, open_callers=[caller]),
+        "the protocol version lacks its lowest bit": _unacceptable(pdus.request(version=2)),
+        "a context has an even id, or two have one id, or there is none": _unacceptable(pdus.request(contexts=b"")),
     }
     rows: Rows = [("when", "result", "source", "reason")]
     for when, refusal in calls.items():
@@ -225,6 +228,16 @@ def _refusal(
     found = admission.admit(call, listener, may_report=False, has_room=has_room, open_callers=open_callers)
     assert isinstance(found, Refusal)
     return found
+
+
+def _unacceptable(request: bytes) -> Refusal:
+    """Return how a request is rejected before anybody looks at its titles."""
+    try:
+        association_request.readable(request)
+    except Unacceptable as error:
+        result, source, reason = error.answer[-3:]
+        return Refusal(reason=error.reason, answer=(result, source, reason))
+    raise AssertionError("the request is taken")
 
 
 def store_answers() -> Rows:
