@@ -115,9 +115,12 @@ def _framing(film: AnsweredFilm) -> Framing:
 
 
 def _draw(film: AnsweredFilm, path: Path) -> bool:
-    """Write the upright film as displayed; false if it cannot be decoded any more. Raises OSError."""
+    """Write the upright film as displayed, without overlays and shutter; false if it cannot be decoded any more.
+
+    Raises OSError.
+    """
     try:
-        picture = decoding.picture_of(decoding.read_file(film.instance.path))
+        picture = decoding.stored_picture(decoding.read_file(film.instance.path)).film()
     except Undecodable:
         return False
     upright = decoding.turned(picture.astype(np.float32), _framing(film).turn)

@@ -12,7 +12,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
+from pydicom.tag import BaseTag
+
+Key = str | BaseTag
+"""The keyword of an attribute, or its tag if the keyword stands for several (60xx, PS3.5 7.6)."""
 
 
 @contextmanager
@@ -23,11 +28,13 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def values(dataset: Dataset, keyword: str) -> tuple[object, ...]:
+def values(dataset: Dataset, keyword: Key) -> tuple[object, ...]:
     """Return the values of an attribute; an empty tuple when it is absent, empty or broken."""
     try:
         with quiet():
             value = dataset.get(keyword)
+            if isinstance(value, DataElement):
+                value = value.value
     except Exception:  # the boundary to pydicom's converters, which document no set of exceptions
         return ()
     if value is None or value == "":
@@ -37,7 +44,7 @@ def values(dataset: Dataset, keyword: str) -> tuple[object, ...]:
     return (value,)
 
 
-def text(dataset: Dataset, keyword: str) -> str:
+def text(dataset: Dataset, keyword: Key) -> str:
     """Return an attribute as text without surrounding blanks; several values are joined by backslashes."""
     return "\\".join(str(value).strip() for value in values(dataset, keyword) if value is not None)
 
@@ -58,7 +65,7 @@ def text_left_encoded(dataset: Dataset, keyword: str) -> str:
     return found
 
 
-def number(dataset: Dataset, keyword: str) -> float | None:
+def number(dataset: Dataset, keyword: Key) -> float | None:
     """Return the first value as a finite number; None when it is absent or broken."""
     for value in values(dataset, keyword)[:1]:
         try:
@@ -69,10 +76,19 @@ def number(dataset: Dataset, keyword: str) -> float | None:
     return None
 
 
-def whole(dataset: Dataset, keyword: str) -> int | None:
+def whole(dataset: Dataset, keyword: Key) -> int | None:
     """Return the first value as a whole number; None when it is absent, broken or not whole."""
     found = number(dataset, keyword)
     return int(found) if found is not None and found.is_integer() else None
+
+
+def wholes(dataset: Dataset, keyword: Key) -> tuple[int, ...]:
+    """Return the values as whole numbers; an empty tuple when it is absent or one of them is broken or not whole."""
+    try:
+        found = [float(str(value)) for value in values(dataset, keyword)]
+    except ValueError:
+        return ()
+    return tuple(map(int, found)) if all(map(float.is_integer, found)) else ()
 
 
 def items(dataset: Dataset, keyword: str) -> tuple[Dataset, ...]:

@@ -1,8 +1,9 @@
 """The presentation state of a film: draws the boxes over the untouched image (PS3.3 A.33.1, Grayscale Softcopy).
 
-The state replaces the image's own grayscale pipeline (PS3.3 C.11). So it copies the film's modality LUT and window, and
-inverts MONOCHROME1 films, which would otherwise be shown as negatives. Boxes, research label and analyzed square each
-have a layer, so that a viewer can hide the boxes, and the square is dimmer than the rest.
+The state replaces the image's own display (PS3.3 C.11). So it copies the film's modality LUT, window and shutter,
+inverts MONOCHROME1 films, which would otherwise be shown as negatives, and activates the film's overlay planes below
+everything else. Boxes, research label and analyzed square each have a layer, so that a viewer can hide the boxes, and
+the square is dimmer than the rest.
 
 Labels stand beside their boxes on the darkest free ground, because dcmtk, and so DICOMscope, draws plain text. It is
 white; where the ground is bright nevertheless, it is black, in a layer of its own.
@@ -24,7 +25,7 @@ from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
 from node.dicom import attributes, identity
 from node.domain import Box, Film, Report
-from node.outputs import document, gsps_grayscale, impression, wording
+from node.outputs import document, gsps_film, gsps_grayscale, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, Pen, Tracking
 from node.outputs.label_placement import Ground, place
 from node.outputs.source import Picture, Source
@@ -32,7 +33,9 @@ from node.outputs.source import Picture, Source
 SERIES_NUMBER = 9002
 SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
 BOXES, LABEL, SQUARE, DARK, ASKED = "AI BOXES", "AI LABEL", identity.ANALYZED_LAYER, "AI DARK", "AI ASKED"
+OVERLAYS = "FILM OVERLAYS"
 LAYERS: Final[Mapping[str, tuple[int, str]]] = {
+    OVERLAYS: (0xFFFF, "Overlay planes of the film"),
     SQUARE: (0xB000, "Analyzed square"),
     LABEL: (0xFFFF, "Research label"),
     ASKED: (0xD000, "Box that was asked about"),
@@ -110,8 +113,9 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
     gsps_grayscale.describe(source, dataset)
+    overlays = (OVERLAYS,) if gsps_film.describe(source, dataset, layer=OVERLAYS) else ()
     drawn = _drawn(film, state, received.picture())
-    dataset.GraphicLayerSequence = [_layer(name, order=order) for order, name in enumerate(drawn, 1)]
+    dataset.GraphicLayerSequence = [_layer(name, order=order) for order, name in enumerate((*overlays, *drawn), 1)]
     dataset.GraphicAnnotationSequence = [layer.annotation(name) for name, layer in drawn.items()]
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset

@@ -31,12 +31,14 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from node.dicom import attributes, header
+from node.dicom import attributes, display_shutter, header, overlay_planes
+from node.dicom.display_shutter import DisplayShutter
 from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
 from node.dicom.grayscale_header import GrayscaleHeader, parse_grayscale
+from node.dicom.overlay_planes import Mask, OverlayPlane
 from node.domain import Box, Reason, Side
 from node.errors import ConfigError, Undecodable, is_of_disk
-from node.read import grayscale, pixel_format
+from node.read import grayscale, overlay_drawing, pixel_format
 from node.read.framing import Framing, Turn
 
 GrayPicture = npt.NDArray[np.float32]
@@ -139,6 +141,7 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
 def picture_of(dataset: Dataset) -> BytePicture:
     """Decode one film as displayed, 0..255, [row, column] in stored orientation. Raises Undecodable as `decode` does.
 
+    With its display shutter and its overlay planes, which the network never sees.
     dataset: the whole object with its pixels, as `read_file` returns it
     """
     return stored_picture(dataset).shown()
@@ -149,15 +152,37 @@ class StoredPicture:
     """A decoded film in stored orientation, to be shown in any window.
 
     window: in which it is displayed if nobody asks for another
+    shutter: hides a part of the film; None for a film without
+    marks: where overlay planes draw something over it; None for a film without
     """
 
     indices: npt.NDArray[np.uint16]
     header: GrayscaleHeader
     levels: grayscale.Levels
     window: grayscale.Window
+    shutter: DisplayShutter | None
+    marks: Mask | None
+
+    @property
+    def nbytes(self) -> int:
+        """The size in memory, in bytes."""
+        masks = (None if self.shutter is None else self.shutter.hidden, self.marks)
+        return self.indices.nbytes + sum(mask.nbytes for mask in masks if mask is not None)
 
     def shown(self, window: grayscale.Window | None = None, *, is_inverted: bool = False) -> BytePicture:
-        """Return the film as displayed, or in a window, 0..255, [row, column]."""
+        """Return the film as displayed, or in a window, with its shutter and its overlay planes (PS3.4 N.2).
+
+        0..255, [row, column]; overlay planes are white, as a presentation state draws them
+        """
+        picture = self.film(window, is_inverted=is_inverted)
+        if self.shutter is not None:
+            picture[self.shutter.hidden] = round(self.shutter.value / 257)
+        if self.marks is not None:
+            picture[self.marks] = 255
+        return picture
+
+    def film(self, window: grayscale.Window | None = None, *, is_inverted: bool = False) -> BytePicture:
+        """Return the film alone, as displayed or in a window, 0..255, [row, column]."""
         if window is None and not is_inverted:
             gray = grayscale.displayed(self.header, self.levels)
         else:
@@ -170,7 +195,21 @@ def stored_picture(dataset: Dataset) -> StoredPicture:
     with _decoders():
         indices, gray_header, levels = _gray_levels(dataset, parse_header(dataset))
         window = grayscale.window_of(gray_header, levels)
-    return StoredPicture(indices=indices, header=gray_header, levels=levels, window=window)
+        shutter = display_shutter.find(dataset)
+        marks = _marks(dataset, indices.shape, hiding=None if shutter is None else shutter.bitmap)
+    return StoredPicture(
+        indices=indices, header=gray_header, levels=levels, window=window, shutter=shutter, marks=marks
+    )
+
+
+def _marks(dataset: Dataset, shape: tuple[int, int], *, hiding: OverlayPlane | None) -> Mask | None:
+    """Return where the overlay planes of a film draw; None if it has none. hiding: the plane of a bitmap shutter."""
+    planes = [plane for plane in overlay_planes.find(dataset) if plane != hiding]
+    cells = None
+    if any(plane.packed is None for plane in planes):
+        with attributes.quiet():
+            cells = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False)
+    return overlay_drawing.drawn(planes, shape, cells) if planes else None
 
 
 def turned(picture: GrayPicture, turn: Turn) -> GrayPicture:

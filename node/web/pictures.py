@@ -70,7 +70,7 @@ class Pictures:
             if picture is None:
                 picture = decoding.stored_picture(decoding.read_file(film.path))
             self._kept[film.path] = picture
-            while len(self._kept) > 1 and sum(kept.indices.nbytes for kept in self._kept.values()) > _KEPT_BYTES:
+            while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > _KEPT_BYTES:
                 self._kept.popitem(last=False)
             return picture
 
