@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,14 @@ def in_dwv(browser: Browser, folder: Path) -> Seen:
 
 @pytest.fixture(scope="module")
 def in_dicomscope(folder: Path) -> Seen:
-    return viewing.view_in_dicomscope([study("abdomen", folder)], folder, scratch=folder / "scratch")["abdomen"]
+    return drawn_by_dicomscope(folder)["abdomen"]
+
+
+@cache
+def drawn_by_dicomscope(folder: Path) -> Mapping[str, Seen]:
+    """Show two studies in one run of DICOMscope."""
+    shown = [study("abdomen", folder), study("marked", folder)]
+    return viewing.view_in_dicomscope(shown, folder, scratch=folder / "scratch")
 
 
 def study(name: str, folder: Path) -> Study:
@@ -63,6 +71,10 @@ def test_dicomscope_draws_every_box_at_its_place(in_dicomscope: Seen) -> None:
 
 def test_dicomscope_shows_labels_and_what_to_review(in_dicomscope: Seen) -> None:
     assert in_dicomscope.faults == []
+
+
+def test_dicomscope_shows_side_marker_and_shutter(folder: Path) -> None:
+    assert drawn_by_dicomscope(folder)["marked"].faults == []
 
 
 def test_drawn_studies_are_valid_and_read_back(folder: Path) -> None:

@@ -12,10 +12,14 @@ from typing import Final
 import numpy as np
 from pydicom.dataset import Dataset
 
-from node.domain import FindingState, derive_uid
+from node.domain import Box, FindingState, derive_uid
 from tests import films
 
 Unit = tuple[float, float, float, float]
+
+MARKER: Final = Box(left=640, top=120, right=700, bottom=200)
+SHUTTER_INSET: Final = 50
+"""Of the film `marked`: its side marker, and how far its shutter reaches over each edge, in pixels."""
 
 _STEP: Final = 2
 _TOP: Final = 2**15 - 1
@@ -117,6 +121,28 @@ def signed_with_padding() -> Dataset:
     return film
 
 
+def marked() -> Dataset:
+    """Return the film with a side marker in an overlay plane, behind a rectangular shutter."""
+    film = chest()
+    marker = np.zeros((film.Rows, film.Columns), dtype=np.uint8)
+    marker[int(MARKER.top) : int(MARKER.bottom), int(MARKER.left) : int(MARKER.right)] = 1
+    packed = np.packbits(marker.ravel(), bitorder="little").tobytes()
+    for element, vr, value in (
+        (0x0010, "US", film.Rows),
+        (0x0011, "US", film.Columns),
+        (0x0040, "CS", "G"),
+        (0x0050, "SS", [1, 1]),
+        (0x0100, "US", 1),
+        (0x0102, "US", 0),
+        (0x3000, "OW", packed + b"\0" * (len(packed) % 2)),
+    ):
+        film.add_new((0x6000, element), vr, value)
+    edges = (SHUTTER_INSET + 1, film.Columns - SHUTTER_INSET, SHUTTER_INSET + 1, film.Rows - SHUTTER_INSET)
+    names = ("LeftVertical", "RightVertical", "UpperHorizontal", "LowerHorizontal")
+    shutter = {f"Shutter{name}Edge": edge for name, edge in zip(names, edges, strict=True)}
+    return films.changed(film, {"ShutterShape": "RECTANGULAR", "ShutterPresentationValue": 0, **shutter})
+
+
 def wide() -> Dataset:
     """Return a film three times as wide as it is high, the chest in its middle."""
     film = chest()
@@ -175,6 +201,7 @@ MAKERS: Final[Mapping[str, tuple[str, Callable[[], tuple[Exposure, ...]]]]] = {
     "rotated": ("lying on its side", lambda: (shown(rotated, *BOTH),)),
     "monochrome1": ("low values white, with a spacing", lambda: (shown(monochrome1, *BOTH),)),
     "signed": ("16 signed bits with padding", lambda: (shown(signed_with_padding, *BOTH),)),
+    "marked": ("a side marker in an overlay plane, and a shutter", lambda: (shown(marked, *BOTH),)),
     "wide": ("three times as wide as high", lambda: (shown(wide, *BOTH),)),
     "oblong-pixels": ("rows and columns of different spacing", lambda: (shown(oblong_pixels, *BOTH),)),
     "abdomen": ("a bright lower half", lambda: (shown(bright_abdomen, *MANY[:5]),)),

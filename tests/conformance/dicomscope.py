@@ -14,6 +14,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.domain import derive_uid
+from node.outputs import gsps
 from node.outputs.document import save_bytes
 from tests import films
 from tests.conformance import pictures
@@ -84,17 +85,19 @@ def draw(
 
 
 def without_graphics(state: Dataset) -> Dataset:
-    """Return a presentation state with the same gray values and area, and nothing drawn."""
+    """Return a presentation state with the same gray values, area, shutter and overlays, and nothing drawn."""
     bare = copy.deepcopy(state)
     del bare.GraphicAnnotationSequence
-    del bare.GraphicLayerSequence
+    bare.GraphicLayerSequence = [layer for layer in state.GraphicLayerSequence if layer.GraphicLayer == gsps.OVERLAYS]
+    if not bare.GraphicLayerSequence:
+        del bare.GraphicLayerSequence
     bare.SOPInstanceUID = derive_uid("bare", str(state.SOPInstanceUID))
     return bare
 
 
 def calibrating(state: Dataset) -> Dataset:
-    """Return a state for the calibration film: the same area, nothing drawn, gray values as stored."""
-    bare = without_graphics(state)
+    """Return a state for the calibration film: the same area, nothing drawn or hidden, gray values as stored."""
+    bare = pictures.without_overlays(without_graphics(state))
     for keyword in ("SoftcopyVOILUTSequence", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept", "RescaleType"):
         if keyword in bare:
             delattr(bare, keyword)

@@ -72,7 +72,7 @@ def read(png: bytes) -> Picture:
 
 def calibration(film: Dataset) -> Dataset:
     """Return a film of the same geometry that shows a white block on black, with a notch near its top left corner."""
-    copied = copy.deepcopy(film)
+    copied = without_overlays(copy.deepcopy(film))
     rows, columns = int(film.Rows), int(film.Columns)
     pixels = np.zeros((rows, columns), dtype=np.int64)
     for box, value in ((_BLOCK, _WHITE), (_NOTCH, 0)):
@@ -91,6 +91,14 @@ def calibration(film: Dataset) -> Dataset:
             "PatientID": "CALIBRATION",
         },
     )
+
+
+def without_overlays(dataset: Dataset) -> Dataset:
+    """Remove overlay planes, their activation and the shutter from a film or presentation state, in place."""
+    for element in list(dataset):
+        if 0x6000 <= element.tag.group < 0x7000 or "Shutter" in element.keyword:
+            del dataset[element.tag]
+    return dataset
 
 
 def locate(picture: Picture, film: Dataset) -> Placing:

@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from node.domain import Box
 from node.outputs import document
-from tests.conformance import dicomscope, dwv, pictures
+from tests.conformance import cases, dicomscope, dwv, pictures
 from tests.conformance.ohif import Ohif, ShownReport, Viewer
 from tests.conformance.pictures import Mask, Picture, Placing
 from tests.conformance.studies import FilmResult, ReportedBox, Study
@@ -23,6 +23,8 @@ LEAST_CONTRAST: Final = 1.5
 """Of a label with the film below it, as WCAG 2 measures it: white on a gray of 209 of 255, still seen at a glance."""
 LEAST_SOLID: Final = 0.9
 """The share of a line that is drawn if it is no line of dashes."""
+_DITHERED: Final = 240
+"""Gray from which an overlay plane counts as white: DICOMscope 3.6 dithers what it shrinks, down to 247."""
 
 
 @dataclass(slots=True)
@@ -169,11 +171,37 @@ def _judge_state(seen: Seen, drawn: _DrawnState, shown: Sequence[Picture]) -> No
         for box, share in zip(boxes, covered, strict=True)
         if (share < LEAST_SOLID) == (box.state == "present")
     ]
+    seen.faults += _faults_of_marks(drawn, bare, placing, where)
     for text, place in _texts(drawn.state):
         value = pictures.contrast(picture, bare, placing.to_screen(place))
         seen.contrasts.append(value)
         if value < LEAST_CONTRAST:
             seen.faults.append(f"{where}: the contrast of {text!r} is {value:.2f}")
+
+
+def _faults_of_marks(drawn: _DrawnState, bare: Picture, placing: Placing, where: str) -> list[str]:
+    """A film with a side marker has it white, and black what its shutter hides; bare: without what the node draws."""
+    if "ShutterShape" not in drawn.film:
+        return []
+    columns, rows, inset = int(drawn.film.Columns), int(drawn.film.Rows), cases.SHUTTER_INSET
+    hidden = (
+        Box(left=0, top=0, right=columns, bottom=inset),
+        Box(left=0, top=rows - inset, right=columns, bottom=rows),
+        Box(left=0, top=0, right=inset, bottom=rows),
+        Box(left=columns - inset, top=0, right=columns, bottom=rows),
+    )
+    wrong = []
+    if _within(bare, placing.to_screen(cases.MARKER)).min() < _DITHERED:
+        wrong.append(f"{where}: the side marker is not white")
+    if any(_within(bare, placing.to_screen(box)).max() > 0 for box in hidden):
+        wrong.append(f"{where}: the shutter hides nothing")
+    return wrong
+
+
+def _within(picture: Picture, box: Box) -> Picture:
+    """Return the part of a picture within a box, without the pixels at its edge."""
+    left, top, right, bottom = (round(edge) for edge in box.edges)
+    return picture[max(top, 0) + 2 : bottom - 2, max(left, 0) + 2 : right - 2]
 
 
 def _film_of(state: Dataset) -> str:
