@@ -62,6 +62,7 @@ class Note(StrEnum):
 
     VIEW_UNKNOWN = "view_unknown"
     AGE_UNKNOWN = "age_unknown"
+    AGE_WITHOUT_UNIT = "age_without_unit"
     VIEW_DISAGREES = "view_disagrees"
     MIRRORED = "mirrored"
     ROTATED = "rotated"

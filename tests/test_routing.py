@@ -28,6 +28,7 @@ from tests import films
 
 READ = Decision(action=Action.READ)
 READ_AGE_UNKNOWN = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))
+READ_AGE_WITHOUT_UNIT = Decision(action=Action.READ, notes=(Note.AGE_WITHOUT_UNIT,))
 READ_VIEW_UNKNOWN = Decision(action=Action.READ, notes=(Note.VIEW_UNKNOWN,))
 
 
@@ -264,7 +265,8 @@ def test_any_header_gets_a_decision_with_a_reason(texts: dict[str, str]) -> None
         ({"PatientAge": None, "PatientBirthDate": "19860826"}, READ),
         ({"PatientAge": None, "PatientBirthDate": "19860827"}, answer(Reason.AGE)),
         ({"PatientAge": "040Y", "PatientBirthDate": "20040101"}, answer(Reason.AGE)),
-        ({"PatientAge": "40", "PatientBirthDate": "soon"}, READ_AGE_UNKNOWN),
+        ({"PatientAge": "40", "PatientBirthDate": "soon"}, READ_AGE_WITHOUT_UNIT),
+        ({"PatientAge": "forty", "PatientBirthDate": "soon"}, READ_AGE_UNKNOWN),
         ({"PatientAge": None, "PatientBirthDate": "20990101"}, READ_AGE_UNKNOWN),
     ],
 )

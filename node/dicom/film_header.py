@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pydicom.dataset import Dataset, FileMetaDataset
 
 from node.dicom import attributes, identity
-from node.dicom.patient_age import patient_age
+from node.dicom.patient_age import DATES, patient_age
 
 
 class ConceptCode(NamedTuple):
@@ -54,7 +54,8 @@ class FilmHeader:
     anatomic_region_codes, view_codes: the codes of the items of AnatomicRegionSequence and ViewCodeSequence
     patient_orientation: the direction of the rows, then of the columns, as written (PS3.3 C.7.6.1.1.1)
     age_years: completed years at the time of the study; the lower one if age and date of birth disagree; None if
-        neither is known
+        neither can be read
+    age_has_unit: false if PatientAge is a number alone, which was taken as years
     sex: of the patient, as written: M, F or O, if it keeps to the standard
     """
 
@@ -74,6 +75,7 @@ class FilmHeader:
     view_codes: tuple[ConceptCode, ...]
     patient_orientation: tuple[str, ...]
     age_years: int | None
+    age_has_unit: bool
     sex: str
     study_description: str
     series_description: str
@@ -97,7 +99,7 @@ _KEYWORDS = (
     "PatientOrientation",
     "PatientAge",
     "PatientBirthDate",
-    "StudyDate",
+    *DATES,
     "StudyDescription",
     "SeriesDescription",
     "ProtocolName",
@@ -131,7 +133,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
     study, series, modality = (
         attributes.text(dataset, keyword) for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
     )
-    equipment = attributes.items(dataset, "ContributingEquipmentSequence")
+    equipment, age = attributes.items(dataset, "ContributingEquipmentSequence"), patient_age(dataset)
     return FilmHeader(
         present=frozenset(keyword for keyword in _KEYWORDS if keyword in dataset),
         study_instance_uid=study,
@@ -154,7 +156,8 @@ def parse_header(dataset: Dataset) -> FilmHeader:
         view_position=attributes.text(dataset, "ViewPosition"),
         view_codes=_codes(dataset, "ViewCodeSequence"),
         patient_orientation=tuple(str(value) for value in attributes.values(dataset, "PatientOrientation")),
-        age_years=patient_age(dataset),
+        age_years=age.years,
+        age_has_unit=age.has_unit,
         sex=attributes.text(dataset, "PatientSex"),
         study_description=attributes.text_left_encoded(dataset, "StudyDescription"),  # the writers copy its bytes
         series_description=attributes.text(dataset, "SeriesDescription"),

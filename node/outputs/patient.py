@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 
 from pydicom.charset import decode_bytes
 from pydicom.datadict import dictionary_VR, tag_for_keyword
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
+
+from node.dicom.dates import read_date
+from node.dicom.patient_age import age_string
 
 # Type 2 in every object we write (PS3.3 C.7.1.1, C.7.2.1): present even if empty.
 _REQUIRED = (
@@ -37,7 +39,6 @@ _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_IN_LONG_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _TIME = re.compile(r"([01]\d|2[0-3])([0-5]\d([0-5]\d(\.\d{1,6})?)?)?")
 _CODED = re.compile(r"[A-Z0-9_ ]{1,16}")
-_AGE = re.compile(r"\d{3}[DWMY]")
 
 
 def copy_patient(source: Dataset, target: Dataset) -> None:
@@ -98,24 +99,13 @@ def _name(value: str) -> str:
 
 
 def _date(value: str) -> str:
-    digits = value.strip(" \0").replace(".", "")  # ACR-NEMA wrote 1993.08.22 (PS3.5 6.2, DA)
-    if len(digits) != 8 or not (digits.isascii() and digits.isdigit()):
-        return ""
-    try:
-        datetime.strptime(digits, "%Y%m%d")
-    except ValueError:
-        return ""
-    return digits
+    days = read_date(value)
+    return f"{days.only:%Y%m%d}" if days is not None and days.only is not None else ""
 
 
 def _time(value: str) -> str:
     digits = value.strip(" \0").replace(":", "")
     return digits if digits.isascii() and _TIME.fullmatch(digits) else ""
-
-
-def _age(value: str) -> str:
-    age = value.strip(" \0")
-    return age if age.isascii() and _AGE.fullmatch(age) else ""
 
 
 def _coded(value: str) -> str:
@@ -133,7 +123,7 @@ def _decimal(value: str) -> str:
 
 
 _CLEAN: Mapping[str, Callable[[str], str]] = {
-    "AS": _age,
+    "AS": age_string,
     "CS": _coded,
     "DA": _date,
     "DS": _decimal,

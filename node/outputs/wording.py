@@ -50,7 +50,8 @@ BY_PICTURE: Mapping[Reason, str] = {
 """Reasons of films that the network looked at."""
 NOTES: Mapping[Note, str] = {
     Note.VIEW_UNKNOWN: "its header does not state view or body part; it was read as a frontal chest view",
-    Note.AGE_UNKNOWN: "its header does not state the patient's age; the model is not for every age",
+    Note.AGE_UNKNOWN: "its header states no age that could be read; the model is not for every age",
+    Note.AGE_WITHOUT_UNIT: "its header states the patient's age without a unit; it was taken as years",
     Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",
     Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; sides are as its header says",
     Note.ROTATED: "its picture looks rotated; it was read as it is",

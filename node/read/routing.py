@@ -41,6 +41,7 @@ from pydicom.uid import (
 )
 
 from node.dicom.film_header import ConceptCode, FilmHeader
+from node.dicom.patient_age import DATES
 from node.domain import Note, Reason
 from node.read import pixel_format
 from node.read.pixel_format import Objection
@@ -147,6 +148,7 @@ def choose(header: FilmHeader, rules: Sequence[Rule]) -> Decision:
     notes = {
         Note.VIEW_UNKNOWN: not _is_named(header),
         Note.AGE_UNKNOWN: asks_age and header.age_years is None,
+        Note.AGE_WITHOUT_UNIT: asks_age and not header.age_has_unit,
     }
     return Decision(action=Action.READ, notes=tuple(note for note, applies in notes.items() if applies))
 
@@ -160,7 +162,7 @@ def rules_for(ages: Container[int] | None) -> tuple[Rule, ...]:
         Rule(
             about="of a patient of another age than the model is for",
             action=Action.ANSWER,
-            looks_at=("PatientAge", "PatientBirthDate", "StudyDate"),
+            looks_at=("PatientAge", "PatientBirthDate", *DATES),
             find=partial(_other_age, ages),
         ),
     )

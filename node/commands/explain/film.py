@@ -31,6 +31,7 @@ _ADVICE: Final[Mapping[Reason, str]] = {
 _FILLED_BY: Final[Mapping[Note, str]] = {
     Note.VIEW_UNKNOWN: "ViewPosition and BodyPartExamined",
     Note.AGE_UNKNOWN: "PatientAge or PatientBirthDate",
+    Note.AGE_WITHOUT_UNIT: "PatientAge with its unit, such as 045Y",
 }
 _WHAT_HAPPENS: Final[Mapping[Action, str]] = {
     Action.READ: "read",
