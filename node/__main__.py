@@ -94,6 +94,8 @@ def _check(options: argparse.Namespace) -> int:
     check_files(settings.model.directory, engine=settings.model.engine)
     if not settings.destinations:
         print(f"# {config.NOTHING_IS_SENT}")
+    if settings.site.is_zone_left:
+        print(f"# {config.ZONE_IS_LEFT}")
     print(config.render(settings), end="")
     return 0
 

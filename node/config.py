@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import tomli_w
 
+from node.dicom.time_zone import LEFT
 from node.errors import ConfigError
 from node.settings.audit import AuditSettings, unusable_audit
 from node.settings.destinations import DestinationSettings, unsafe_destination
@@ -37,6 +38,10 @@ from node.settings.tls import TlsSettings
 from node.settings.trace import TraceSettings
 
 NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
+ZONE_IS_LEFT = (
+    "site.timezone is UTC, as nobody has set it: films that state no offset seem to be taken in UTC; "
+    "name the zone of the site, such as Europe/Berlin, or Etc/UTC if it is UTC"
+)
 ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "torch-cuda")
 LOG_FORMATS = ("auto", "json", "console")
@@ -110,12 +115,17 @@ class StudySettings:
 class SiteSettings:
     """The hospital: DICOM times are local time."""
 
-    timezone: str = setting(TIME_ZONE, default="UTC")
+    timezone: str = setting(TIME_ZONE, default=LEFT)
 
     @property
     def zone(self) -> ZoneInfo:
         """The site's time zone."""
         return ZoneInfo(self.timezone)
+
+    @property
+    def is_zone_left(self) -> bool:
+        """Whether the time zone is the default, which says nothing of the site."""
+        return self.timezone == LEFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

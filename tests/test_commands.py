@@ -126,7 +126,7 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_
     ]  # fmt: skip
 
 
-def test_check_says_when_nothing_is_sent(tmp_path: Path, phantom_model: Path) -> None:
+def test_check_says_when_nothing_is_sent_and_no_zone_is_set(tmp_path: Path, phantom_model: Path) -> None:
     model = config.ModelSettings(directory=phantom_model)
     settings = dataclasses.replace(settings_for(tmp_path / "node", archive_port=4242, model=model), destinations=())
     path = tmp_path / "node.toml"
@@ -134,7 +134,7 @@ def test_check_says_when_nothing_is_sent(tmp_path: Path, phantom_model: Path) ->
 
     shown = run_command("check", path)
 
-    assert shown.stdout.startswith(f"# {config.NOTHING_IS_SENT}\n")
+    assert shown.stdout.startswith(f"# {config.NOTHING_IS_SENT}\n# {config.ZONE_IS_LEFT}\n")
     assert config.parse(tomllib.loads(shown.stdout)) == config.load(path)
 
 

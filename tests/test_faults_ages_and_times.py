@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from pydicom import dcmread
 from pydicom.datadict import dictionary_VR
@@ -13,14 +17,24 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 
+from node import config
+from node.commands.doctor.clock import check_clock
+from node.commands.doctor.report import passed
+from node.config import Settings, SiteSettings, StorageSettings
 from node.dicom.film_header import parse_header
-from node.domain import Note, Reason
-from node.outputs import report_txt, wording
+from node.dicom.rejection_note import TITLES, RejectionNote
+from node.domain import Assessment, FindingState, Note, ReaderMark, Reason, Report
+from node.hl7.text import read
+from node.outputs import answers, oru, rejection, report_txt, wording
+from node.outputs.asked import AskedQuestion
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
+from node.outputs.writers import output_of, write_objects
 from node.read import prompts, routing
 from node.read.film import Answered, answer_film
+from node.read.model import FilmAnswer, FilmQuestion
 from tests import films, samples
+from tests.documents import everything
 from tests.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
@@ -196,3 +210,138 @@ def test_a_model_for_every_age_notes_nothing_about_ages() -> None:
         header = parse_header(as_written({"PatientAge": said, "PatientBirthDate": None}))
 
         assert routing.choose(header, routing.rules_for(None)).notes == ()
+
+
+UTC_ZONE = ZoneInfo("UTC")
+QUESTION = AskedQuestion(
+    id="3f2a91bc" * 4,
+    study_uid=samples.STUDY,
+    film=samples.film_uid(1),
+    asked_at=datetime(2024, 1, 31, 23, 30, 15, tzinfo=UTC),
+    asked_by="anna",
+    source="page",
+    model="phantom 1.2.0",
+    weights_sha256="ab" * 32,
+    answer=FilmAnswer(
+        question=FilmQuestion(prompt="edema"), sentence="", score=0.1, state=FindingState.ABSENT, boxes=()
+    ),
+)
+JUDGED = replace(
+    samples.finding(sentence=None),
+    reader=ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2024, 2, 1, 0, 30, tzinfo=UTC)),
+)
+
+
+def stating(offset: str | None) -> Dataset:
+    return as_written({"TimezoneOffsetFromUTC": offset})
+
+
+def objects(offset: str, zone: ZoneInfo = samples.BERLIN) -> dict[str, Dataset]:
+    """One object of each writer, read back from its bytes."""
+    source = stating(offset)
+    report = samples.report(replace(samples.several(), ratio=samples.ratio()), samples.unread(2))
+    received = samples.received(source, samples.bare(2), picture=np.zeros((samples.ROWS, samples.COLUMNS), np.uint8))
+    written = [
+        (f"{kind} {dataset.SeriesNumber}", dataset)
+        for kind, dataset in write_objects(report, received, zone=zone, kinds=("sr", "sr3d", "text", "gsps", "sc"))
+    ]
+    alone = samples.report(samples.film())
+    answer = answers.write_objects(QUESTION, alone, received[samples.film_uid(1)], zone=zone, kinds=("sr", "gsps"))
+    written += [(f"answer {kind}", dataset) for kind, dataset in answer]
+    note = RejectionNote(title=TITLES["113001"], rejected=frozenset((samples.film_uid(1),)), header=source)
+    own = [output_of("sr", written[0][1])]
+    written.append(("rejection", rejection.write(note, own, report, number=1, zone=zone)))
+    return {name: dcmread(BytesIO(save_bytes(dataset))) for name, dataset in written}
+
+
+def moments(dataset: Dataset) -> set[str]:
+    """When the object was made, by every pair of attributes that says so."""
+    kinds = ("InstanceCreation", "Content", "PresentationCreation")
+    return {f"{dataset.get(f'{kind}Date')} {dataset.get(f'{kind}Time')}" for kind in kinds if f"{kind}Date" in dataset}
+
+
+def test_every_object_has_the_offset_of_its_film() -> None:
+    found = objects("-0500")
+
+    assert len(found) >= 12
+    assert {dataset.StudyTime for dataset in found.values()} == {"101530.5"}
+    assert {dataset.TimezoneOffsetFromUTC for dataset in found.values()} == {"-0500"}
+    assert {moment for dataset in found.values() for moment in moments(dataset)} == {"20240131 183015"}
+
+
+@pytest.mark.parametrize("offset", [None, "", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", "EST", "Z"])
+def test_without_a_valid_offset_the_zone_of_the_site_counts(offset: str | None) -> None:
+    [dataset] = sr.write(samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN)
+
+    assert dataset.TimezoneOffsetFromUTC == "+0100"
+    assert moments(dataset) == {"20240201 003015"}
+
+
+@pytest.mark.parametrize("offset", ["+0545", "+1400", "-1200", "+0000", "-0330"])
+def test_every_offset_of_the_world_is_kept(offset: str) -> None:
+    [dataset] = sr.write(samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN)
+
+    assert dataset.TimezoneOffsetFromUTC == offset
+    assert (
+        datetime.strptime(dataset.ContentDate + dataset.ContentTime + offset, "%Y%m%d%H%M%S%z")
+        == samples.report().created_at
+    )
+
+
+def test_what_a_reader_said_has_the_offset_too() -> None:
+    said = samples.report(samples.film(findings=(JUDGED,)))
+
+    for write in (sr.write, sr.write_text):
+        [dataset] = write(said, samples.sources(stating("-0500")), samples.BERLIN)
+        observed = {item.ObservationDateTime for item in everything(dataset) if "ObservationDateTime" in item}
+        assert observed == {"20240131193000-0500"}
+
+
+def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:
+    report = samples.report(samples.film())
+    later = replace(report, created_at=datetime(2024, 7, 1, tzinfo=UTC))
+
+    def uid(of: Report, offset: str | None) -> str:
+        return str(sr.write(of, samples.sources(stating(offset)), samples.BERLIN)[0].SOPInstanceUID)
+
+    assert uid(report, "-0500") == uid(later, "-0500")
+    assert len({uid(report, offset) for offset in ("-0500", "+0100", None)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "zone", "at"),
+    [
+        ({"TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, "20240131101530-0500"),
+        ({"TimezoneOffsetFromUTC": "-0500"}, UTC_ZONE, "20240131101530-0500"),
+        ({"TimezoneOffsetFromUTC": "EST"}, samples.BERLIN, "20240131101530+0100"),
+        ({}, samples.BERLIN, "20240131101530+0100"),
+        ({"StudyDate": "20240731"}, samples.BERLIN, "20240731101530+0200"),
+        ({"StudyTime": "1015"}, samples.BERLIN, "202401311015+0100"),
+        ({"StudyTime": None}, samples.BERLIN, "20240131"),
+        ({"StudyTime": None, "TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, "20240131"),
+        ({"StudyDate": None, "TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, ""),
+        ({}, UTC_ZONE, "20240131101530"),
+        ({}, ZoneInfo("Etc/UTC"), "20240131101530+0000"),
+    ],
+)
+def test_a_message_says_at_which_offset_a_film_was_taken(
+    values: Mapping[str, str | None], zone: ZoneInfo, at: str
+) -> None:
+    headers, report = samples.sources(as_written(values)), samples.report(samples.several())
+
+    message = read(oru.write(report, headers, zone, order=None, documents=[])[1])
+
+    assert {segment.text(7) for segment in message.named("OBR")} == {at}
+    assert {segment.text(14) for segment in message.named("OBX")} == {at}
+
+
+@pytest.mark.parametrize(
+    ("zone", "is_warned"), [("UTC", True), ("Europe/Berlin", False), ("Etc/UTC", False), ("Atlantic/Reykjavik", False)]
+)
+def test_a_site_whose_zone_was_left_at_utc_is_warned(zone: str, is_warned: bool, tmp_path: Path) -> None:
+    settings = Settings(storage=StorageSettings(directory=tmp_path), site=SiteSettings(timezone=zone))
+
+    found = list(check_clock(settings))
+
+    assert (config.ZONE_IS_LEFT in [check.message for check in found]) is is_warned
+    assert passed(found)

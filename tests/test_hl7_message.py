@@ -211,7 +211,7 @@ def test_a_probability_has_the_same_code_in_every_state(state: FindingState) -> 
 
 
 def test_every_observation_has_the_time_of_the_films() -> None:
-    assert {segment.text(14) for segment in message().named("OBX")} == {"20240131101530"}
+    assert {segment.text(14) for segment in message().named("OBX")} == {"20240131101530+0100"}
     assert {segment.text(14) for segment in message(header=samples.bare()).named("OBX")} == {""}
 
 
@@ -242,7 +242,7 @@ def test_order_numbers_come_from_the_order_or_else_the_film() -> None:
     request_said = only(own, "OBR")
     assert request_said.components(4) == ("XCHEST", "Chest, 1 view", "99LOCAL")
     assert (request_said.text(18), request_said.text(19)) == ("A-17", "RP-3")
-    assert request_said.text(7) == "20240131101530"
+    assert request_said.text(7) == "20240131101530+0100"
 
 
 def test_a_name_in_three_scripts_becomes_three_repetitions() -> None:

@@ -5,16 +5,19 @@ the same input gives the same UID; another name, probability, program, model, pr
 UID. If a round repeats the content of an older round but not of the newest, the object gets a new UID
 (`Report.object_uid`). The time zone counts by its name, not by its current offset: the same reading in summer and in
 winter is one object. To write an object, call `begin`, add its own modules, and call `seal`.
+
+An object has one offset from UTC for all its times. It copies study date and time of its film, so it has the offset
+that the film states, and the node's own times are converted to it; without one all are in the zone of the site.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from datetime import tzinfo
 from io import BytesIO
 from itertools import product
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from pydicom import dcmwrite
 from pydicom.dataset import Dataset, FileMetaDataset
@@ -23,6 +26,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from node.dicom import attributes, encoding, identity
 from node.dicom.film_header import only_evidence
+from node.dicom.time_zone import OFFSET, offset_of, stated_offset
 from node.domain import Report, derive_uid
 from node.outputs.patient import copy_patient, short_text
 
@@ -40,7 +44,7 @@ _OF_THE_ROUND = frozenset(
         "ContentTime",
         "PresentationCreationDate",
         "PresentationCreationTime",
-        "TimezoneOffsetFromUTC",
+        OFFSET,
     )
 )
 
@@ -65,6 +69,8 @@ def begin(
     dataset.SpecificCharacterSet = "ISO_IR 192"
     dataset.SOPClassUID = sop_class
     copy_patient(source, dataset)
+    if stated_offset(source) is not None:
+        dataset.TimezoneOffsetFromUTC = attributes.text(source, OFFSET)
     dataset.StudyInstanceUID = report.study_uid
     dataset.Modality = modality
     dataset.SeriesInstanceUID = identity.series_uid(
@@ -93,13 +99,14 @@ def series_description(of: str, film: Dataset) -> str:
     return named if series.isdecimal() and image.isdecimal() and len(named) <= _LONGEST_DESCRIPTION else of
 
 
-def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: ZoneInfo) -> None:
+def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzinfo) -> None:
     """Finish an object: derive its UID, set its times, add the file meta information (PS3.10 7.1).
 
     sources: SOP Instance UIDs of the films that the object is about
+    zone: of the site
     Its sequences are encoded here, for the UID, and not again in `save_bytes` unless somebody has looked at them.
     """
-    model = report.model
+    model, zone = report.model, zone_of(dataset, zone)
     said = hashlib.sha256()
     for tag, encoded in list(encoding.elements(dataset)):
         if tag not in _OF_THE_ROUND:
@@ -119,9 +126,8 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: Zone
             *(report.prompts_name, report.prompts_version, report.prompts_sha256),
         )
     )
-    date, time = local_time(report, zone)
-    dataset.InstanceCreationDate, dataset.InstanceCreationTime = date, time
-    dataset.TimezoneOffsetFromUTC = f"{report.created_at.astimezone(zone):%z}"[:5]
+    dataset.InstanceCreationDate, dataset.InstanceCreationTime = local_time(dataset, report, zone)
+    dataset.TimezoneOffsetFromUTC = offset_of(report.created_at.astimezone(zone))
     meta = FileMetaDataset()
     meta.FileMetaInformationVersion = b"\x00\x01"
     meta.MediaStorageSOPClassUID = dataset.SOPClassUID
@@ -172,9 +178,14 @@ def save_bytes(dataset: Dataset) -> bytes:
     return b"".join((buffer.getvalue(), *(encoded for _, encoded in encoding.elements(dataset))))
 
 
-def local_time(report: Report, zone: ZoneInfo) -> tuple[str, str]:
-    """Return DA and TM of the start of the round, in the time zone of the site."""
-    moment = report.created_at.astimezone(zone)
+def zone_of(dataset: Dataset, zone: tzinfo) -> tzinfo:
+    """Return the zone of the times of an object that was begun: the offset of its film, else the zone of the site."""
+    return stated_offset(dataset) or zone
+
+
+def local_time(dataset: Dataset, report: Report, zone: tzinfo) -> tuple[str, str]:
+    """Return DA and TM of the start of the round, in the zone of an object that was begun; zone: of the site."""
+    moment = report.created_at.astimezone(zone_of(dataset, zone))
     return f"{moment:%Y%m%d}", f"{moment:%H%M%S}"
 
 

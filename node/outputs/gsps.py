@@ -109,7 +109,7 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
     dataset.ContentLabel = state.label
     dataset.ContentDescription = f"{identity.RESEARCH_LABEL}: {state.description}"
     dataset.ContentCreatorName = ""
-    dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(report, zone)
+    dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(dataset, report, zone)
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
     gsps_grayscale.describe(source, dataset)

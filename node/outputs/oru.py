@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -24,6 +25,7 @@ from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
+from node.dicom.time_zone import LEFT, offset_of, stated_offset
 from node.domain import MESSAGE_KIND, Finding, FindingState, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
@@ -85,9 +87,9 @@ def write(
     accession = _requested(described, "AccessionNumber") or (order.accession if order else "")
     numbers = _numbers(described, order, accession)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
-    observations.add(_request(described, numbers, accession))
+    observations.add(_request(described, numbers, accession, at=_study_time(described, zone)))
     for number, observation in enumerate(_observations(report, documents), 1):
-        segment = _observation(observation, number, report, at=_study_time(described))
+        segment = _observation(observation, number, report, at=_study_time(described, zone))
         observations.add_group("ORU_R01_OBSERVATION").add(segment)
     content = message.to_er7().split(SEGMENT_END, 1)[1]  # without MSH, which has the time of the message
     digest = hashlib.sha256(content.encode()).hexdigest()
@@ -165,8 +167,8 @@ def _numbers(source: Dataset, order: Order | None, accession: str) -> tuple[Comp
     return (order.placer_number or placer, order.filler_number or filler) if order else (placer, filler)
 
 
-def _request(source: Dataset, numbers: tuple[Components, Components], accession: str) -> Segment:
-    """Describe the requested procedure (OBR); fields 18 and 19 follow IHE RAD TF-2 4.4."""
+def _request(source: Dataset, numbers: tuple[Components, Components], accession: str, *, at: str) -> Segment:
+    """Describe the requested procedure (OBR); fields 18 and 19 follow IHE RAD TF-2 4.4; at: when the film was taken."""
     return _segment(
         "OBR",
         {
@@ -174,7 +176,7 @@ def _request(source: Dataset, numbers: tuple[Components, Components], accession:
             2: numbers[0],
             3: numbers[1],
             4: _procedure(source),
-            7: _study_time(source),
+            7: at,
             18: accession,
             19: _requested(source, "RequestedProcedureID") or read_text(source, "StudyID"),
             24: "RAD",
@@ -195,10 +197,18 @@ def _procedure(source: Dataset) -> Components:
     return _REPORT
 
 
-def _study_time(source: Dataset) -> str:
-    """Return the study date and time, as precise as in the films: local time of the modality, without an offset."""
+def _study_time(source: Dataset, zone: ZoneInfo) -> str:
+    """Return the study date and time, as precise as in the film, and with a time its offset from UTC (2.A, TS).
+
+    The offset is the one that the film states, else that of the site's zone at this time. A zone that was left at its
+    default says nothing of a modality's clock.
+    """
     date, time = read_text(source, "StudyDate"), read_text(source, "StudyTime").split(".")[0]
-    return date + (time if date and len(time) in (4, 6) else "")
+    if not date or len(time) not in (4, 6):
+        return date
+    local = stated_offset(source) or (None if zone.key == LEFT else zone)
+    moment = datetime.strptime(f"{date}{time:0<6}", "%Y%m%d%H%M%S").replace(tzinfo=local)
+    return f"{date}{time}{offset_of(moment)}"
 
 
 def _requested(source: Dataset, keyword: str) -> str:

@@ -124,7 +124,7 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, n
         instance_number=number,
     )
     dataset.ReferencedPerformedProcedureStepSequence = []
-    dataset.ContentDate, dataset.ContentTime = document.local_time(report, zone)
+    dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     study = Dataset()
     study.StudyInstanceUID = report.study_uid
     study.ReferencedSeriesSequence = [

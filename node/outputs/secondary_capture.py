@@ -93,7 +93,7 @@ def _finish(dataset: Dataset, image: Image.Image, report: Report, film: Film, zo
     else:
         dataset.Laterality = ""  # dciodvfy wants to know of either
     add_pixels(dataset, image)
-    dataset.ContentDate, dataset.ContentTime = document.local_time(report, zone)
+    dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[film.source], zone=zone)
     return dataset
 

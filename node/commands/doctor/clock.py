@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from node.commands.doctor.checks import Check, fault, ok
-from node.config import Settings
+from node.commands.doctor.checks import Check, fault, note, ok
+from node.config import ZONE_IS_LEFT, Settings
 from node.store import received
 
 _NAME: Final = "clock"
@@ -17,7 +17,7 @@ _STEP: Final = timedelta(seconds=60)
 
 
 def check_clock(settings: Settings, *, now: datetime | None = None) -> Iterator[Check]:
-    """Compare the clock with times in its past: the newest received film and the program's own files."""
+    """Compare the clock with times in its past: the newest received film and the program's own files; name the zone."""
     now = now or datetime.now(UTC)
     zone = settings.site.zone
     local = f"{now.astimezone(zone):%Y-%m-%d %H:%M:%S} {settings.site.timezone}"
@@ -31,4 +31,6 @@ def check_clock(settings: Settings, *, now: datetime | None = None) -> Iterator[
                 "set the clock and have a time service keep it",
             )
             return
+    if settings.site.is_zone_left:
+        yield note(_NAME, ZONE_IS_LEFT)
     yield ok(_NAME, f"{local}; whether a time service keeps it is not checked: see timedatectl or chronyc tracking")

@@ -15,7 +15,7 @@ The short label is what dwv 0.36 draws beside a box, if it modifies the name of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from zoneinfo import ZoneInfo
+from datetime import tzinfo
 
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
@@ -68,8 +68,8 @@ IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 
-def measurements(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo) -> Item:
-    """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6); zone: of the site."""
+def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> Item:
+    """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6); zone: of its times."""
     item, made_by = container(IMAGING_MEASUREMENTS), algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
@@ -84,7 +84,7 @@ def state_of(finding: Finding) -> Concept:
     return REJECTED if finding.state is FindingState.ABSENT and finding.reader else STATES[finding.state]
 
 
-def evaluations(film: Film, source: Dataset, *, zone: ZoneInfo) -> Item | None:
+def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> Item | None:
     """Encode absent findings, and sentences without a finding group (TID 1500 row 12); None if there are neither.
 
     A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
@@ -100,7 +100,7 @@ def evaluations(film: Film, source: Dataset, *, zone: ZoneInfo) -> Item | None:
     return item if item.content else None
 
 
-def _comments(film: Film, finding: Finding, zone: ZoneInfo) -> Iterator[Item]:
+def _comments(film: Film, finding: Finding, zone: tzinfo) -> Iterator[Item]:
     """Yield the texts on a box of a finding; a sentence that a reader wrote says who wrote it and when."""
     if (sentence := wording.reworded(film, finding)) is not None:
         yield said_by_reader(text(wording.said(sentence)), sentence.reader, zone)

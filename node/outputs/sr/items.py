@@ -6,7 +6,7 @@ Every item has a concept name, even where the standard does not require it: othe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from zoneinfo import ZoneInfo
+from datetime import tzinfo
 
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
@@ -112,7 +112,7 @@ def language() -> Item:
     return content.code(LANGUAGE, ENGLISH, HAS_CONCEPT_MOD)
 
 
-def said_by_reader(item: Item, mark: ReaderMark | None, zone: ZoneInfo) -> Item:
+def said_by_reader(item: Item, mark: ReaderMark | None, zone: tzinfo) -> Item:
     """Return an item with the person who observed it in place of the program, and when; as it is without a mark.
 
     The person is "Reader" if the node does not ask for names.

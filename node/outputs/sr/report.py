@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import tzinfo
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
@@ -106,7 +107,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     if is_measured and (schemes := _private_schemes(film)):
         dataset.CodingSchemeIdentificationSequence = schemes
     tree_of_film = _measurement_report if is_measured else text_report.of_film
-    tree = tree_of_film(report, film, source, zone=zone)
+    tree = tree_of_film(report, film, source, zone=document.zone_of(dataset, zone))
     replaced = _replaced(report, film.source, kinds=[form.kind] if is_measured else _text_kinds(form))
     finish(dataset, report, tree, films=[film], replaced=replaced, zone=zone)
     return dataset
@@ -218,7 +219,7 @@ def describe_document(
     dataset.CompletionFlag = "COMPLETE"
     dataset.PreliminaryFlag = "PRELIMINARY"
     dataset.VerificationFlag = "UNVERIFIED"
-    dataset.ContentDate, dataset.ContentTime = document.local_time(report, zone)
+    dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     dataset.CurrentRequestedProcedureEvidenceSequence = [
         _references(
             report.study_uid,
@@ -299,7 +300,7 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     return [item for values, item in found.items() if any(values)]
 
 
-def _measurement_report(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo) -> Item:
+def _measurement_report(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> Item:
     sections = (
         findings.measurements(report, film, source, zone=zone),
         findings.evaluations(film, source, zone=zone),

@@ -8,7 +8,7 @@ report in this form.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from zoneinfo import ZoneInfo
+from datetime import tzinfo
 
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
@@ -33,17 +33,17 @@ IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
-def of_film(report: Report, film: Film, source: Dataset, *, zone: ZoneInfo) -> Item:
+def of_film(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> Item:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
 
-    What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of the site.
+    What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of its times.
     """
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
     found = inferred_from(text(about, name=FINDING), source_object(source))
     return tree_of(report, impression.of_film(film), [found], corrected=_corrected(film, zone))
 
 
-def _corrected(film: Film, zone: ZoneInfo) -> Iterator[Item]:
+def _corrected(film: Film, zone: tzinfo) -> Iterator[Item]:
     """Yield a section for each finding that a reader judged, and one for each sentence that a reader wrote."""
     for finding in film.findings:
         if finding.reader is not None:
@@ -52,7 +52,7 @@ def _corrected(film: Film, zone: ZoneInfo) -> Iterator[Item]:
             yield _section(finding, wording.said(sentence), sentence.reader, zone)
 
 
-def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: ZoneInfo) -> Item:
+def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: tzinfo) -> Item:
     said = text(wording.wrapped(f"{wording.name_of(finding)}: {words}"), name=FINDING)
     return with_content(said_by_reader(container(FINDINGS), mark, zone), [said])
 
