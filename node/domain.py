@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
@@ -315,7 +316,7 @@ class Report:
 
     created_at: start of the analysis, aware UTC, fixed once
     predecessors: the structured reports of the newest earlier round, which those of this round replace
-    earlier: UIDs of the outputs of each earlier round, oldest first
+    earlier: the outputs of each earlier round, oldest first
     """
 
     study_uid: str
@@ -326,7 +327,7 @@ class Report:
     prompts_sha256: str
     created_at: datetime
     predecessors: tuple[OutputObject, ...] = ()
-    earlier: tuple[tuple[str, ...], ...] = ()
+    earlier: tuple[tuple[OutputObject, ...], ...] = ()
 
     @property
     def read_films(self) -> tuple[Film, ...]:
@@ -339,10 +340,27 @@ class Report:
         Content that the newest round wrote is the same object. Content that only an older round wrote (a name was
         corrected, and corrected back) becomes a new object, which an archive accepts and a workstation shows as newest.
         """
-        if not any(said in written for written in self.earlier):
+        earlier = [{output.sop_instance_uid for output in written} for written in self.earlier]
+        if not any(said in written for written in earlier):
             return said
-        again = [derive_uid("again", said, str(number)) for number in range(1, len(self.earlier) + 1)]
-        return next((uid for uid in (said, *again) if uid in self.earlier[-1]), again[-1])
+        again = [derive_uid("again", said, str(number)) for number in range(1, len(earlier) + 1)]
+        return next((uid for uid in (said, *again) if uid in earlier[-1]), again[-1])
+
+    def version(self, uid: str, *, about: str, kinds: Collection[str]) -> int:
+        """Return which version an object is of what the node says about a film or study: 1, if it said nothing before.
+
+        uid: its own; about: as `OutputObject.film`; kinds: those of one document, as the forms of a report
+        A round that wrote nothing new about it, in whatever form, made no version.
+        """
+        known: set[str] = set()
+        version = 1
+        for outputs in self.earlier:
+            of_it = {output.sop_instance_uid for output in outputs if output.film == about and output.kind in kinds}
+            if uid in of_it - known:
+                break
+            version += not of_it <= known
+            known |= of_it
+        return version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +372,7 @@ class OutputObject:
         and for what earlier versions wrote
     priority: `critical` if a film of the round has a critical finding, else `routine`
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
+    number: Instance Number; 0 for a message and for what earlier versions wrote
     """
 
     kind: str
@@ -364,6 +383,7 @@ class OutputObject:
     film: str = field(default="", compare=False)
     priority: str = field(default=ROUTINE, compare=False)
     template: str = field(default="", compare=False)
+    number: int = field(default=0, compare=False)
 
 
 class DeliveryState(StrEnum):

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -212,7 +213,7 @@ class Pipeline:
             prompts=self.prompts,
             created_at=plan.created_at,
             predecessors=writers.predecessors(rounds),
-            earlier=tuple(tuple(output.sop_instance_uid for output in mark.outputs) for mark in rounds if mark.outputs),
+            earlier=tuple(mark.outputs for mark in rounds if mark.outputs),
         )
         parked = {file: film.reason for file, film in films.items() if film.reason in _PARKED}
         return Answers(report=report, sources=from_files(known, paths), parked=parked)
@@ -273,15 +274,17 @@ class Pipeline:
         instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
         """
         report, sources = answers.report, answers.sources
-        documents = []
+        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
+        known = [*(instead_of or ()), *chain.from_iterable(mark.outputs for mark in earlier)]
+        documents: list[OutputObject] = []
         wanted = self.kinds if instead_of is None else {output.kind for output in instead_of}
         kinds = [kind for kind in writers.WRITERS if kind in wanted]
         for kind, dataset in writers.write_objects(report, sources, zone=self.zone, kinds=kinds):
-            output = writers.output_of(kind, dataset)
+            output = writers.numbered(kind, dataset, known)
+            known.append(output)
             if instead_of is None or output in instead_of:
                 documents.append(output)
                 yield output, document.save_bytes(dataset)
-        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
         notes, content_of, zone = self._notes(plan.study_uid, plan.files), self.spool.output, self.zone
         if MESSAGE_KIND in wanted and not report.films:
             rejected = rejection.rejected_by(notes)
@@ -297,7 +300,8 @@ class Pipeline:
             *rejection.own_notes(notes, report, earlier=earlier, answers=sent, content_of=content_of, zone=zone),
             *followed.notes(report, written=documents, content_of=content_of, zone=zone),
         ):
-            yield writers.output_of(rejection.KIND, dataset), document.save_bytes(dataset)
+            known.append(output := writers.numbered(rejection.KIND, dataset, known))
+            yield output, document.save_bytes(dataset)
 
     def _updates(self, plan: Round) -> list[StoredUpdate]:
         """Return the updates of patients that a round follows."""
@@ -393,5 +397,5 @@ class Pipeline:
 
     def _keep(self, output: OutputObject, content: bytes, report: Report) -> None:
         """Store an output, unless an earlier round wrote it: then it exists, or was removed after its delivery."""
-        if not any(output.sop_instance_uid in written for written in report.earlier):
+        if not any(output.sop_instance_uid == known.sop_instance_uid for known in chain.from_iterable(report.earlier)):
             self.spool.keep_output(output, content)

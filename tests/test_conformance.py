@@ -55,6 +55,16 @@ def test_ohif_shows_the_report_of_every_film(viewer: Ohif, folder: Path) -> None
     assert len(seen.deviations) == len(cases.BOTH)
 
 
+@pytest.mark.parametrize("name", ["seven", "taken-back"])
+def test_ohif_shows_the_newest_version_alone(viewer: Ohif, folder: Path, name: str) -> None:
+    versions = studies.versions(name, folder, kind="sr")
+
+    seen = viewing.view_versions_in_ohif(viewer, versions, kind="sr", folder=folder)
+
+    assert seen.faults == []
+    assert len(seen.deviations) == len(cases.VERSIONS[name][-1])
+
+
 def test_dwv_draws_every_box_at_its_place(in_dwv: Seen) -> None:
     assert len(in_dwv.deviations) == sum(len(answer.boxes) for answer in cases.MANY)
     assert max(in_dwv.deviations) < MOST_DEVIATION

@@ -93,12 +93,12 @@ def test_a_correction_and_its_reversal_are_new_objects() -> None:
     """A, the newest once more in another encoding, B, A, A again, B."""
     corrected = cr(1)
     corrected.PatientName = "Muller^Jorg"
-    rounds: list[tuple[str, ...]] = []
+    rounds: list[tuple[OutputObject, ...]] = []
 
     for header in (cr(1), cr(1), corrected, cr(1), cr(1), corrected):
-        rounds.append((written(replace(ONE, earlier=tuple(rounds)), header).SOPInstanceUID,))
+        rounds.append((output_of("sr", written(replace(ONE, earlier=tuple(rounds)), header)),))
 
-    uids = [uid for (uid,) in rounds]
+    uids = [output.sop_instance_uid for (output,) in rounds]
     assert uids == [uids[0], uids[0], uids[2], uids[3], uids[3], uids[5]]
     assert len(set(uids)) == 4
 

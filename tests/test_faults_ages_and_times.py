@@ -250,7 +250,7 @@ def objects(offset: str, zone: ZoneInfo = samples.BERLIN) -> dict[str, Dataset]:
     written += [(f"answer {kind}", dataset) for kind, dataset in answer]
     note = RejectionNote(title=TITLES["113001"], rejected=frozenset((samples.film_uid(1),)), header=source)
     own = [output_of("sr", written[0][1])]
-    written.append(("rejection", rejection.write(note, own, report, number=1, zone=zone)))
+    written.append(("rejection", rejection.write(note, own, report, zone=zone)))
     return {name: dcmread(BytesIO(save_bytes(dataset))) for name, dataset in written}
 
 

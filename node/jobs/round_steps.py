@@ -184,7 +184,7 @@ class Steps:
         planned = _round(plan)
 
         def work() -> bool:
-            outputs = [OutputObject(**output) for output in cast(list[dict[str, str]], written["outputs"])]
+            outputs = [OutputObject(**output) for output in cast(list[dict[str, Any]], written["outputs"])]
             parked = {file: Reason(reason) for file, reason in cast(dict[str, str], written.get("parked", {})).items()}
             for file, outcome in zip(planned.files, outcomes, strict=True):
                 if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # found in `write`

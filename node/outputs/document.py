@@ -1,10 +1,10 @@
 """The parts that all DICOM outputs share: patient, study, series, equipment, identity.
 
-The SOP Instance UID is derived from the whole content of an object except its own times and predecessors (design §5):
-the same input gives the same UID; another name, probability, program, model, prompt set or time zone gives another
-UID. If a round repeats the content of an older round but not of the newest, the object gets a new UID
-(`Report.object_uid`). The time zone counts by its name, not by its current offset: the same reading in summer and in
-winter is one object. To write an object, call `begin`, add its own modules, and call `seal`.
+The SOP Instance UID is derived from the whole content of an object except its own times, its predecessors, its version
+and its place in the series (design §5): the same input gives the same UID; another name, probability, program, model,
+prompt set or time zone gives another UID. If a round repeats the content of an older round but not of the newest, the
+object gets a new UID (`Report.object_uid`). The time zone counts by its name, not by its current offset: the same
+reading in summer and in winter is one object. To write an object, call `begin`, add its own modules, and call `seal`.
 
 An object has one offset from UTC for all its times. It copies study date and time of its film, so it has the offset
 that the film states, and the node's own times are converted to it; without one all are in the zone of the site.
@@ -62,6 +62,7 @@ def begin(
 ) -> Dataset:
     """Start an object: patient, study, series and equipment (PS3.3 C.7.1 to C.7.5, C.12.1).
 
+    instance_number: that of the first such object in its series (`writers.numbered`)
     about, form: as in `identity.series_uid`
     """
     device = identity.device_uid(report.model)

@@ -118,6 +118,8 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
     dataset.GraphicLayerSequence = [_layer(name, order=order) for order, name in enumerate((*overlays, *drawn), 1)]
     dataset.GraphicAnnotationSequence = [layer.annotation(name) for name, layer in drawn.items()]
     document.seal(dataset, report, sources=[film.source], zone=zone)
+    if (version := report.version(str(dataset.SOPInstanceUID), about=film.source, kinds=("gsps",))) > 1:
+        dataset.ContentDescription += f", version {version}"
     return dataset
 
 
@@ -146,9 +148,12 @@ def _reported(film: Film) -> State:
 
 
 def _instance_number(source: Dataset) -> int:
-    """Return the film's instance number, or 1: a position among the films would change when another film arrives."""
+    """Return the film's instance number, or 1 if it leaves no room for later versions (IS ends at 2^31 - 1).
+
+    It is no position among the films, which would change when another film arrives.
+    """
     number = attributes.whole(source, "InstanceNumber")
-    return number if number is not None and 0 < number < 2**31 else 1
+    return number if number is not None and 0 < number < 2**30 else 1
 
 
 def _reference(source: Dataset) -> Dataset:

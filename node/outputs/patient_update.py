@@ -32,7 +32,6 @@ from node.store.sent_answers import SentAnswer
 
 TITLE: Final = TITLES["113037"]
 _IDENTITY: Final = ("PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex")
-_FIRST_NUMBER: Final = 1000  # Instance Number of these notes, above those that answer a note of an archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +143,7 @@ class Followed:
                 headers[file] = corrected(header, file, before)
         named: set[OutputObject] = set(written)
         by_identity = sorted(headers, key=lambda file: _identity(headers[file]))
-        for number, (_, files) in enumerate(groupby(by_identity, key=lambda file: _identity(headers[file]))):
+        for _, files in groupby(by_identity, key=lambda file: _identity(headers[file])):
             group = list(files)
             found = (self._carrying(group, before, content_of), self._answering(group, known, content_of))
             own = [output for output in _by_series(*found) if output not in named]
@@ -152,8 +151,7 @@ class Followed:
             if own:
                 films = frozenset(map(sop_instance_uid_of, group))
                 note = RejectionNote(title=TITLE, rejected=films, header=headers[group[0]])
-                place = _FIRST_NUMBER + 10 * len(self.earlier) + number
-                yield rejection.write(note, own, report, number=place, zone=zone)
+                yield rejection.write(note, own, report, zone=zone)
 
     def _carrying(
         self,

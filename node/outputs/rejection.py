@@ -68,13 +68,11 @@ def own_notes(
     written = [*(mark.outputs for mark in earlier), *(answer.outputs for answer in answers)]
     outputs = list(chain.from_iterable(written))
     known = rejected_by({file: note for file, note in notes.items() if file in covered})
-    number = len(notes.keys() & covered)
     for note in (note for file, note in notes.items() if file not in covered):
-        number += 1
         own = outputs_about(note.rejected - known, outputs, _or_films(earlier, content_of))
         known |= note.rejected
         if own:
-            yield write(note, own, report, number=number, zone=zone)
+            yield write(note, own, report, zone=zone)
 
 
 def _or_films(
@@ -109,11 +107,10 @@ def outputs_about(
     return sorted(found, key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
 
 
-def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, number: int, zone: ZoneInfo) -> Dataset:
+def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Dataset:
     """Write the note that rejects the node's own objects, with title, patient and study of the note received.
 
     own: as of `outputs_about`, not empty
-    number: its Instance Number
     """
     dataset = document.begin(
         report,
@@ -121,7 +118,7 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, n
         sop_class=SOP_CLASS,
         modality="KO",
         series_number=_SERIES_NUMBER,
-        instance_number=number,
+        instance_number=1,
     )
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)

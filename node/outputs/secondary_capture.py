@@ -95,6 +95,8 @@ def _finish(dataset: Dataset, image: Image.Image, report: Report, film: Film, zo
     add_pixels(dataset, image)
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[film.source], zone=zone)
+    if (version := report.version(str(dataset.SOPInstanceUID), about=film.source, kinds=("sc",))) > 1:
+        dataset.DerivationDescription += f", version {version}"
     return dataset
 
 

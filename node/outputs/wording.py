@@ -298,6 +298,11 @@ def looked_at(film: Film) -> str:
     return f"Analyzed was the square of {where}. {rest}{notes}"
 
 
+def version(number: int) -> tuple[str, ...]:
+    """Return the line about the version of a report; none for the first."""
+    return () if number == 1 else (f"Version {number}. It replaces all earlier versions of this report.",)
+
+
 def cautions(film: Film) -> tuple[str, ...]:
     """Return the notes of a film that stand in every output."""
     return tuple(CAUTIONS[note] for note in film.notes if note in CAUTIONS)

@@ -50,6 +50,9 @@ SOP_CLASSES: Final[Mapping[str, UID]] = {
 _DRAWN: Final = frozenset(("gsps", "sc"))
 """The kinds whose objects say something of one film alone, and need its picture."""
 
+_UNKNOWN: Final = 2
+"""What counts as the Instance Number of an object that an earlier version wrote: the highest that it gave a report."""
+
 
 def make_report(
     study_uid: str,
@@ -59,7 +62,7 @@ def make_report(
     prompts: PromptSet,
     created_at: datetime,
     predecessors: tuple[OutputObject, ...] = (),
-    earlier: tuple[tuple[str, ...], ...] = (),
+    earlier: tuple[tuple[OutputObject, ...], ...] = (),
 ) -> Report:
     """Make a report of films, model and prompt set; the films are sorted, so their order of arrival has no effect."""
     return Report(
@@ -155,7 +158,23 @@ def output_of(kind: str, dataset: Dataset) -> OutputObject:
         series_instance_uid=str(dataset.SeriesInstanceUID),
         film=document.film_of(dataset),
         template=document.template_of(dataset),
+        number=int(dataset.InstanceNumber),
     )
+
+
+def numbered(kind: str, dataset: Dataset, known: Collection[OutputObject]) -> OutputObject:
+    """Number an object above all others of its series, because OHIF 3.13.2 shows the last; return its reference.
+
+    known: all that was written of the study before; an object that is among them keeps its number
+    """
+    own = int(dataset.InstanceNumber)
+    same = next((output for output in known if output.sop_instance_uid == dataset.SOPInstanceUID), None)
+    if same is not None:
+        dataset.InstanceNumber = same.number or own
+        return output_of(kind, dataset)
+    in_series = [output for output in known if output.series_instance_uid == dataset.SeriesInstanceUID]
+    dataset.InstanceNumber = max([own, *(1 + (output.number or max(own, _UNKNOWN)) for output in in_series)])
+    return output_of(kind, dataset)
 
 
 def predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from node.domain import JsonObject, OutputObject
 from node.errors import is_of_file
@@ -89,7 +89,7 @@ def _mark(content: JsonObject) -> RoundMark:
         number=int(str(content["number"])),
         created_at=datetime.fromisoformat(str(content["created_at"])),
         files=tuple(cast(list[str], content["files"])),
-        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"])),
+        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, Any]], content["outputs"])),
         parked=cast(dict[str, str], content.get("parked", {})),
         corrections=tuple(cast(list[str], content.get("corrections", []))),
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from node.domain import JsonObject, OutputObject
 from node.errors import InputError
@@ -124,7 +124,7 @@ def _read(path: Path) -> SentAnswer | None:
     content = files.read_json(path)
     if content is None:
         return None
-    outputs = tuple(OutputObject(**output) for output in cast(list[dict[str, str]], content["outputs"]))
+    outputs = tuple(OutputObject(**output) for output in cast(list[dict[str, Any]], content["outputs"]))
     updates = cast("list[str] | None", content.get("updates"))
     return SentAnswer(
         question=str(content["question"]),

@@ -2,7 +2,8 @@
 
     python -m tests.conformance [--only ohif|dwv|dicomscope|validators]... [--case NAME]... [--studies 60] [--out DIR]
 
-ohif         OHIF beside Orthanc in Chromium: boxes, labels, each film's report, no crash, no tick, for each kind
+ohif         OHIF beside Orthanc in Chromium: boxes, labels, each film's report, no crash, no tick, for each kind;
+             of seven versions of a report the newest
 dwv          dwv in Chromium: boxes and labels of the reports
 dicomscope   DICOMscope on a virtual screen: boxes, contrast of labels, review told from present in presentation states
 validators   dciodvfy, dsrdump, dcmpschk, PixelMed and highdicom on every kind of output of many drawn studies
@@ -85,6 +86,10 @@ def in_ohif(
                 name = f"{study.case.name} {kind}"
                 seen[name] = viewing.view_in_ohif(viewer, study, kind=kind, folder=arguments.out / "ohif")
                 say("OHIF", len(seen), len(wanted) * len(OHIF_KINDS))
+            for name in cases.VERSIONS:
+                several = studies.versions(name, folder, kind=kind)
+                where = arguments.out / "ohif"
+                seen[f"{name} {kind}"] = viewing.view_versions_in_ohif(viewer, several, kind=kind, folder=where)
             if kind == "sr":
                 missed = controls.missed(viewer, place, pictures=arguments.out / "ohif")
     result = summary(seen)

@@ -6,7 +6,7 @@ All films are made of RG1, whose Pixel Spacing of 0 is replaced, for OHIF 3.13.2
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -215,6 +215,13 @@ MAKERS: Final[Mapping[str, tuple[str, Callable[[], tuple[Exposure, ...]]]]] = {
     ),
 }
 
+VERSIONS: Final[Mapping[str, tuple[tuple[Shown, ...], ...]]] = {
+    "seven": tuple((replace(EFFUSION, probability=0.5 + number / 100),) for number in range(1, 8)),
+    "taken-back": ((EFFUSION,), BOTH, ()),
+    "missed": ((), (EFFUSION,)),
+}
+"""The answers of versions of one film's report, oldest first, by the name of the study."""
+
 WRONG_IN_OHIF: Final = frozenset(("oblong-pixels",))
 """OHIF 3.13.2 swaps the spacing of rows and columns when it draws a report's boxes (interoperability §2)."""
 
@@ -223,6 +230,14 @@ def make(name: str) -> Case:
     """Make a study by its name."""
     about, exposures = MAKERS[name]
     return with_identity(Case(name=name, about=about, exposures=exposures()))
+
+
+def versions(name: str) -> list[Case]:
+    """Make the versions of a study by its name, oldest first."""
+    return [
+        with_identity(Case(name=name, about="versions", exposures=(shown(chest, *answers),)))
+        for answers in VERSIONS[name]
+    ]
 
 
 def with_identity(case: Case) -> Case:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,14 +14,15 @@ from pydicom.dataset import Dataset
 
 from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.outputs import report_json, wording
-from node.outputs.source import from_files
-from node.outputs.writers import WRITERS, make_report, write_objects
+from node.outputs.source import Source, from_files
+from node.outputs.writers import WRITERS, kind_of, make_report, numbered, output_of, write_objects
 from node.prompt_set import PromptKind, PromptSet
 from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import PathologyAnswer, Reading
 from tests import films, samples
+from tests.conformance import cases
 from tests.conformance.cases import Case, Exposure
 from tests.fakes import ScriptedReader
 from tests.samples import BERLIN
@@ -131,8 +133,16 @@ class CaseReader(ScriptedReader):
         )
 
 
-def write(case: Case, folder: Path) -> Study:
-    """Read the films of a case from files, and write every kind of output."""
+def versions(name: str, folder: Path, *, kind: str) -> list[Study]:
+    """Write the versions of a study one after the other, in one kind of output."""
+    written: list[Study] = []
+    for case in cases.versions(name):
+        written.append(write(case, folder, kinds=(kind,), earlier=written))
+    return written
+
+
+def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(WRITERS), earlier: Sequence[Study] = ()) -> Study:
+    """Read the films of a case from files, and write every kind of output; earlier: what was written of it before."""
     prompts = prompt_sets.load("chexpert14")
     answered, paths = [], []
     for number, exposure in enumerate(case.exposures, 1):
@@ -155,7 +165,20 @@ def write(case: Case, folder: Path) -> Study:
         report=report,
         # Whatever a kind's destination gets is its own, objects that it shares with another kind too.
         objects={
-            kind: tuple(dataset for _, dataset in write_objects(report, sources, zone=BERLIN, kinds=[kind]))
-            for kind in WRITERS
+            kind: _objects(report, sources, kind=kind, before=[study.objects[kind] for study in earlier])
+            for kind in kinds
         },
     )
+
+
+def _objects(
+    report: Report, sources: Mapping[str, Source], *, kind: str, before: Sequence[Sequence[Dataset]]
+) -> tuple[Dataset, ...]:
+    """Write the objects of a kind; before: those of each earlier round."""
+    earlier = tuple(tuple(output_of(kind_of(dataset), dataset) for dataset in objects) for objects in before)
+    known = list(chain.from_iterable(earlier))
+    written = []
+    for of_kind, dataset in write_objects(replace(report, earlier=earlier), sources, zone=BERLIN, kinds=[kind]):
+        known.append(numbered(of_kind, dataset, known))
+        written.append(dataset)
+    return tuple(written)

@@ -99,6 +99,13 @@ def view_in_ohif(viewer: Ohif, study: Study, *, kind: str, folder: Path) -> Seen
     return seen
 
 
+def view_versions_in_ohif(viewer: Ohif, versions: Sequence[Study], *, kind: str, folder: Path) -> Seen:
+    """Store all versions of a study, the newest last, and compare what is drawn with the newest alone."""
+    *before, newest = versions
+    viewer.store(*(dataset for study in before for dataset in study.objects[kind]))
+    return view_in_ohif(viewer, newest, kind=kind, folder=folder)
+
+
 def view_in_dwv(browser: Browser, study: Study, folder: Path, *, kind: str) -> Seen:
     """Show every report with boxes on its film, and compare boxes and labels with report.json."""
     seen, scratch = Seen(), folder / "dwv"

@@ -95,6 +95,7 @@ def _origins() -> dict[tuple[str, int], str]:
         "film": written.from_other_films(),
         "findings": written.with_other_findings(),
         "program": written.by_another_program(),
+        "version": written.after_another_version(),
     }
     headers = list(others["film"].sources.values())
     causes: dict[tuple[str, int], list[str]] = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from io import BytesIO
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -57,8 +58,14 @@ class Study:
     def objects(self) -> list[tuple[str, Dataset]]:
         """Write every object, and read it back from its bytes: its kind and itself."""
         sources = {uid: Source(header=header, picture=lambda: _GRAY) for uid, header in self.sources.items()}
-        written = writers.write_objects(self.report, sources, zone=samples.BERLIN, kinds=tuple(writers.WRITERS))
-        return [(kind, dcmread(BytesIO(save_bytes(dataset)))) for kind, dataset in written]
+        known = list(chain.from_iterable(self.report.earlier))
+        written: list[tuple[str, Dataset]] = []
+        for kind, dataset in writers.write_objects(
+            self.report, sources, zone=samples.BERLIN, kinds=tuple(writers.WRITERS)
+        ):
+            known.append(writers.numbered(kind, dataset, known))
+            written.append((kind, dcmread(BytesIO(save_bytes(dataset)))))
+        return written
 
 
 @cache
@@ -105,6 +112,13 @@ def with_other_findings() -> Study:
             ratio=film.ratio and replace(film.ratio, heart=MeasuredLine(start=(600, 1100), end=(1400, 1100))),
         )
     )
+
+
+def after_another_version() -> Study:
+    """Return the same study, about which the node said something else before."""
+    whole = study()
+    earlier = tuple(writers.output_of(kind, dataset) for kind, dataset in with_other_findings().objects())
+    return Study(report=replace(whole.report, earlier=(earlier,)), sources=whole.sources)
 
 
 def by_another_program() -> Study:

@@ -65,7 +65,8 @@ def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo,
     describe_document(dataset, report, [source], zone, evidence=[] if is_report else asked_by)
     dataset.CodingSchemeIdentificationSequence = declared({PRIVATE_SCHEME})
     replaced = asked_by if is_report else []
-    finish(dataset, report, _tree(asked, report, film, source), films=[film], replaced=replaced, zone=zone)
+    tree, about = _tree(asked, report, film, source), identity.answer_of(asked.id)
+    finish(dataset, report, lambda _version: tree, about=about, films=[film], replaced=replaced, zone=zone)
     return dataset
 
 

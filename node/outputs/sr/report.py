@@ -15,8 +15,9 @@ every report is a text, and a cardiothoracic ratio has none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
@@ -29,7 +30,7 @@ from node.outputs import document, impression, measured, wording
 from node.outputs.patient import best_described, described_by, read_text
 from node.outputs.sr import content, findings, ratio, text_report
 from node.outputs.sr.content import CONTAINS, HAS_ACQ_CONTEXT, HAS_CONCEPT_MOD, Item, container, with_content
-from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, Form
+from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS, Form
 from node.outputs.sr.items import (
     image,
     impression_text,
@@ -107,9 +108,9 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     if is_measured and (schemes := _private_schemes(film)):
         dataset.CodingSchemeIdentificationSequence = schemes
     tree_of_film = _measurement_report if is_measured else text_report.of_film
-    tree = tree_of_film(report, film, source, zone=document.zone_of(dataset, zone))
+    tree = partial(tree_of_film, report, film, source, zone=document.zone_of(dataset, zone))
     replaced = _replaced(report, film.source, kinds=[form.kind] if is_measured else _text_kinds(form))
-    finish(dataset, report, tree, films=[film], replaced=replaced, zone=zone)
+    finish(dataset, report, tree, about=film.source, films=[film], replaced=replaced, zone=zone)
     return dataset
 
 
@@ -137,9 +138,13 @@ def _ratio_report(
     dataset.SeriesDescription = document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source)
     describe_document(dataset, report, [source], zone)
     dataset.CodingSchemeIdentificationSequence = declared({findings.PRIVATE_SCHEME})
-    first = text(wording.wrapped(*impression.labeled(measured.lines(stated))))
-    tree = tree_of(report, film, source, first=first, sections=[ratio.measurements(report, film, stated, source)])
-    finish(dataset, report, tree, films=[film], replaced=_replaced(report, about, kinds=[form.kind]), zone=zone)
+
+    def tree(version: int) -> Item:
+        first = text(wording.wrapped(*impression.labeled([*wording.version(version), *measured.lines(stated)])))
+        return tree_of(report, film, source, first=first, sections=[ratio.measurements(report, film, stated, source)])
+
+    replaced = _replaced(report, about, kinds=[form.kind])
+    finish(dataset, report, tree, about=about, films=[film], replaced=replaced, zone=zone)
     return dataset
 
 
@@ -156,28 +161,39 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
         form=form.series,
     )
     describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
-    tree, replaced = text_report.of_study(report, sources), _replaced(report, "", kinds=_text_kinds(form))
-    finish(dataset, report, tree, films=report.films, replaced=replaced, zone=zone)
+    tree, replaced = partial(text_report.of_study, report, sources), _replaced(report, "", kinds=_text_kinds(form))
+    finish(dataset, report, tree, about="", films=report.films, replaced=replaced, zone=zone)
     return dataset
 
 
 def finish(
     dataset: Dataset,
     report: Report,
-    tree: Item,
+    tree: Callable[[int], Item],
     *,
+    about: str,
     films: Sequence[Film],
     replaced: Iterable[OutputObject | ObjectReference] = (),
     zone: ZoneInfo,
 ) -> None:
-    """Add the content tree, the identity, and the earlier reports that this one replaces."""
-    for tag, encoded in tree.elements():
-        dataset[tag] = encoding.as_raw(tag, encoded)
+    """Add the content tree, the identity, and the earlier reports that this one replaces.
+
+    tree: makes the content tree of a version; about: as `OutputObject.film`
+    """
+    _fill(dataset, tree(1))
     document.seal(dataset, report, sources=[film.source for film in films], zone=zone)
-    # The UID is known only now, and does not depend on this. A repeated round may have itself as predecessor: skip it.
+    # The UID is known only now, and depends on neither version nor predecessors.
+    if (version := report.version(str(dataset.SOPInstanceUID), about=about, kinds=FORMS)) > 1:
+        _fill(dataset, tree(version))
+    # A repeated round may have itself as predecessor: skip it.
     older = [earlier for earlier in replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
     if older:
         dataset.PredecessorDocumentsSequence = [_references(report.study_uid, older)]
+
+
+def _fill(dataset: Dataset, tree: Item) -> None:
+    for tag, encoded in tree.elements():
+        dataset[tag] = encoding.as_raw(tag, encoded)
 
 
 def _text_kinds(form: Form) -> list[str]:
@@ -300,12 +316,12 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     return [item for values, item in found.items() if any(values)]
 
 
-def _measurement_report(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> Item:
+def _measurement_report(report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo) -> Item:
     sections = (
         findings.measurements(report, film, source, zone=zone),
         findings.evaluations(film, source, zone=zone),
     )
-    first = impression_text(impression.of_film(film))
+    first = impression_text([*wording.version(version), *impression.of_film(film)])
     return tree_of(report, film, source, first=first, sections=filter(None, sections))
 
 

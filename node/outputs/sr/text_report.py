@@ -33,14 +33,15 @@ IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
-def of_film(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> Item:
+def of_film(report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo) -> Item:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
 
     What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of its times.
     """
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
     found = inferred_from(text(about, name=FINDING), source_object(source))
-    return tree_of(report, impression.of_film(film), [found], corrected=_corrected(film, zone))
+    lines = [*wording.version(version), *impression.of_film(film)]
+    return tree_of(report, lines, [found], corrected=_corrected(film, zone))
 
 
 def _corrected(film: Film, zone: tzinfo) -> Iterator[Item]:
@@ -57,14 +58,14 @@ def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: tzinfo
     return with_content(said_by_reader(container(FINDINGS), mark, zone), [said])
 
 
-def of_study(report: Report, sources: Mapping[str, Dataset]) -> Item:
+def of_study(report: Report, sources: Mapping[str, Dataset], version: int) -> Item:
     """Build the report on a study: the impression of all films, and why films have no result."""
     films = []
     for film in report.films:
         said = "Read; its findings are in a report of its own." if film.is_read else wording.not_processed(film)
         about = wording.wrapped(said, wording.film_name(report, film))
         films.append(inferred_from(text(about, name=FINDING), source_object(sources[film.source])))
-    return tree_of(report, impression.of_report(report), films)
+    return tree_of(report, [*wording.version(version), *impression.of_report(report)], films)
 
 
 def tree_of(
