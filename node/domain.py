@@ -50,6 +50,7 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"
     NO_PIXELS = "no_pixels"
     BLANK = "blank"
+    UNREADABLE = "unreadable"
     TOO_SMALL = "too_small"
     COLOR = "color"
     OWN_OBJECT = "own_object"
@@ -67,6 +68,8 @@ class Note(StrEnum):
     VIEW_DISAGREES = "view_disagrees"
     MIRRORED = "mirrored"
     ROTATED = "rotated"
+    STRETCHED = "stretched"
+    TABLE_SCALED = "table_scaled"
 
 
 class Side(StrEnum):

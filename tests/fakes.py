@@ -79,7 +79,7 @@ class ScriptedReader:
             yield prompt, FindingState.PRESENT if is_critical and prompt.key == "pneumothorax" else state
 
     def see(self, image: Radiograph) -> SeenFilm:
-        return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=None)
+        return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=None, notes=image.notes)
 
     def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         return [
@@ -89,6 +89,7 @@ class ScriptedReader:
                 score=0.7,
                 state=FindingState.PRESENT,
                 boxes=_boxes(film, i),
+                notes=film.notes,
             )
             for i, question in enumerate(questions)
         ]

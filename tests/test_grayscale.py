@@ -13,9 +13,11 @@ from pydicom import dcmwrite
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
 
+from node.dicom.grayscale_header import parse_grayscale
 from node.domain import Reason
 from node.errors import Undecodable
 from node.read.decoding import GrayPicture, load, read_file
+from node.read.grayscale import FloatTable, displayed, levels_of
 from tests import films
 
 
@@ -41,9 +43,11 @@ def swapped(data: bytes) -> bytes:
     return np.frombuffer(data, "<u2").astype(">u2").tobytes()
 
 
-def shown(film: Dataset) -> GrayPicture:
-    """The displayed gray of the values 0 to 4095."""
-    return decode(film).ravel()
+def shown(film: Dataset) -> FloatTable:
+    """The gray that the header asks for, of the values 0 to 4095, whether or not a person could read it."""
+    header = parse_grayscale(film, photometric_interpretation=film.PhotometricInterpretation)
+    pixels = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    return displayed(header, levels_of(header, pixels, lowest=0, bits=12))
 
 
 def test_the_linear_window_is_that_of_the_standard() -> None:
@@ -118,7 +122,7 @@ def test_big_and_little_endian_films_have_the_same_gray(tmp_path: Path, keyword:
         film.file_meta.TransferSyntaxUID = syntax
         path = tmp_path / f"{syntax}.dcm"
         dcmwrite(path, film, implicit_vr=False, little_endian=not is_big)
-        grays.append(shown(read_file(path)))
+        grays.append(decode(read_file(path)).ravel())
 
     assert np.array_equal(grays[0], grays[1])
     assert len(np.unique(grays[0])) > 200

@@ -233,10 +233,10 @@ def test_a_window_needs_a_width() -> None:
 
 
 def test_the_window_of_a_film_shows_it_as_it_is_displayed() -> None:
-    film = films.ramp({"WindowCenter": 2000, "WindowWidth": 1000})
+    film = films.ramp({"WindowCenter": 2000, "WindowWidth": 3000})
     picture = decoding.stored_picture(_as_file(film))
 
-    assert picture.window == Window(center=2000, width=1000)
+    assert picture.window == Window(center=2000, width=3000)
     table = grayscale.windowed(picture.header, picture.levels, picture.window)
     assert np.abs(table - grayscale.displayed(picture.header, picture.levels)).max() < 0.002
 

@@ -13,14 +13,13 @@ from enum import StrEnum
 from typing import Final
 
 from language.sentences import is_plural
-from node.domain import Film, Finding, FindingState, ModelIdentity, Note
+from node.domain import Film, Finding, FindingState, ModelIdentity
 from node.measurement import ErrorOfChange
 from node.outputs import wording
 
 PHANTOMS: Final = "phantoms"
 REST: Final = "What is not reported on either film may have been missed."
 _REPORTED: Final = (FindingState.PRESENT, FindingState.INDETERMINATE)
-_DOUBTFUL: Final = (Note.VIEW_DISAGREES, Note.MIRRORED, Note.ROTATED)
 _PROJECTIONS: Final = ("AP", "PA")
 
 
@@ -60,7 +59,7 @@ OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.NOT_READ: "one of the films was not read",
     Obstacle.OTHER_MODEL: "the films are not known to be read by one model",
     Obstacle.OTHER_PROMPTS: "the films were read with different prompt sets",
-    Obstacle.DOUBTFUL: "one of the films looks mirrored or rotated, or its header names another view than it shows",
+    Obstacle.DOUBTFUL: "one of the films has a note that it may have been read wrongly",
     Obstacle.VIEW_UNKNOWN: "it is not known whether each film is AP or PA",
     Obstacle.OTHER_VIEW: "one film is AP and the other PA",
     Obstacle.UNMEASURED: "the model states no error of change",
@@ -153,7 +152,7 @@ def _obstacle(earlier: ReadFilm, later: ReadFilm) -> Obstacle | None:
         Obstacle.NOT_READ: not all(film.is_read for film in films),
         Obstacle.OTHER_MODEL: _answers(earlier.model) != _answers(later.model),
         Obstacle.OTHER_PROMPTS: earlier.prompts_sha256 != later.prompts_sha256,
-        Obstacle.DOUBTFUL: any(note in film.notes for film in films for note in _DOUBTFUL),
+        Obstacle.DOUBTFUL: any(wording.cautions(film) for film in films),
         Obstacle.VIEW_UNKNOWN: None in views,
         Obstacle.OTHER_VIEW: views[0] != views[1],
     }

@@ -7,6 +7,7 @@ was read for routing does not load long values.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +33,21 @@ class LookUpTable:
 
     @property
     def top(self) -> float:
-        """The highest value that `bits` can hold, or the highest entry if an entry exceeds it."""
-        return max(2.0**self.bits - 1, float(self.entries.max()))
+        """The entry that is shown white: the highest value that `bits` can hold, or the highest entry if that fits not.
+
+        Agfa CR declares 16 bits over entries up to 4095, which would be nearly black.
+        """
+        highest = float(self.entries.max())
+        return highest if self.is_scaled or highest > self._declared else self._declared
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the highest entry is below half of the range that `bits` declare, so that it is shown white."""
+        return 0 < float(self.entries.max()) < self._declared / 2
+
+    @property
+    def _declared(self) -> float:
+        return 2.0 ** min(self.bits, 16) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +63,7 @@ class GrayscaleHeader:
 
     modality_lut, voi_lut: the first of their sequence; None where the sequence has no item
     window_center, window_width: of the first window (PS3.3 C.11.2.1.2)
+    has_window: whether the header has a center or a width, even if it is broken
     voi_lut_function: LINEAR, LINEAR_EXACT or SIGMOID, or any other text of the header, in upper case
     is_inverted: whether low values are bright: MONOCHROME1, or an INVERSE presentation LUT (PS3.3 C.11.6.1.2)
     pixel_padding_value, pixel_padding_range_limit: PS3.3 C.7.5.1.1.2
@@ -60,10 +75,27 @@ class GrayscaleHeader:
     voi_lut: LookUpTable | UnusableTable | None
     window_center: float | None
     window_width: float | None
+    has_window: bool
     voi_lut_function: str
     is_inverted: bool
     pixel_padding_value: int | None
     pixel_padding_range_limit: int | None
+
+
+UNCHANGED: Final = GrayscaleHeader(
+    modality_lut=None,
+    rescale_slope=None,
+    rescale_intercept=None,
+    voi_lut=None,
+    window_center=128.0,
+    window_width=256.0,
+    has_window=True,
+    voi_lut_function="",
+    is_inverted=False,
+    pixel_padding_value=None,
+    pixel_padding_range_limit=None,
+)
+"""Shows 0 to 255 as they are."""
 
 
 def parse_grayscale(dataset: Dataset, *, photometric_interpretation: str) -> GrayscaleHeader:
@@ -72,13 +104,15 @@ def parse_grayscale(dataset: Dataset, *, photometric_interpretation: str) -> Gra
     photometric_interpretation: from `film_header.PixelFormat`
     """
     shape = attributes.text(dataset, "PresentationLUTShape").upper()
+    center, width = (attributes.values(dataset, keyword) for keyword in ("WindowCenter", "WindowWidth"))
     return GrayscaleHeader(
         modality_lut=_first_table(dataset, "ModalityLUTSequence"),
         rescale_slope=attributes.number(dataset, "RescaleSlope"),
         rescale_intercept=attributes.number(dataset, "RescaleIntercept"),
         voi_lut=_first_table(dataset, "VOILUTSequence"),
-        window_center=attributes.number(dataset, "WindowCenter"),
-        window_width=attributes.number(dataset, "WindowWidth"),
+        window_center=attributes.first_number(center),
+        window_width=attributes.first_number(width),
+        has_window=bool(center or width),
         voi_lut_function=attributes.text(dataset, "VOILUTFunction").upper(),
         is_inverted=photometric_interpretation.upper() == "MONOCHROME1" or shape == "INVERSE",
         pixel_padding_value=attributes.whole(dataset, "PixelPaddingValue"),

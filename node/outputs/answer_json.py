@@ -19,6 +19,7 @@ def answer_to_json(answer: FilmAnswer) -> JsonObject:
         "positive": answer.positive,
         "reason": wording.reason_of(answer.contradiction, left_out=answer.left_out),
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
+        "notes": list(answer.notes),
     }
     if answer.never_learned:
         content["error"] = "never_learned"

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import cast
 
-from node.domain import Box, FindingState, Json, JsonObject, ObjectReference, ScoredBox
+from node.domain import Box, FindingState, Json, JsonObject, Note, ObjectReference, ScoredBox
 from node.metrics import QUESTION_SOURCES
 from node.read.model import FilmAnswer, FilmQuestion
 
@@ -99,6 +99,7 @@ def to_json(asked: AskedQuestion) -> JsonObject:
         "contradiction": answer.contradiction,
         "left_out": answer.left_out,
         "never_learned": list(answer.never_learned),
+        "notes": list(answer.notes),
         "origin": None if asked.origin is None else cast(JsonObject, asdict(asked.origin)),
     }
 
@@ -132,6 +133,7 @@ def from_json(document: Mapping[str, Json]) -> AskedQuestion:
             contradiction=None if contradiction is None else str(contradiction),
             left_out=document.get("left_out") is True,  # an older version stored none
             never_learned=tuple(str(word) for word in cast(list[str], document["never_learned"])),
+            notes=tuple(Note(note) for note in cast(list[str], document.get("notes", []))),  # an older version: none
         ),
         origin=_origin(document.get("origin")),  # an older version stored none
     )

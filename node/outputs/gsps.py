@@ -112,7 +112,7 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(dataset, report, zone)
     dataset.ReferencedSeriesSequence = [_reference(source)]
     dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
-    gsps_grayscale.describe(source, dataset)
+    gsps_grayscale.describe(source, dataset, received.stretch())
     overlays = (OVERLAYS,) if gsps_film.describe(source, dataset, layer=OVERLAYS) else ()
     drawn = _drawn(film, state, received.picture())
     dataset.GraphicLayerSequence = [_layer(name, order=order) for order, name in enumerate((*overlays, *drawn), 1)]

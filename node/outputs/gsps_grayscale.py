@@ -1,7 +1,7 @@
 """The grayscale of a presentation state: modality LUT, VOI LUT or window, polarity and pixel shape of its film.
 
 A presentation state replaces the image's own grayscale pipeline (PS3.3 C.11), so what the film has is copied, and what
-contradicts itself is left out.
+contradicts itself is left out. A film that nobody could read so is shown as it was read.
 """
 
 from __future__ import annotations
@@ -12,19 +12,27 @@ from pydicom.dataset import Dataset
 from node.dicom import attributes
 from node.dicom.grayscale_header import LookUpTable, WordTable, read_table
 from node.outputs.patient import read_text, short_text
+from node.read.grayscale import Stretch, Window
+
+_LEAST_LINEAR = 16.0
+"""Width of a window, in modality values, that is described as LINEAR (PS3.3 C.11.2.1.2), which adds 1."""
 
 
-def describe(source: Dataset, state: Dataset) -> None:
-    """Give a presentation state the modality LUT, the VOI LUT or window and the polarity of its film."""
-    _describe_modality(source, state)
+def describe(source: Dataset, state: Dataset, stretch: Stretch | None = None) -> None:
+    """Give a presentation state the modality LUT, the VOI LUT or window and the polarity of its film.
+
+    stretch: how the film was read if nobody could read it as its header says
+    """
+    if stretch is None or stretch.has_modality:
+        _describe_modality(source, state)
     voi = Dataset()
-    _describe_voi(source, voi)
+    if stretch is None:
+        _describe_voi(source, voi)
+    else:
+        _describe_window(stretch.window, voi)
     if len(voi):
         state.SoftcopyVOILUTSequence = [voi]
-    is_negative = (
-        read_text(source, "PhotometricInterpretation") == "MONOCHROME1"
-        or read_text(source, "PresentationLUTShape") == "INVERSE"
-    )
+    is_negative = _is_negative(source) if stretch is None else stretch.is_inverted
     state.PresentationLUTShape = "INVERSE" if is_negative else "IDENTITY"
 
 
@@ -40,6 +48,12 @@ def pixel_shape(source: Dataset) -> tuple[int, int]:
     return (1, 1)
 
 
+def _is_negative(source: Dataset) -> bool:
+    """Say whether the film shows low values bright."""
+    photometric, shape = (read_text(source, word) for word in ("PhotometricInterpretation", "PresentationLUTShape"))
+    return photometric.upper() == "MONOCHROME1" or shape.upper() == "INVERSE"
+
+
 def _describe_modality(source: Dataset, state: Dataset) -> None:
     """Copy the modality LUT, or else slope and intercept."""
     items = attributes.items(source, "ModalityLUTSequence")
@@ -47,8 +61,8 @@ def _describe_modality(source: Dataset, state: Dataset) -> None:
         state.ModalityLUTSequence = [table]
         return
     slope, intercept = attributes.number(source, "RescaleSlope"), attributes.number(source, "RescaleIntercept")
-    if slope and intercept is not None:
-        state.RescaleIntercept, state.RescaleSlope = _decimal(intercept), _decimal(slope)
+    if slope or intercept is not None:
+        state.RescaleIntercept, state.RescaleSlope = _decimal(intercept or 0.0), _decimal(slope or 1.0)
         state.RescaleType = short_text(attributes.text(source, "RescaleType"), 16) or "US"
 
 
@@ -59,7 +73,7 @@ def _describe_voi(source: Dataset, voi: Dataset) -> None:
         voi.VOILUTSequence = [table]
         return
     center, width = attributes.number(source, "WindowCenter"), attributes.number(source, "WindowWidth")
-    function = read_text(source, "VOILUTFunction")
+    function = read_text(source, "VOILUTFunction").upper()
     is_linear = function not in ("LINEAR_EXACT", "SIGMOID")
     if center is None or width is None or width <= 0 or (is_linear and width < 1):
         return
@@ -68,6 +82,15 @@ def _describe_voi(source: Dataset, voi: Dataset) -> None:
         voi.WindowCenterWidthExplanation = explanation
     if not is_linear:
         voi.VOILUTFunction = function
+
+
+def _describe_window(window: Window, voi: Dataset) -> None:
+    """Describe a LINEAR_EXACT window by a LINEAR one, which every viewer knows, if its numbers have the digits."""
+    is_linear = window.width >= _LEAST_LINEAR
+    center, width = (window.center + 0.5, window.width + 1) if is_linear else (window.center, window.width)
+    voi.WindowCenter, voi.WindowWidth = _decimal(center), _decimal(width)
+    if not is_linear:
+        voi.VOILUTFunction = "LINEAR_EXACT"
 
 
 def _voi_table(source: Dataset, item: Dataset) -> Dataset | None:
@@ -94,7 +117,7 @@ def _table(source: Dataset, item: Dataset) -> LookUpTable | None:
         table = read_table(source, item)
     except ValueError:
         return None
-    return table if 8 <= table.bits <= 16 and -0x8000 <= table.first <= 0xFFFF else None
+    return table if -0x8000 <= table.first <= 0xFFFF else None
 
 
 def _encoded(entries: WordTable, first: int, *, bits: int, explanation: Dataset) -> Dataset:

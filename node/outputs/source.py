@@ -13,6 +13,7 @@ from pydicom.dataset import Dataset
 
 from node.errors import Undecodable, is_of_file
 from node.read import decoding
+from node.read.grayscale import Stretch
 
 Picture = npt.NDArray[np.uint8]
 """[row, column] of the stored film, as displayed, 0..255."""
@@ -22,16 +23,22 @@ def _no_picture() -> Picture | None:
     return None
 
 
+def _no_stretch() -> Stretch | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
     """One received object.
 
     header: the object without its pixels
     picture: decodes the film; returns None if that is not possible (any more)
+    stretch: how the picture is shown if nobody could read it as its header says
     """
 
     header: Dataset
     picture: Callable[[], Picture | None] = _no_picture
+    stretch: Callable[[], Stretch | None] = _no_stretch
 
 
 def from_files(headers: Mapping[str, Dataset], files: Mapping[str, Path]) -> dict[str, Source]:
@@ -42,14 +49,24 @@ def from_files(headers: Mapping[str, Dataset], files: Mapping[str, Path]) -> dic
     """
 
     @lru_cache(maxsize=1)
-    def picture(uid: str) -> Picture | None:
+    def decoded(uid: str) -> tuple[Picture | None, Stretch | None]:
         try:
-            return decoding.picture_of(decoding.read_file(files[uid]))
+            stored = decoding.stored_picture(decoding.read_file(files[uid]))
+            return stored.shown(), stored.stretch
         except Undecodable:
-            return None
+            return None, None
         except OSError as error:
             if is_of_file(error):
-                return None
+                return None, None
             raise
 
-    return {uid: Source(header=header, picture=partial(picture, uid)) for uid, header in headers.items()}
+    def picture(uid: str) -> Picture | None:
+        return decoded(uid)[0]
+
+    def stretch(uid: str) -> Stretch | None:
+        return decoded(uid)[1]
+
+    return {
+        uid: Source(header=header, picture=partial(picture, uid), stretch=partial(stretch, uid))
+        for uid, header in headers.items()
+    }

@@ -36,6 +36,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.UNDECODABLE: "its pixel data could not be decoded",
     Reason.NO_PIXELS: "it holds no pixel data",
     Reason.BLANK: "its picture is blank: all pixels have the same value",
+    Reason.UNREADABLE: "no person could read its picture: it has too few grays, or is nearly all black and white",
     Reason.TOO_SMALL: "its picture is too small to be read",
     Reason.COLOR: "it is a color image; only grayscale images are read",
     Reason.OWN_OBJECT: "it was made by this program",
@@ -55,11 +56,14 @@ NOTES: Mapping[Note, str] = {
     Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",
     Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; sides are as its header says",
     Note.ROTATED: "its picture looks rotated; it was read as it is",
+    Note.STRETCHED: "no person could read its picture as given; it was read, and is shown, stretched to its own range",
+    Note.TABLE_SCALED: "its lookup table uses less than half of the grays that it declares; it was scaled to all grays",
 }
 CAUTIONS: Mapping[Note, str] = {
     Note.VIEW_DISAGREES: "The header names another view than the picture shows.",
     Note.MIRRORED: "The picture looks mirrored: check the sides.",
     Note.ROTATED: "The picture looks rotated.",
+    Note.STRETCHED: "No person could read the picture as given: it was stretched.",
 }
 """Notes that stand in every output, in few words: such a film may have been read wrongly."""
 HEADINGS: Mapping[FindingState, str] = {

@@ -1,8 +1,9 @@
 """Decode DICOM pixels to upright gray values; a decoder's errors become `Undecodable`.
 
 Every film that cannot be decoded to gray values raises `Undecodable` with its reason. A decoder may also fail without
-an error, and the node must not then report "nothing found": so a picture with one gray value, or with one gray value in
-the analyzed square, is refused too. Mapping boxes to the stored film needs no pixels; `framing.Framing` does it.
+an error, and the node must not then report "nothing found": so a picture with one gray value in the analyzed square is
+refused too, and so is one that no person could read. Mapping boxes to the stored film needs no pixels;
+`framing.Framing` does it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,9 +35,9 @@ from pydicom.uid import (
 from node.dicom import attributes, display_shutter, header, overlay_planes
 from node.dicom.display_shutter import DisplayShutter
 from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
-from node.dicom.grayscale_header import GrayscaleHeader, parse_grayscale
+from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
 from node.dicom.overlay_planes import Mask, OverlayPlane
-from node.domain import Box, Reason, Side
+from node.domain import Box, Note, Reason, Side
 from node.errors import ConfigError, Undecodable, is_of_disk
 from node.read import grayscale, overlay_drawing, pixel_format
 from node.read.framing import Framing, Turn
@@ -52,7 +53,6 @@ _MOST_INFLATED_BYTES = 512 * 2**20
 """Four times the largest film that is decoded (`pixel_format.MAX_PIXELS`, 16 bits); pydicom inflates a file at once."""
 _PLUGINS = ("pylibjpeg", "pyjpegls", "pydicom", "pillow", "gdcm")
 _SIDE_TOLERANCE = 0.05
-_LEAST_CONTRAST = 1 / 255
 _TURNS = {
     (row, column): Turn(
         transpose=row in "HF",
@@ -71,11 +71,13 @@ class Radiograph:
     gray: [row, column] of the *upright* film, 0..1; the input of the network's preprocessing
     framing: where the analyzed square lies, and how boxes are mapped to the stored film
     sides_known: whether the film says which side is which
+    notes: what a reader of the result should know about the pixels
     """
 
     gray: GrayPicture
     framing: Framing
     sides_known: bool = False
+    notes: tuple[Note, ...] = ()
 
 
 def read_header(path: Path) -> Dataset:
@@ -117,24 +119,26 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
     film_header: its header, parsed
     gray: the manifest's mode, a key of `grayscale.TABLES`
     square: maps columns and rows of the upright film to left, top, right, bottom of the square to analyze
-    Raises Undecodable with the film's reason: undecodable, no_pixels, blank, too_small, color, or modality for several
-    frames.
+    Raises Undecodable with the film's reason: undecodable, no_pixels, blank, unreadable, too_small, color, or modality
+    for several frames.
     """
     if gray not in grayscale.TABLES:
         raise ConfigError([f"gray = {gray!r} is not one of {', '.join(grayscale.TABLES)}"])
     with _decoders():
-        indices, gray_header, levels = _gray_levels(dataset, film_header)
-        seen = grayscale.TABLES[gray](gray_header, levels)
-    rows, columns = indices.shape
+        stored = _stored_picture(dataset, film_header)
+        seen = grayscale.TABLES[gray](stored.header, stored.levels)
+        is_stretched = gray == grayscale.EQUALIZED and grayscale.has_outliers(stored.header, stored.levels)
+    rows, columns = stored.indices.shape
     turn = _turn(film_header) or Turn()
-    upright = turned(np.take(seen.astype(np.float32), indices), turn)
+    upright = turned(np.take(seen.astype(np.float32), stored.indices), turn)
     left, top, right, bottom = square(upright.shape[1], upright.shape[0])
-    analyzed = Box(left=left, top=top, right=right, bottom=bottom)
-    refuse_blank(upright, analyzed)
     return Radiograph(
         gray=upright,
-        framing=Framing(columns=columns, rows=rows, square=analyzed, turn=turn),
+        framing=Framing(
+            columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom), turn=turn
+        ),
         sides_known=sides_known(film_header),
+        notes=tuple(dict.fromkeys((*stored.notes, *([Note.STRETCHED] if is_stretched else [])))),
     )
 
 
@@ -151,7 +155,8 @@ def picture_of(dataset: Dataset) -> BytePicture:
 class StoredPicture:
     """A decoded film in stored orientation, to be shown in any window.
 
-    window: in which it is displayed if nobody asks for another
+    header: with which a person can read it (`grayscale.legible`)
+    notes: what a reader of the result should know about the pixels
     shutter: hides a part of the film; None for a film without
     marks: where overlay planes draw something over it; None for a film without
     """
@@ -159,15 +164,36 @@ class StoredPicture:
     indices: npt.NDArray[np.uint16]
     header: GrayscaleHeader
     levels: grayscale.Levels
-    window: grayscale.Window
-    shutter: DisplayShutter | None
-    marks: Mask | None
+    notes: tuple[Note, ...] = ()
+    shutter: DisplayShutter | None = None
+    marks: Mask | None = None
 
     @property
     def nbytes(self) -> int:
         """The size in memory, in bytes."""
         masks = (None if self.shutter is None else self.shutter.hidden, self.marks)
         return self.indices.nbytes + sum(mask.nbytes for mask in masks if mask is not None)
+
+    @property
+    def window(self) -> grayscale.Window:
+        """In which it is displayed if nobody asks for another."""
+        return grayscale.window_of(self.header, self.levels)
+
+    @property
+    def stretch(self) -> grayscale.Stretch | None:
+        """How it is shown if it could not be read as its header says."""
+        if Note.STRETCHED not in self.notes:
+            return None
+        modality = (self.header.modality_lut, self.header.rescale_slope, self.header.rescale_intercept)
+        return grayscale.Stretch(
+            window=self.window,
+            is_inverted=self.header.is_inverted,
+            has_modality=any(part is not None for part in modality),
+        )
+
+    def displayed(self) -> GrayPicture:
+        """Return the film alone as displayed, 0..1, [row, column]."""
+        return np.take(grayscale.displayed(self.header, self.levels).astype(np.float32), self.indices)
 
     def shown(self, window: grayscale.Window | None = None, *, is_inverted: bool = False) -> BytePicture:
         """Return the film as displayed, or in a window, with its shutter and its overlay planes (PS3.4 N.2).
@@ -193,13 +219,10 @@ class StoredPicture:
 def stored_picture(dataset: Dataset) -> StoredPicture:
     """Decode one film for display; dataset and errors as of `picture_of`."""
     with _decoders():
-        indices, gray_header, levels = _gray_levels(dataset, parse_header(dataset))
-        window = grayscale.window_of(gray_header, levels)
+        picture = _stored_picture(dataset, parse_header(dataset))
         shutter = display_shutter.find(dataset)
-        marks = _marks(dataset, indices.shape, hiding=None if shutter is None else shutter.bitmap)
-    return StoredPicture(
-        indices=indices, header=gray_header, levels=levels, window=window, shutter=shutter, marks=marks
-    )
+        marks = _marks(dataset, picture.indices.shape, hiding=None if shutter is None else shutter.bitmap)
+    return replace(picture, shutter=shutter, marks=marks)
 
 
 def _marks(dataset: Dataset, shape: tuple[int, int], *, hiding: OverlayPlane | None) -> Mask | None:
@@ -210,6 +233,15 @@ def _marks(dataset: Dataset, shape: tuple[int, int], *, hiding: OverlayPlane | N
         with attributes.quiet():
             cells = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False)
     return overlay_drawing.drawn(planes, shape, cells) if planes else None
+
+
+def picture_without_header(picture: BytePicture) -> StoredPicture:
+    """Make a picture that has no header a film, shown as it is unless nobody could read it so.
+
+    picture: gray values, [row, column]
+    Raises Undecodable: blank or unreadable.
+    """
+    return _legible(UNCHANGED, grayscale.levels_of(UNCHANGED, picture.astype(np.uint16), lowest=0, bits=8))
 
 
 def turned(picture: GrayPicture, turn: Turn) -> GrayPicture:
@@ -334,22 +366,29 @@ def _decoders() -> Iterator[None]:
         raise Undecodable(Reason.UNDECODABLE, f"the pixels cannot be decoded ({type(error).__name__})") from error
 
 
-def _gray_levels(
-    dataset: Dataset, film_header: FilmHeader
-) -> tuple[npt.NDArray[np.uint16], GrayscaleHeader, grayscale.Levels]:
-    """Decode the pixels; return [row, column] indices of gray levels, how they are displayed, and the levels.
-
-    Raises Undecodable.
-    """
+def _stored_picture(dataset: Dataset, film_header: FilmHeader) -> StoredPicture:
+    """Decode the pixels, and settle how they are displayed. Raises Undecodable."""
     if (reason := pixel_format.reason_against(film_header.pixels)) is not None:
         raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
     with attributes.quiet():
         indices, lowest, bits = _stored_values(dataset, film_header)
     gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
-    levels = grayscale.levels_of(gray_header, indices, lowest=lowest, bits=bits)
+    return _legible(gray_header, grayscale.levels_of(gray_header, indices, lowest=lowest, bits=bits))
+
+
+def _legible(header: GrayscaleHeader, levels: grayscale.Levels) -> StoredPicture:
+    """Settle how a film is displayed so that a person can read it. Raises Undecodable if nobody can."""
     if levels.is_blank:
-        raise Undecodable(Reason.BLANK, "all pixels have one value")
-    return indices, gray_header, levels
+        raise Undecodable(Reason.BLANK, "the analyzed square shows one gray")
+    legible = grayscale.legible(header, levels)
+    if legible is None:
+        raise Undecodable(Reason.UNREADABLE, "the stored values have too few grays, or are nearly all black and white")
+    notes = []
+    if legible is not header:
+        notes.append(Note.STRETCHED)
+    if isinstance(legible.voi_lut, LookUpTable) and legible.voi_lut.is_scaled:
+        notes.append(Note.TABLE_SCALED)
+    return StoredPicture(indices=levels.indices, header=legible, levels=levels, notes=tuple(notes))
 
 
 def _stored_values(dataset: Dataset, film_header: FilmHeader) -> tuple[npt.NDArray[np.uint16], int, int]:
@@ -424,16 +463,3 @@ def _check_length(data: bytes, syntax: UID, pixels: PixelFormat, *, allocated: i
     expected = (rows * columns * allocated + 7) // 8
     if len(data) not in (expected, expected + expected % 2):
         raise Undecodable(Reason.UNDECODABLE, f"{len(data)} bytes of pixel data, the header says {expected}")
-
-
-def refuse_blank(upright: GrayPicture, analyzed: Box) -> None:
-    """Refuse a film whose analyzed square shows one gray, ignoring the outermost 0.5 % of gray values at each end.
-
-    Raises Undecodable (blank).
-    """
-    left, top, right, bottom = (int(edge) for edge in analyzed.edges)
-    inside = upright[max(top, 0) : bottom, max(left, 0) : right]
-    stride = max(1, min(inside.shape) // 256)
-    low, high = np.quantile(inside[::stride, ::stride], (0.005, 0.995))
-    if high - low < _LEAST_CONTRAST:
-        raise Undecodable(Reason.BLANK, "the analyzed square shows one gray")

@@ -61,6 +61,7 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
     except Undecodable as error:
         undecodable = replace(decision, reason=Reason(error.reason))
         return _unread(dataset, undecodable, views.film_view(header), source=source)
+    decision = replace(decision, notes=(*decision.notes, *image.notes))
     with timed("read"):
         reading = reader.read(image, prompts)
     view = views.film_view(header, reading.view)
@@ -83,7 +84,7 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
 def answer_picture(image: Radiograph, reader: Reader, prompts: PromptSet, *, source: str) -> Film:
     """Read a picture without a header, a PNG or JPEG; source: a UID for it."""
     reading = reader.read(image, prompts)
-    unknown = Decision(action=routing.Action.READ, notes=(Note.VIEW_UNKNOWN,))
+    unknown = Decision(action=routing.Action.READ, notes=(Note.VIEW_UNKNOWN, *image.notes))
     decision = views.confirm(unknown, None, reading.view)
     if decision.reason is not None:
         return Film(source=source, reason=decision.reason, notes=decision.notes)

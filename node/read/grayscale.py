@@ -3,6 +3,10 @@
 A film has at most 65536 different stored values. So every step (modality LUT, VOI LUT or window, inversion, padding)
 works on a table of the possible values and their counts, and the picture is looked up once at the end.
 
+A header may ask for gray values that nobody could read: a window beside the values, a table of 12 bits that declares
+16. A network then finds nothing, and the report would say so. So `legible` measures the picture that a header asks for,
+and everything that reads or shows a film uses the header that it returns.
+
 The table look-up is not pydicom's: `apply_voi` 3.0.2 keeps the index in the type of the *output*, so that an 8-bit LUT
 over 12-bit values wraps around, and `apply_modality_lut` accepts no 12-bit LUT. The windows are not pydicom's because
 those refuse or propagate a NaN, and return the stored range instead of 0..1.
@@ -12,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +31,18 @@ _TAIL = 0.005
 """Share of pixels ignored at each end if a film has no window: markers and collimation must not set the contrast."""
 
 _COUNTED_AT_ONCE = 2**18
+
+_SAMPLED = 256
+"""About so many rows and columns of the analyzed square are measured."""
+_LEAST_GRAYS, _LEAST_SPAN = 16, 48
+"""A picture of fewer of 256 grays, or of grays that lie closer together, cannot be read by a person."""
+_LEAST_SHOWN = 0.5
+"""Nor can one that shows less than this share of what it could show, in a gray other than black and white."""
+_BLACK, _WHITE = 4, 251
+_BACKGROUND = 1 / 16
+"""The share of the range at each end that may be black or white: background and collimation, markers and bones."""
+_LEAST_FOREGROUND = 1 / 8
+"""If less than this share of the pixels lies between, most of the film is clipped in its stored values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +67,39 @@ class Levels:
 
     @property
     def is_blank(self) -> bool:
-        """Whether the exposed field has one value, or there is none."""
-        if not self.padding.any():
-            return bool(self.indices.min() == self.indices.max())
-        return bool(np.count_nonzero(self.exposed) < 2)
+        """Whether the analyzed square has one value, ignoring the outermost 0.5 % of pixels at each end, or none."""
+        counts = self.analyzed
+        return not counts.any() or _tails(counts)[0] == _tails(counts)[1]
+
+    @property
+    def analyzed(self) -> npt.NDArray[np.int64]:
+        """How many exposed pixels of the analyzed square have the value, in a sample of its pixels: [level].
+
+        It is the largest central square, in whatever way a model resizes it.
+        """
+        rows, columns = self.indices.shape
+        side = min(rows, columns)
+        top, left, stride = (rows - side) // 2, (columns - side) // 2, max(1, side // _SAMPLED)
+        inside = self.indices[top : top + side : stride, left : left + side : stride]
+        return np.where(self.padding, 0, np.bincount(inside.ravel(), minlength=self.values.size))
 
     @property
     def exposed(self) -> npt.NDArray[np.bool_]:
         """Which values occur inside the exposed field."""
         return (self.counts > 0) & ~self.padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """How a film is shown that could not be read as its header says.
+
+    window: LINEAR_EXACT (PS3.3 C.11.2.1.3.2), of modality values, or of stored values if not `has_modality`
+    is_inverted: whether low values are bright
+    """
+
+    window: Window
+    is_inverted: bool
+    has_modality: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +128,33 @@ def levels_of(header: GrayscaleHeader, indices: npt.NDArray[np.uint16], *, lowes
     return Levels(values=values, padding=_padding(header, values), indices=indices, count=count)
 
 
+def legible(header: GrayscaleHeader, levels: Levels) -> GrayscaleHeader | None:
+    """Return the header with which a person can read a film: its own, or one that is stretched; None if nobody can.
+
+    A stretched header has no VOI LUT and no window, so that `displayed` uses the range of the exposed values; if that
+    cannot be read either, it has no modality LUT, slope and intercept. What was bright stays bright. A window that
+    cannot be used is stretched, too: a viewer may try to use it.
+    Raises ValueError for a LUT that cannot be used.
+    """
+    own, counts = displayed(header, levels), levels.analyzed
+    lacks_window = header.voi_lut is None and header.has_window and _window(header, own) is None
+    if _is_legible(own, counts) and not lacks_window:
+        return header
+    without_voi = replace(header, voi_lut=None, window_center=None, window_width=None)
+    stored = replace(without_voi, modality_lut=None, rescale_slope=None, rescale_intercept=None)
+    for stretched in (without_voi, stored):
+        gray = displayed(stretched, levels)
+        if _is_legible(gray, counts):
+            return replace(stretched, is_inverted=stretched.is_inverted != _is_negative(own, gray, counts))
+    return None
+
+
+def has_outliers(header: GrayscaleHeader, levels: Levels) -> bool:
+    """Say whether a few pixels are so bright or dark that the others could not be read between minimum and maximum."""
+    modality = _modality(header, levels.values)
+    return not _is_legible(_stretch(modality, *_range(modality, levels, tail=0.0)), levels.analyzed)
+
+
 def displayed(header: GrayscaleHeader, levels: Levels) -> FloatTable:
     """Return the displayed gray of every level, 0 black to 1 white: modality, VOI, polarity; padding is black.
 
@@ -111,10 +179,12 @@ def equalized(header: GrayscaleHeader, levels: Levels) -> FloatTable:
     """Return the gray of every level as in the published weights' training pictures (spec §15), 0..1 in 255 steps.
 
     Stretches modality values from minimum to maximum to 8 bits (rounded down, like a cast), inverts them for
-    MONOCHROME1, and equalizes the histogram of the whole picture.
+    MONOCHROME1, and equalizes the histogram of the whole picture. If outliers would leave few grays to the others,
+    ignores the outermost 0.5 % of pixels at each end.
     """
     modality = _modality(header, levels.values)
-    eight = np.floor(_stretch(modality, *_range(modality, levels, tail=0.0)) * 255).astype(np.int64)
+    tail = _TAIL if has_outliers(header, levels) else 0.0
+    eight = np.floor(_stretch(modality, *_range(modality, levels, tail=tail)) * 255).astype(np.int64)
     if header.is_inverted:
         eight = 255 - eight
     eight = np.where(levels.padding, 0, eight)
@@ -133,7 +203,7 @@ def window_of(header: GrayscaleHeader, levels: Levels) -> Window:
         if center is not None and width is not None:
             return Window(center=center, width=width)
     low, high = _range(modality, levels, tail=_TAIL)
-    return Window(center=(low + high) / 2, width=max(high - low, 1.0))
+    return Window(center=(low + high) / 2, width=high - low or 1.0)
 
 
 def windowed(header: GrayscaleHeader, levels: Levels, window: Window, *, is_inverted: bool = False) -> FloatTable:
@@ -149,8 +219,50 @@ def windowed(header: GrayscaleHeader, levels: Levels, window: Window, *, is_inve
     return np.where(levels.padding, 0.0, gray)
 
 
-TABLES: dict[str, Callable[[GrayscaleHeader, Levels], FloatTable]] = {"voi": displayed, "mimic_jpg": equalized}
+EQUALIZED: Final = "mimic_jpg"
+TABLES: dict[str, Callable[[GrayscaleHeader, Levels], FloatTable]] = {"voi": displayed, EQUALIZED: equalized}
 """The `gray` modes of a model's manifest."""
+
+
+def _is_legible(gray: FloatTable, counts: npt.NDArray[np.int64]) -> bool:
+    """Say whether a person can read a picture: it has grays, they lie apart, and it is not mostly black and white.
+
+    gray: [level], 0..1, of the picture; counts: [level], of the pixels that are measured
+    What the whole range of values would show at its ends may be black or white.
+    """
+    if not np.isfinite(gray).all():
+        return False
+    eight = np.rint(gray * 255).astype(np.int64)
+    histogram = np.bincount(eight, weights=counts, minlength=256).astype(np.int64)
+    low, high = _tails(histogram)
+    is_shown = (eight >= _BLACK) & (eight <= _WHITE)
+    foreground = _foreground(counts)
+    return bool(
+        np.count_nonzero(histogram[low : high + 1]) >= _LEAST_GRAYS
+        and high - low >= _LEAST_SPAN
+        and foreground[is_shown].sum() >= _LEAST_SHOWN * foreground.sum()
+    )
+
+
+def _foreground(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Leave out the pixels near the ends of the range of stored values, unless they are nearly all: [level]."""
+    low, high = _tails(counts)
+    position = (np.arange(counts.size) - low) / max(high - low, 1)
+    foreground = np.where((position > _BACKGROUND) & (position < 1 - _BACKGROUND), counts, 0)
+    return foreground if foreground.sum() >= _LEAST_FOREGROUND * counts.sum() else counts
+
+
+def _tails(counts: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Return the first and last place, ignoring the outermost 0.5 % of what is counted at each end."""
+    reached = np.cumsum(counts) / counts.sum()
+    return int(np.searchsorted(reached, _TAIL, side="right")), int(np.searchsorted(reached, 1 - _TAIL, side="left"))
+
+
+def _is_negative(own: FloatTable, stretched: FloatTable, counts: npt.NDArray[np.int64]) -> bool:
+    """Say whether a stretch shows dark what the header shows bright; never of a header that shows one gray."""
+    finite = np.nan_to_num(own)
+    difference = finite - finite[np.flatnonzero(counts)[0]]
+    return float((counts * difference * (stretched - np.average(stretched, weights=counts))).sum()) < 0
 
 
 def _equalize(histogram: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -169,7 +281,8 @@ def _modality(header: GrayscaleHeader, values: npt.NDArray[np.int64]) -> FloatTa
     """Apply the modality LUT, or else slope and intercept (PS3.3 C.11.1); a slope of 0 or NaN is ignored."""
     if header.modality_lut is not None:
         return _look_up(_usable(header.modality_lut), values)
-    return values.astype(np.float64) * (header.rescale_slope or 1.0) + (header.rescale_intercept or 0.0)
+    with np.errstate(over="ignore"):  # an absurd slope
+        return values.astype(np.float64) * (header.rescale_slope or 1.0) + (header.rescale_intercept or 0.0)
 
 
 def _usable(table: LookUpTable | UnusableTable) -> LookUpTable:
@@ -208,7 +321,7 @@ def _stretch(values: FloatTable, low: float, high: float) -> FloatTable:
     """Map low..high to 0..1 and clip; if low and high are equal, apply a threshold."""
     if high <= low:
         return (values > low).astype(np.float64)
-    with np.errstate(over="ignore"):  # so is a very narrow range
+    with np.errstate(over="ignore", invalid="ignore"):  # so is a very narrow range; an absurd slope is infinite
         return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 

@@ -14,7 +14,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
-from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, ScoredBox, Side, WithheldSentence
+from node.domain import (
+    Box,
+    FindingState,
+    GroundedSentence,
+    ModelIdentity,
+    Note,
+    ScoredBox,
+    Side,
+    WithheldSentence,
+)
 from node.errors import GpuLost, InputError
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
@@ -74,12 +83,13 @@ class FilmQuestion:
 class SeenFilm:
     """A film that the network has encoded, for any number of questions.
 
-    framing, sides_known: as of its `Radiograph`; look: what the network found, for the reader that made it
+    framing, sides_known, notes: as of its `Radiograph`; look: what the network found, for the reader that made it
     """
 
     framing: Framing
     sides_known: bool
     look: object
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +100,7 @@ class FilmAnswer:
     boxes: where the network locates the prompt, none if it is absent; the box that was asked about, if there was one
     contradiction, left_out: as of a `Finding`
     never_learned: those words; then there is no score, no sentence and no box
+    notes: about the pixels of the film
     """
 
     question: FilmQuestion
@@ -101,6 +112,7 @@ class FilmAnswer:
     contradiction: str | None = None
     left_out: bool = False
     never_learned: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def positive(self) -> bool:
@@ -325,7 +337,7 @@ class _NetworkReader:
     def see(self, image: Radiograph) -> SeenFilm:
         with for_person(), _device_told():
             look = self._network.look(image.gray)
-        return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look)
+        return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look, notes=image.notes)
 
     def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         from models.reading.answers import Question as NetworkQuestion
@@ -344,7 +356,7 @@ class _NetworkReader:
                 reference=_to_network(prompts),
                 side_of=_side_of if film.sides_known else None,
             )
-        return [_to_film(question, answer, film.framing) for question, answer in zip(questions, answers, strict=True)]
+        return [_to_film(question, answer, film) for question, answer in zip(questions, answers, strict=True)]
 
 
 @contextmanager
@@ -373,7 +385,7 @@ def _to_network(prompts: PromptSet) -> tuple[ReaderPrompt, ...]:
     )
 
 
-def _to_film(question: FilmQuestion, answer: Answer, framing: Framing) -> FilmAnswer:
+def _to_film(question: FilmQuestion, answer: Answer, film: SeenFilm) -> FilmAnswer:
     """Put an answer into pixels of the film. What is absent has no box, but for the box that was asked about."""
     state = None if answer.state is None else FindingState(answer.state)
     is_located = state is not FindingState.ABSENT or question.box is not None
@@ -382,11 +394,12 @@ def _to_film(question: FilmQuestion, answer: Answer, framing: Framing) -> FilmAn
         sentence=answer.sentence,
         score=answer.score,
         state=state,
-        boxes=_to_image(answer.boxes, answer.box_scores, framing) if is_located else (),
+        boxes=_to_image(answer.boxes, answer.box_scores, film.framing) if is_located else (),
         by=answer.by,
         contradiction=answer.contradiction,
         left_out=answer.left_out,
         never_learned=answer.never_learned,
+        notes=film.notes,
     )
 
 

@@ -80,6 +80,14 @@ def read_picture(path: Path) -> npt.NDArray[np.uint8]:
         raise InputError(f"{path}: is not a readable picture of usual size; name a DICOM, PNG or JPEG file") from error
 
 
+def show_picture(path: Path) -> npt.NDArray[np.uint8]:
+    """Return the gray values of a PNG or JPEG picture as they are read: [row, column].
+
+    Raises InputError, and Undecodable if no person could read it.
+    """
+    return decoding.picture_without_header(read_picture(path)).shown()
+
+
 def _load_picture(path: Path, reader: Reader) -> Radiograph:
     picture = read_picture(path)
     rows, columns = picture.shape
@@ -87,9 +95,8 @@ def _load_picture(path: Path, reader: Reader) -> Radiograph:
         raise InputError(f"{path}: has a side under {pixel_format.MIN_SIDE} pixels; name a film")
     left, top, right, bottom = reader.square(columns, rows)
     framing = Framing(columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom))
-    gray = picture.astype(np.float32) / np.float32(255)
     try:
-        decoding.refuse_blank(gray, framing.square)
+        stored = decoding.picture_without_header(picture)
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a film") from error
-    return Radiograph(gray=gray, framing=framing)
+    return Radiograph(gray=stored.displayed(), framing=framing, notes=stored.notes)

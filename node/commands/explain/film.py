@@ -24,15 +24,19 @@ _ADVICE: Final[Mapping[Reason, str]] = {
     Reason.UNDECODABLE: "send the film again, uncompressed if the modality can; compare its size with the original",
     Reason.NO_PIXELS: "send the film with its pixels",
     Reason.BLANK: "look at the film: the part that is analyzed shows one gray",
+    Reason.UNREADABLE: "look at the film; send it with the gray values that the detector measured",
     Reason.TOO_SMALL: "send the film itself and not its thumbnail",
     Reason.COLOR: "send the film in gray (MONOCHROME1 or MONOCHROME2)",
     Reason.AGE: "nothing, unless the age is wrong: then correct it at the modality; the model's card says its ages",
 }
-_FILLED_BY: Final[Mapping[Note, str]] = {
-    Note.VIEW_UNKNOWN: "ViewPosition and BodyPartExamined",
-    Note.AGE_UNKNOWN: "PatientAge or PatientBirthDate",
-    Note.AGE_WITHOUT_UNIT: "PatientAge with its unit, such as 045Y",
+_WANTED: Final[Mapping[Note, str]] = {
+    Note.VIEW_UNKNOWN: "fills in ViewPosition and BodyPartExamined",
+    Note.AGE_UNKNOWN: "fills in PatientAge or PatientBirthDate",
+    Note.AGE_WITHOUT_UNIT: "fills in PatientAge with its unit, such as 045Y",
+    Note.STRETCHED: "writes a window or lookup table that fits the pixels",
+    Note.TABLE_SCALED: "declares in LUTDescriptor the bits that the lookup table has",
 }
+"""What a modality has to do so that a note goes."""
 _WHAT_HAPPENS: Final[Mapping[Action, str]] = {
     Action.READ: "read",
     Action.ANSWER: "not read, answered with an object that says so",
@@ -63,12 +67,14 @@ class Decoding:
     reason: why the pixels cannot be decoded; None if they were decoded
     gray: the manifest's mode of gray values (`grayscale.TABLES`)
     analyzed: left, top, right, bottom of the analyzed square, in pixels of the stored film; None if it is not known
+    notes: about the pixels
     """
 
     reason: Reason | None
     message: str
     gray: str | None = None
     analyzed: tuple[float, float, float, float] | None = None
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +120,9 @@ def explain_file(path: Path, *, model: Path) -> FilmExplanation:
     decision = routing.choose(header, rules)
     is_film = decision.action is not Action.LEAVE and pixel_format.objection(header.pixels) is None
     decoded = _decode(path, header, rule, lack) if is_film else None
-    if decision.action is Action.READ and decoded is not None and decoded.reason is not None:
-        decision = Decision(action=Action.ANSWER, reason=decoded.reason, notes=decision.notes)
+    if decision.action is Action.READ and decoded is not None:
+        action = Action.READ if decoded.reason is None else Action.ANSWER
+        decision = Decision(action=action, reason=decoded.reason, notes=(*decision.notes, *decoded.notes))
     study, film = header.study_instance_uid, header.sop_instance_uid
     return FilmExplanation(
         file=str(path),
@@ -184,7 +191,8 @@ def _decode(path: Path, header: FilmHeader, rule: FilmRule, lack: str) -> Decodi
     except Undecodable as error:
         return Decoding(reason=Reason(error.reason), message=str(error))
     square = None if lack else image.framing.analyzed.edges
-    return Decoding(reason=None, message=f"the pixels can be decoded{lack}", gray=rule.gray, analyzed=square)
+    message = f"the pixels can be decoded{lack}"
+    return Decoding(reason=None, message=message, gray=rule.gray, analyzed=square, notes=image.notes)
 
 
 def _advice(decision: Decision, *, has_uids: bool) -> str:
@@ -193,8 +201,8 @@ def _advice(decision: Decision, *, has_uids: bool) -> str:
     if decision.reason is not None:
         return _ADVICE[decision.reason]
     if decision.notes:
-        wanted = [_FILLED_BY[note] for note in decision.notes]
-        return f"nothing; the note goes when the modality fills in {' and '.join(wanted)}"
+        wanted = [_WANTED[note] for note in decision.notes]
+        return f"nothing; the note goes when the modality {' and '.join(wanted)}"
     return "nothing; if no result came, run explain with the study's UID and node.toml"
 
 
