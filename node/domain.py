@@ -70,6 +70,8 @@ class Note(StrEnum):
     ROTATED = "rotated"
     STRETCHED = "stretched"
     TABLE_SCALED = "table_scaled"
+    POLARITY_UNCLEAR = "polarity_unclear"
+    SIGN_DISAGREES = "sign_disagrees"
 
 
 class Side(StrEnum):

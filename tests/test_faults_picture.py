@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
+from pydicom.uid import UID, JPEG2000Lossless, JPEGLSLossless, RLELossless
 
 from node.domain import Note, Reason, Report
 from node.errors import InputError, Undecodable
@@ -371,3 +372,48 @@ def test_a_question_about_a_stretched_film_says_so(tmp_path: Path) -> None:
     (answer,) = open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
 
     assert answer_to_json(answer)["notes"] == ["stretched"]
+
+
+@pytest.mark.parametrize(
+    ("photometric", "shape", "is_disputed"),
+    [
+        ("MONOCHROME2", "INVERSE", True),
+        ("MONOCHROME2", "inverse", True),
+        ("MONOCHROME1", "IDENTITY", True),
+        ("MONOCHROME1", "INVERSE", False),
+        ("MONOCHROME2", "IDENTITY", False),
+        ("MONOCHROME1", None, False),
+        ("MONOCHROME2", "", False),
+        ("MONOCHROME2", "LIN OD", False),
+    ],
+)
+def test_a_film_that_viewers_show_either_way_says_so(
+    photometric: str, shape: str | None, is_disputed: bool, tmp_path: Path
+) -> None:
+    film = film_of({"PhotometricInterpretation": photometric, "PresentationLUTShape": shape})
+    is_inverse = photometric == "MONOCHROME1" or (shape or "").upper() == "INVERSE"
+
+    assert read(film).notes == ((Note.POLARITY_UNCLEAR,) if is_disputed else ())
+    assert likeness(read(film).gray, stored() * (-1 if is_inverse else 1)) > 0.95
+    report, _ = written(film, tmp_path, kinds=())
+    cautions = impression.of_film(report.films[0])
+    assert (wording.CAUTIONS[Note.POLARITY_UNCLEAR] in cautions) == is_disputed
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_the_sign_of_a_jpeg_2000_codestream_counts(bits: int, is_signed: bool) -> None:
+    film = films.compressed(films.at_depth(bits, signed=is_signed), JPEG2000Lossless)
+
+    wrong = read(films.changed(film, {"PixelRepresentation": int(not is_signed)}))
+
+    assert wrong.notes == (Note.SIGN_DISAGREES,)
+    assert np.array_equal(wrong.gray, read(films.at_depth(bits, signed=is_signed)).gray)
+
+
+@pytest.mark.parametrize("syntax", [JPEGLSLossless, RLELossless])
+def test_the_header_has_the_sign_where_no_codestream_has_one(syntax: UID) -> None:
+    film = films.compressed(films.at_depth(12, signed=True), syntax)
+
+    assert read(film).notes == ()
+    assert np.array_equal(read(film).gray, read(films.at_depth(12, signed=True)).gray)

@@ -66,6 +66,7 @@ class GrayscaleHeader:
     has_window: whether the header has a center or a width, even if it is broken
     voi_lut_function: LINEAR, LINEAR_EXACT or SIGMOID, or any other text of the header, in upper case
     is_inverted: whether low values are bright: MONOCHROME1, or an INVERSE presentation LUT (PS3.3 C.11.6.1.2)
+    is_disputed: whether these two contradict each other, so that some viewers show a negative of what others show
     pixel_padding_value, pixel_padding_range_limit: PS3.3 C.7.5.1.1.2
     """
 
@@ -78,6 +79,7 @@ class GrayscaleHeader:
     has_window: bool
     voi_lut_function: str
     is_inverted: bool
+    is_disputed: bool
     pixel_padding_value: int | None
     pixel_padding_range_limit: int | None
 
@@ -92,6 +94,7 @@ UNCHANGED: Final = GrayscaleHeader(
     has_window=True,
     voi_lut_function="",
     is_inverted=False,
+    is_disputed=False,
     pixel_padding_value=None,
     pixel_padding_range_limit=None,
 )
@@ -103,6 +106,7 @@ def parse_grayscale(dataset: Dataset, *, photometric_interpretation: str) -> Gra
 
     photometric_interpretation: from `film_header.PixelFormat`
     """
+    is_negative = photometric_interpretation.upper() == "MONOCHROME1"
     shape = attributes.text(dataset, "PresentationLUTShape").upper()
     center, width = (attributes.values(dataset, keyword) for keyword in ("WindowCenter", "WindowWidth"))
     return GrayscaleHeader(
@@ -114,7 +118,8 @@ def parse_grayscale(dataset: Dataset, *, photometric_interpretation: str) -> Gra
         window_width=attributes.first_number(width),
         has_window=bool(center or width),
         voi_lut_function=attributes.text(dataset, "VOILUTFunction").upper(),
-        is_inverted=photometric_interpretation.upper() == "MONOCHROME1" or shape == "INVERSE",
+        is_inverted=is_negative or shape == "INVERSE",
+        is_disputed=shape == ("IDENTITY" if is_negative else "INVERSE"),
         pixel_padding_value=attributes.whole(dataset, "PixelPaddingValue"),
         pixel_padding_range_limit=attributes.whole(dataset, "PixelPaddingRangeLimit"),
     )

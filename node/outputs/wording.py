@@ -58,12 +58,15 @@ NOTES: Mapping[Note, str] = {
     Note.ROTATED: "its picture looks rotated; it was read as it is",
     Note.STRETCHED: "no person could read its picture as given; it was read, and is shown, stretched to its own range",
     Note.TABLE_SCALED: "its lookup table uses less than half of the grays that it declares; it was scaled to all grays",
+    Note.POLARITY_UNCLEAR: "its header contradicts itself, so viewers disagree; it was read with low values bright",
+    Note.SIGN_DISAGREES: "its header and its compressed pixels disagree whether values are signed; the pixels count",
 }
 CAUTIONS: Mapping[Note, str] = {
     Note.VIEW_DISAGREES: "The header names another view than the picture shows.",
     Note.MIRRORED: "The picture looks mirrored: check the sides.",
     Note.ROTATED: "The picture looks rotated.",
     Note.STRETCHED: "No person could read the picture as given: it was stretched.",
+    Note.POLARITY_UNCLEAR: "Its header contradicts itself: some viewers show it as a negative.",
 }
 """Notes that stand in every output, in few words: such a film may have been read wrongly."""
 HEADINGS: Mapping[FindingState, str] = {

@@ -371,9 +371,12 @@ def _stored_picture(dataset: Dataset, film_header: FilmHeader) -> StoredPicture:
     if (reason := pixel_format.reason_against(film_header.pixels)) is not None:
         raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
     with attributes.quiet():
-        indices, lowest, bits = _stored_values(dataset, film_header)
+        values = _stored_values(dataset, film_header)
     gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
-    return _legible(gray_header, grayscale.levels_of(gray_header, indices, lowest=lowest, bits=bits))
+    levels = grayscale.levels_of(gray_header, values.indices, lowest=values.lowest, bits=values.bits)
+    stored = _legible(gray_header, levels)
+    disputed = (Note.POLARITY_UNCLEAR,) if gray_header.is_disputed else ()
+    return replace(stored, notes=(*values.notes, *disputed, *stored.notes))
 
 
 def _legible(header: GrayscaleHeader, levels: grayscale.Levels) -> StoredPicture:
@@ -391,25 +394,56 @@ def _legible(header: GrayscaleHeader, levels: grayscale.Levels) -> StoredPicture
     return StoredPicture(indices=levels.indices, header=legible, levels=levels, notes=tuple(notes))
 
 
-def _stored_values(dataset: Dataset, film_header: FilmHeader) -> tuple[npt.NDArray[np.uint16], int, int]:
-    """Decode the pixels; return [row, column] stored values minus the lowest possible value, that value, and bits."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _StoredValues:
+    """Decoded pixels.
+
+    indices: [row, column], the values minus the lowest that `bits` can hold
+    """
+
+    indices: npt.NDArray[np.uint16]
+    lowest: int
+    bits: int
+    notes: tuple[Note, ...] = ()
+
+
+def _stored_values(dataset: Dataset, film_header: FilmHeader) -> _StoredValues:
+    """Decode the pixels. Raises Undecodable."""
     pixels = film_header.pixels
     bits, high, allocated = pixels.bits_stored, pixels.high_bit, pixels.bits_allocated
     if bits is None or allocated is None or not 1 <= bits <= min(allocated, 16):
         raise Undecodable(Reason.UNDECODABLE, "the header's bit depth is none that a film has")
-    syntax = UID(film_header.transfer_syntax_uid)
-    _check_length(dataset["PixelData"].value or b"", syntax, pixels, allocated=allocated)
-    plugin = _plugin(syntax)
-    decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=plugin)
-    lowest = -(2 ** (bits - 1)) if pixels.pixel_representation == 1 else 0
     shift = 0 if high is None else high + 1 - bits
     if not 0 <= shift <= allocated - bits:
         raise Undecodable(Reason.UNDECODABLE, "the header's high bit does not fit its bit depth")
-    if syntax.is_encapsulated and syntax != RLELossless and shift == 0:
+    data, syntax = dataset["PixelData"].value or b"", UID(film_header.transfer_syntax_uid)
+    if not data:
+        raise Undecodable(Reason.UNDECODABLE, "the pixel data is empty or cut off")
+    frame = next(generate_frames(data, number_of_frames=1)) if syntax.is_encapsulated else None
+    if frame is None:
+        _check_length(data, pixels, allocated=allocated)
+    else:
+        _check_size(frame, syntax, pixels)
+    decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=_plugin(syntax))
+    is_signed = pixels.pixel_representation == 1
+    coded = None if frame is None else pixel_format.coded_depth(frame)
+    if coded is not None and coded.is_signed != is_signed and coded.bits <= 16:
+        # pydicom 3.0.2 gives the values the header's sign; their bits stay as they are.
+        indices = _selected(decoded, shift=0, bits=coded.bits, is_signed=coded.is_signed)
+        lowest = _lowest(coded.bits, is_signed=coded.is_signed)
+        return _StoredValues(indices=indices, lowest=lowest, bits=coded.bits, notes=(Note.SIGN_DISAGREES,))
+    lowest = _lowest(bits, is_signed=is_signed)
+    if frame is not None and syntax != RLELossless and shift == 0:
         # A lossy decoder may exceed the declared range; removing the high bits would turn white into black.
-        return _limited(decoded, lowest=lowest, bits=bits), lowest, bits
+        return _StoredValues(indices=_limited(decoded, lowest=lowest, bits=bits), lowest=lowest, bits=bits)
     # Bits outside HighBit and BitsStored hold overlays or nothing (PS3.5 8.1.1).
-    return _selected(decoded, shift=shift, bits=bits, is_signed=lowest < 0), lowest, bits
+    indices = _selected(decoded, shift=shift, bits=bits, is_signed=is_signed)
+    return _StoredValues(indices=indices, lowest=lowest, bits=bits)
+
+
+def _lowest(bits: int, *, is_signed: bool) -> int:
+    """Return the lowest value that some bits can hold."""
+    return -(2 ** (bits - 1)) if is_signed else 0
 
 
 def _limited(decoded: npt.NDArray[np.integer], *, lowest: int, bits: int) -> npt.NDArray[np.uint16]:
@@ -445,21 +479,20 @@ def _plugin(syntax: UID) -> str:
     return next(plugin for plugin in _PLUGINS if plugin in available)
 
 
-def _check_length(data: bytes, syntax: UID, pixels: PixelFormat, *, allocated: int) -> None:
-    """Refuse pixel data whose length or picture size differs from the header. Raises Undecodable."""
+def _check_size(frame: bytes, syntax: UID, pixels: PixelFormat) -> None:
+    """Refuse a codestream whose picture size differs from the header. Raises Undecodable."""
     rows, columns = pixels.rows or 0, pixels.columns or 0
-    if not data:
-        raise Undecodable(Reason.UNDECODABLE, "the pixel data is empty or cut off")
-    if syntax.is_encapsulated:
-        frame = next(generate_frames(data, number_of_frames=1))
-        is_whole = (
-            pixel_format.rle_length(frame) == rows * columns
-            if syntax == RLELossless
-            else pixel_format.coded_size(frame) == (columns, rows)
-        )
-        if not is_whole:
-            raise Undecodable(Reason.UNDECODABLE, "codestream and header differ in size")
-        return
-    expected = (rows * columns * allocated + 7) // 8
+    is_whole = (
+        pixel_format.rle_length(frame) == rows * columns
+        if syntax == RLELossless
+        else pixel_format.coded_size(frame) == (columns, rows)
+    )
+    if not is_whole:
+        raise Undecodable(Reason.UNDECODABLE, "codestream and header differ in size")
+
+
+def _check_length(data: bytes, pixels: PixelFormat, *, allocated: int) -> None:
+    """Refuse uncompressed pixel data whose length differs from the header. Raises Undecodable."""
+    expected = ((pixels.rows or 0) * (pixels.columns or 0) * allocated + 7) // 8
     if len(data) not in (expected, expected + expected % 2):
         raise Undecodable(Reason.UNDECODABLE, f"{len(data)} bytes of pixel data, the header says {expected}")

@@ -17,6 +17,7 @@ MAX_PIXELS = 64 * 1024 * 1024
 """8192 x 8192. No detector makes a larger chest film; a header that declares more is damaged or hostile."""
 
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
+_JPEG_2000 = b"\xff\x4f\xff\x51"
 _JPEG_FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7))
 
 
@@ -66,13 +67,32 @@ def coded_size(frame: bytes) -> tuple[int, int] | None:
     15444-1 A.5.1): a codestream that disagrees with the header is not decoded.
     """
     start = _codestream(frame)
-    if frame[start : start + 4] == b"\xff\x4f\xff\x51" and len(frame) >= start + 42:
+    if frame[start : start + 4] == _JPEG_2000 and len(frame) >= start + 42:
         x_size, y_size, x_offset, y_offset = (
             int.from_bytes(frame[start + at : start + at + 4], "big") for at in (8, 12, 16, 20)
         )
         is_gray = int.from_bytes(frame[start + 40 : start + 42], "big") == 1
         return (x_size - x_offset, y_size - y_offset) if is_gray else None
     return _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else None
+
+
+class CodedDepth(NamedTuple):
+    """The depth of the values in a codestream."""
+
+    bits: int
+    is_signed: bool
+
+
+def coded_depth(frame: bytes) -> CodedDepth | None:
+    """Read depth and sign of the first component of a JPEG 2000 codestream (ISO 15444-1 A.5.1); None for any other.
+
+    Codestreams of JPEG, JPEG-LS and RLE have no sign.
+    """
+    start = _codestream(frame)
+    if frame[start : start + 4] != _JPEG_2000 or len(frame) < start + 43:
+        return None
+    depth = frame[start + 42]
+    return CodedDepth(bits=(depth & 0x7F) + 1, is_signed=depth >= 0x80)
 
 
 def _codestream(frame: bytes) -> int:

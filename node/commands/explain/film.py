@@ -34,6 +34,8 @@ _WANTED: Final[Mapping[Note, str]] = {
     Note.AGE_UNKNOWN: "fills in PatientAge or PatientBirthDate",
     Note.AGE_WITHOUT_UNIT: "fills in PatientAge with its unit, such as 045Y",
     Note.STRETCHED: "writes a window or lookup table that fits the pixels",
+    Note.POLARITY_UNCLEAR: "writes PhotometricInterpretation and PresentationLUTShape that agree",
+    Note.SIGN_DISAGREES: "writes the PixelRepresentation of its codestreams",
     Note.TABLE_SCALED: "declares in LUTDescriptor the bits that the lookup table has",
 }
 """What a modality has to do so that a note goes."""
