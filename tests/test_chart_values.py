@@ -10,12 +10,15 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
+from node.config import ListenerSettings
 from node.settings.audit import Collector
 from node.settings.destinations import DicomwebDestination
 from node.settings.tls import TlsSettings
 from tests import peers
 from tests.chart import (
     CHART,
+    EXAMPLES,
+    ROLES,
     Object,
     container_of,
     example,
@@ -33,6 +36,8 @@ from tests.peers import LOOPBACK
 from tests.service import Service, settings_for
 
 KUBERNETES = "1.34"
+ARCHIVE = {"podSelector": {"matchLabels": {"app": "archive"}}}
+DNS = ("any", 53)
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 ZONES = [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}]
 DISK = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
@@ -99,6 +104,65 @@ def test_a_pod_that_listens_drains_before_it_gets_sigterm() -> None:
     assert "lifecycle" not in container_of(workloads(made("cpu", {"listener": {"drainSeconds": 0}}))["node"])
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_a_pod_writes_to_tmp_has_a_limit(name: str) -> None:
+    for objects, size in ((made_of(name), "2Gi"), (made(name, {"tmpSize": "500Mi"}), "500Mi")):
+        for workload in workloads(objects).values():
+            (tmp,) = (volume for volume in pod_of(workload)["volumes"] if volume["name"] == "tmp")
+            assert tmp["emptyDir"] == {"sizeLimit": size}
+
+
+NODES_OWN = ListenerSettings().max_object_mib
+
+
+@pytest.mark.parametrize(
+    ("most_mib", "limit", "fits"),
+    [
+        (None, f"{2 * NODES_OWN}Mi", True),
+        (None, f"{2 * NODES_OWN - 1}Mi", False),
+        (None, None, True),
+        (2048, "4Gi", True),
+        (2049, "4Gi", False),
+        (2048, "4G", False),
+        (2048, "4294967296", True),
+        (2048, 4294967296, True),
+        (2048, 4294967295, False),
+        (2048, "4194304Ki", True),
+        (2048, "4194303Ki", False),
+        (2048, "4294967k", False),
+        (2048, "4294967296000m", True),
+        (512, "0.5Gi", False),
+        (512, "1.5Gi", True),
+        (10**6, "1Ti", False),
+        (512, "1", False),
+    ],
+)
+def test_two_of_the_largest_objects_fit_a_pods_memory(
+    most_mib: int | None, limit: str | int | None, fits: bool
+) -> None:
+    listener = {} if most_mib is None else {"max_object_mib": most_mib}
+    values = merged(example("cpu"), {"settings": {"listener": listener}, "resources": {"limits": {"memory": limit}}})
+
+    helm_python.Chart.load(CHART).validate_schema(values)
+    if fits:
+        assert workloads(rendered(values))
+        return
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered(values)
+    assert f"settings.listener.max_object_mib: two objects of {most_mib or NODES_OWN} MiB do not fit" in str(
+        refused.value
+    )
+    assert "resources.limits.memory" in str(refused.value)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_part_shows_films_and_needs_memory_for_two(role: str) -> None:
+    values = merged(example("split"), {role: {"resources": {"limits": {"memory": "4095Mi"}}}})
+
+    with pytest.raises(helm_python.HelmError, match=rf"do not fit into {role}\.resources\.limits\.memory \(4095Mi\)"):
+        rendered(values)
+
+
 def test_workers_may_scale_to_zero_and_back() -> None:
     scaled = the_only(made("split", {"worker": {"replicas": 0}}), "ScaledObject")["spec"]
     by_hand = made("split", {"worker": {"replicas": 0}, "keda": {"enabled": False}})
@@ -128,10 +192,95 @@ def test_networks_and_named_callers_are_let_in() -> None:
 
 
 def test_a_policy_opens_the_ports_of_pods_behind_a_service() -> None:
-    objects = made("split", {"networkPolicy": {"egressPorts": [11112, 5433]}})
+    objects = made("split", {"networkPolicy": {"egressPorts": [11112, 5433], "egressTo": [ARCHIVE]}})
 
+    for way in ways_out(objects).values():
+        assert {("pods", 11112), ("pods", 5433)} <= way
+    with pytest.raises(helm_python.HelmError, match=r"egressPorts: say in networkPolicy\.egressTo"):
+        rendered(merged(example("cpu"), {"networkPolicy": {"egressPorts": [11112], "egressTo": []}}))
+
+
+PEERS: Mapping[str, object] = {
+    "destinations": [
+        {"name": "pacs", "ae_title": "PACS", "host": "10.20.0.5", "port": 104},
+        {"name": "ris", "type": "hl7", "host": "fd00::9", "port": 2576},
+        {"name": "web", "type": "dicomweb", "url": "https://10.20.0.7/dicom-web"},
+        {"name": "web6", "type": "dicomweb", "url": "http://[fd00::5]:8042/dicom-web"},
+    ],
+    "audit": {"host": "10.20.0.8", "tls": {"ca": "/etc/chex-tls/audit/ca.pem"}},
+    "trace": {"endpoint": "http://10.20.0.9:4318/v1/traces"},
+}
+
+
+def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
+    watched = {("10.20.0.8/32", 6514), ("10.20.0.9/32", 4318)}
+    sent = {("10.20.0.5/32", 104), ("fd00::9/128", 2576), ("10.20.0.7/32", 443), ("fd00::5/128", 8042)}
+
+    split = made("split", {"settings": PEERS, "database": {"host": "10.20.0.6"}, "networkPolicy": {"egressTo": []}})
+    single = made("cpu", {"settings": PEERS, "networkPolicy": {"egressTo": []}})
+
+    common = {DNS, ("10.20.0.6/32", 5432)} | watched
+    assert ways_out(split) == {"listener": common, "worker": common, "sender": common | sent}
+    assert ways_out(single) == {"node": {DNS} | watched | sent}
+
+
+S3 = {"endpoint": "https://s3.example", "bucket": "b", "access_key_file": "/a", "secret_key_file": "/b"}
+AUDIT = {"host": "logs", "tls": {"ca": "/etc/chex-tls/a/ca.pem"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("cpu", {"destinations": [{"name": "p", "ae_title": "P", "host": "pacs", "port": 4}]}, "destinations: pacs"),
+        ("cpu", {"destinations": [{"name": "r", "type": "hl7", "host": "ris", "port": 1}]}, "destinations: ris"),
+        ("cpu", {"destinations": [{"name": "w", "type": "dicomweb", "url": "http://web:1/x"}]}, "destinations: web"),
+        ("cpu", {"audit": AUDIT}, "settings.audit: logs"),
+        ("cpu", {"trace": {"endpoint": "https://traces/v1"}}, "settings.trace: traces"),
+        ("cpu", {"storage": {"s3": S3}}, "settings.storage.s3: s3.example"),
+        ("split", {}, "database: postgres.example.org"),
+    ],
+)
+def test_a_peer_that_is_a_name_needs_a_word_where_it_is(name: str, changes: Object, said: str) -> None:
+    numbered = {"destinations": [], **changes}
+    values = merged(example(name), {"settings": numbered, "networkPolicy": {"egressTo": []}})
+
+    helm_python.Chart.load(CHART).validate_schema(values)
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered(values)
+
+    assert f"{said} is a name, which a NetworkPolicy cannot know" in str(refused.value)
+    assert "networkPolicy.egressTo" in str(refused.value)
+    assert rendered(merged(values, {"networkPolicy": {"egressTo": [ARCHIVE]}}))
+    assert not of_kind(rendered(merged(values, {"networkPolicy": {"enabled": False}})), "NetworkPolicy")
+
+
+def test_without_a_peer_only_names_are_looked_up() -> None:
+    objects = made("cpu", {"settings": {"destinations": []}})
+
+    assert ways_out(objects) == {"node": {DNS}}
+
+
+def test_names_are_asked_where_the_values_say() -> None:
+    resolver = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+
+    policy = the_only(made("cpu", {"networkPolicy": {"dnsTo": [resolver]}}), "NetworkPolicy")
+
+    (names,) = (rule for rule in policy["spec"]["egress"] if {"port": 53, "protocol": "UDP"} in rule["ports"])
+    assert names["to"] == [resolver]
+
+
+def ways_out(objects: list[Object]) -> dict[str, set[tuple[str, int]]]:
+    """Where each part may go: network and port, `pods` for peers by their labels, `any` for everywhere."""
+    found: dict[str, set[tuple[str, int]]] = {}
     for policy in of_kind(objects, "NetworkPolicy"):
-        assert {11112, 5433} <= {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+        role = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        found[role] = {
+            (peer["ipBlock"]["cidr"] if "ipBlock" in peer else "pods" if peer else "any", port["port"])
+            for rule in policy["spec"]["egress"]
+            for peer in rule.get("to") or [{}]
+            for port in rule.get("ports") or [{"port": 0}]
+        }
+    return found
 
 
 def test_an_audit_trail_may_reach_its_collector() -> None:

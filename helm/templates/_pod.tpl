@@ -86,6 +86,7 @@ spec:
         {{- if $on_gpu }}
         {{- $_ := mergeOverwrite $resources (dict "limits" (dict $values.gpu.resource $values.gpu.count)) }}
         {{- end }}
+        {{- include "chex-node.holds-two-objects" (dict "root" .root "role" .role "limit" (dig "limits" "memory" "" $resources)) }}
         {{- toYaml $resources | nindent 8 }}
       volumeMounts:
         - { name: storage, mountPath: /var/lib/chex-node }
@@ -108,7 +109,8 @@ spec:
       configMap:
         name: {{ include "chex-node.fullname" .root }}
     - name: tmp
-      emptyDir: {}
+      emptyDir:
+        sizeLimit: {{ $values.tmpSize }}
     {{- if and $reads $values.model.existingClaim }}
     - name: model
       persistentVolumeClaim:
@@ -157,4 +159,26 @@ readinessProbe:
   httpGet: { path: /ready, port: http, scheme: {{ .scheme }} }
   periodSeconds: 5
   timeoutSeconds: 5
+{{- end -}}
+
+{{/*
+Refuses a memory limit below two of the largest objects: one as it was received, one as its picture. Every part shows
+pictures of films. An object may have 2048 MiB where the settings say nothing (node/config.py).
+*/}}
+{{- define "chex-node.holds-two-objects" -}}
+{{- $mib := int64 (.root.Values.settings.listener.max_object_mib | default 2048) -}}
+{{- $where := ternary "resources" (printf "%s.resources" .role) (eq .role "node") -}}
+{{- with .limit -}}
+{{- if gt (mulf $mib 2 1048576) (include "chex-node.bytes" . | float64) -}}
+{{- fail (printf "settings.listener.max_object_mib: two objects of %d MiB do not fit into %s.limits.memory (%s): lower the one or raise the other" $mib $where (toString .)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The bytes of an amount of memory, as Kubernetes writes it: 8Gi, 8G, 8589934592. */}}
+{{- define "chex-node.bytes" -}}
+{{- $units := dict "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 -}}
+{{- $units = merge $units (dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976) -}}
+{{- $text := kindIs "string" . | ternary . (toString (int64 .)) -}}
+{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[A-Za-z]+$" $text) | default 1) -}}
 {{- end -}}
