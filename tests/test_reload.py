@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +19,7 @@ from node.commands.reload import reload
 from node.config import Caller, Settings
 from node.deliver.destination_table import DestinationTable
 from node.errors import InputError
+from node.jobs import processes
 from node.jobs.processes import Process, Role, lock_path, reload_path
 from node.service.reload import needs_restart
 from node.settings.destinations import DicomDestination
@@ -105,7 +108,9 @@ def test_processes_of_other_machines_are_named(tmp_path: Path) -> None:
     storage.directory.mkdir()
 
     def publish(executor: str, machine: str) -> None:
-        content = {"executor": executor, "machine": machine, "pid": os.getpid(), "settings": str(path.resolve())}
+        this = {"machine": machine, "pid": os.getpid(), "started": started("self")}
+        lock_path(storage, Process(executor=executor)).write_bytes(files.to_json(this))
+        content = {**this, "executor": executor, "settings": str(path.resolve())}
         files.write(storage.directory / f"running-{executor}.json", files.to_json(content))
 
     def answer(*_: object) -> None:
@@ -123,6 +128,30 @@ def test_processes_of_other_machines_are_named(tmp_path: Path) -> None:
         told = list(reload(settings, path))
 
     assert told == ["far runs on other.example; run reload there", "near: destinations in use"]
+
+
+@pytest.mark.parametrize("left_by", ["a killed process", "a process that started at another time"])
+def test_a_process_that_is_no_node_gets_no_signal(left_by: str, tmp_path: Path) -> None:
+    settings, path = settings_for(tmp_path / "node", archive_port=1), tmp_path / "node.toml"
+    storage, process = settings.storage, Process()
+    storage.directory.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        with processes.held(storage, process):
+            holder = files.read_json(lock_path(storage, process))
+            content = {**(holder or {}), "executor": "node", "settings": str(path.resolve()), "pid": stranger.pid}
+            if left_by == "a process that started at another time":
+                lock_path(storage, process).write_bytes(files.to_json({**(holder or {}), "pid": stranger.pid}))
+            files.write(storage.directory / "running.json", files.to_json(content))
+
+            with pytest.raises(InputError, match=r"no node runs|has just ended"):
+                list(reload(settings, path))
+
+        stranger.communicate(b"\n", timeout=30)
+    assert stranger.returncode == 0
+
+
+def started(pid: str) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
 
 
 def _with_kind(settings: Settings) -> Settings:

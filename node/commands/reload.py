@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -53,7 +51,8 @@ def _asked(settings: Settings, content: JsonObject) -> str:
     executor = _name(content)
     answer_path = processes.reload_path(settings.storage, processes.Process(executor=executor))
     before = files.read_json(answer_path)
-    os.kill(int(str(content["pid"])), signal.SIGHUP)
+    if not processes.signal_reload(content):
+        raise InputError(f"{executor} has just ended; start it with serve")
     end = time.monotonic() + _PATIENCE_SECONDS
     while (answer := files.read_json(answer_path)) is None or answer == before:
         if time.monotonic() > end:

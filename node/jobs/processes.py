@@ -1,18 +1,19 @@
 """The processes of the service: what each of them does, and which of them run on one storage folder.
 
 Each running process holds a lock and writes a small file. `node status` reads the file; the lock keeps a second process
-from using the same name.
+from using the same name. The lock's file says which process holds it: a small file may be left by one that was killed.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -100,6 +101,17 @@ def lock_path(storage: StorageSettings, process: Process) -> Path:
     return storage.directory / (f"lock-{process.executor}" if storage.database_url else "lock")
 
 
+@contextmanager
+def held(storage: StorageSettings, process: Process) -> Iterator[bool]:
+    """Hold the lock of a process, and say in its file which process does; yields whether the lock was free."""
+    path = lock_path(storage, process)
+    with files.try_lock(path) as is_free:
+        if is_free:
+            with suppress(OSError):  # a full disk: `reload` then refuses to signal, and the node runs
+                path.write_bytes(files.to_json(_this_process()))
+        yield is_free
+
+
 def refused_callers_path(storage: StorageSettings, process: Process) -> Path:
     """Return the file in which a process lists the callers it refused."""
     return callers.file_path(storage.directory, process.executor if storage.database_url else None)
@@ -122,8 +134,7 @@ def published(
     path = storage.directory / (f"running-{process.executor}.json" if storage.database_url else "running.json")
     content = {
         "executor": process.executor,
-        "pid": os.getpid(),
-        "machine": socket.gethostname(),
+        **_this_process(),
         **({"settings": str(settings.resolve())} if settings is not None else {}),
         **ports,
     }
@@ -149,15 +160,54 @@ def remove_gone(directory: Path, *, before: datetime) -> None:
 
 
 def running(storage: StorageSettings) -> Iterator[JsonObject]:
-    """Return what every process that holds its lock has published."""
+    """Return what every process that holds its lock has published.
+
+    What a killed process left is not returned, also while another one has its lock and has published nothing yet.
+    """
     for path in sorted(storage.directory.glob("running*.json")):
         content = files.read_json(path)
         if content is None:
             continue
         lock = lock_path(storage, Process(executor=str(content.get("executor", "node"))))
         with files.try_lock(lock) as is_gone:
-            if not is_gone:
-                yield content
+            holder = None if is_gone else files.read_json(lock)
+        if holder and all(content.get(name) == value for name, value in holder.items()):
+            yield content
+
+
+def signal_reload(published: JsonObject) -> bool:
+    """Send SIGHUP to a process on this machine; returns whether it still runs.
+
+    published: what `running` returned. Another process may have its number by now: that one gets no signal.
+    """
+    pid = int(str(published["pid"]))
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if _started(pid) != published.get("started"):  # the descriptor stays that of the process compared here
+            return False
+        signal.pidfd_send_signal(process, signal.SIGHUP)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+    return True
+
+
+def _this_process() -> JsonObject:
+    pid = os.getpid()
+    return {"machine": socket.gethostname(), "pid": pid, "started": _started(pid)}
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot (proc(5), field 22); None if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(fields[19])
 
 
 def states(storage: StorageSettings, http: HttpSettings) -> list[ProcessState]:

@@ -42,7 +42,7 @@ from node.service.remote import Remote, open_remote, open_spool
 from node.service.shared import Shared
 from node.service.tracing import traced
 from node.service.worker import Working, open_working
-from node.store import database, files
+from node.store import database
 from node.store.ledger import Ledger
 from node.web.access import Access
 from node.web.application import build
@@ -258,7 +258,7 @@ def _only_one(settings: Settings, process: Process) -> Iterator[None]:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = ExitStack()
-        is_only = lock.enter_context(files.try_lock(processes.lock_path(settings.storage, process)))
+        is_only = lock.enter_context(processes.held(settings.storage, process))
     except OSError as error:
         raise InputError(
             f"storage.directory {directory}: cannot be used ({error.strerror}); choose another folder"
