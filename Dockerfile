@@ -8,6 +8,10 @@
 # TORCH_INDEX  a package index with CPU builds of torch; without it the cpu image holds gigabytes of CUDA
 # VERSION, REVISION  for the labels
 #
+# The default base image is a tag, which may be another image tomorrow, and pip takes what the index has under a version.
+# `make digests` looks up what they are now: then build with BASE_IMAGE from deploy/image/digests.env; the hashes of the
+# packages beside it are used by themselves.
+#
 # In the container http.port must stay 8080, for the health check, and listener.host and http.host be 0.0.0.0.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
@@ -25,12 +29,13 @@ WORKDIR /opt/chex-node
 RUN python3 -m venv --without-pip /opt/venv
 COPY LICENSE constraints.txt pyproject.toml ./
 COPY node/__init__.py node/
+COPY deploy/image deploy/image
 
 FROM environment AS environment-cpu
-RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --constraint constraints.txt --editable '.[cpu]'
+RUN sh deploy/image/install.sh cpu /opt/venv
 
 FROM environment AS environment-gpu
-RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --constraint constraints.txt --editable '.[gpu]'
+RUN sh deploy/image/install.sh gpu /opt/venv
 
 
 # The program with the graphs of the demonstration model, made and proven by the libraries that will run them.

@@ -21,10 +21,13 @@
 #   make fuzz     bent associations, requests and files for more than an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
+#   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries
+#   make audit    what is known against the packages of the default install; asks PyPI
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
 # ONLY         parts of make bench, such as report,question; python -m tests.bench --help names them
+# AUDIT        options of pip-audit, such as "-s osv", for make audit
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
 # EXTRAS       gpu,test on a machine with a GPU
@@ -53,7 +56,8 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick coverage lint types collect run-tests float16 train full-size
-.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom container-test clean
+.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit
+.PHONY: container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -169,6 +173,12 @@ sbom: setup
 	$(VENV)/bin/pip-licenses --python dist/environment/bin/python --order license --format markdown \
 	  --output-file dist/licences.md
 	rm -rf dist/environment
+
+digests: setup
+	@TORCH_INDEX='$(TORCH_INDEX)' $(VENV)/bin/python -m deploy.supply.digests
+
+audit: setup
+	@$(VENV)/bin/python -m deploy.supply.audit $(AUDIT)
 
 container-test: setup
 	TORCH_INDEX='$(TORCH_INDEX)' PYTHON=$(VENV)/bin/python sh tests/container.sh

@@ -67,7 +67,7 @@ in_store buildah bud --isolation chroot --network host --format docker --layers=
     --tag localhost/chex-node:cpu "$repository"
 
 in_store buildah bud --isolation chroot --network host --format docker --layers=false \
-    --build-arg BASE_IMAGE=localhost/base:latest --tag localhost/orthanc \
+    --build-arg DEBIAN_IMAGE=localhost/base:latest --tag localhost/orthanc \
     --file "$repository/deploy/compose/orthanc.Dockerfile" "$repository/deploy/compose"
 
 # The two limits are named because podman's own are above what a machine in a machine may set; checks have no timer

@@ -27,10 +27,10 @@ HEAVY: Final = tuple(
     order_listener order_tls orthanc_names orthanc_routing packaging packed_decoding patient patient_updates peers
     phantom_dicom phantoms phrasebook privacy profiles published_runs random_weights ratio ratio_reading reader
     receiving_live reception refusals refused_callers rejected_films rejection reload reload_prompts s3_journey
-    same_answer short_calls source_probe split_corrections sr sr_forms startup statement static_decoding tensorrt_build
-    tensorrt_engine tensorrt_rtx tensorrt_stubs tls tls_destinations torch_cuda tracing training_steps training_store
-    upgrade view_evaluation web_asked web_audit web_bodies web_events web_flood web_keys web_looks web_passwords
-    web_privacy web_questions web_review web_studies web_submit
+    same_answer short_calls source_probe split_corrections sr sr_forms startup statement static_decoding supply
+    tensorrt_build tensorrt_engine tensorrt_rtx tensorrt_stubs tls tls_destinations torch_cuda tracing training_steps
+    training_store upgrade view_evaluation web_asked web_audit web_bodies web_events web_flood web_keys web_looks
+    web_passwords web_privacy web_questions web_review web_studies web_submit
     """.split()
 )
 """Names without `test_` and `.py`: above the empty line the slowest first, below it in the order of the alphabet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -29,6 +30,8 @@ DEPLOY = REPOSITORY / "deploy"
 COMPOSE = DEPLOY / "compose"
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
 
+IMAGES = ("BASE_IMAGE", "DEBIAN_IMAGE", "PROMETHEUS_TAG", "GRAFANA_TAG")
+
 Object = dict[str, typing.Any]
 
 
@@ -41,10 +44,49 @@ def tool(name: str) -> str:
 @pytest.fixture(scope="module")
 def services() -> Object:
     """The services of compose.yaml as Docker Compose understands them, every short form written out."""
-    command = [tool("docker-compose"), "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return resolved()
+
+
+def resolved(*options: str, **variables: str) -> Object:
+    """The services with options of `docker-compose` and variables of the environment."""
+    command = [tool("docker-compose"), *options, "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
+    plain = {name: value for name, value in os.environ.items() if name not in IMAGES}
+    done = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return cast(Object, json.loads(done.stdout)["services"])
+
+
+def images_of(services: Object) -> dict[str, str | None]:
+    """What each argument of `IMAGES` gives: a base image of a build, or the image of a service."""
+    return {
+        "BASE_IMAGE": services["node"]["build"].get("args", {}).get("BASE_IMAGE"),
+        "DEBIAN_IMAGE": services["orthanc"]["build"].get("args", {}).get("DEBIAN_IMAGE"),
+        "PROMETHEUS_TAG": services["prometheus"]["image"],
+        "GRAFANA_TAG": services["grafana"]["image"],
+    }
+
+
+def test_every_image_is_an_argument_with_a_default(services: Object) -> None:
+    chosen = resolved(
+        BASE_IMAGE="mirror/python:1", DEBIAN_IMAGE="mirror/debian:2", PROMETHEUS_TAG="v9", GRAFANA_TAG="99"
+    )
+
+    assert images_of(services) == {
+        "BASE_IMAGE": None,  # the default of the Dockerfile
+        "DEBIAN_IMAGE": None,
+        "PROMETHEUS_TAG": "prom/prometheus:v3.5.0",
+        "GRAFANA_TAG": "grafana/grafana:11.6.0",
+    }
+    assert images_of(chosen) == {
+        "BASE_IMAGE": "mirror/python:1",
+        "DEBIAN_IMAGE": "mirror/debian:2",
+        "PROMETHEUS_TAG": "prom/prometheus:v9",
+        "GRAFANA_TAG": "grafana/grafana:99",
+    }
+
+
+def test_no_service_may_fill_the_memory_through_tmp(services: Object) -> None:
+    assert [service["tmpfs"] for service in services.values()] == [["/tmp:size=1g"]] * len(services)
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +122,11 @@ def test_image_and_program_have_one_version() -> None:
     assert f"ARG VERSION={__version__}\n" in DOCKERFILE
 
 
-def test_the_image_installs_what_constraints_pin() -> None:
-    installs = re.findall(r"pip .*\binstall\b.*", DOCKERFILE)
+def test_the_image_installs_by_the_script_alone() -> None:
+    """What the script lets pip take is the matter of tests/test_supply.py."""
+    installs = re.findall(r"^RUN .*install.*$", DOCKERFILE.partition(" AS runtime\n")[0], re.MULTILINE)
 
-    assert len(installs) == 2
-    assert all("--constraint constraints.txt" in install and "--no-cache-dir" in install for install in installs)
+    assert installs == [f"RUN sh deploy/image/install.sh {extra} /opt/venv" for extra in ("cpu", "gpu")]
 
 
 def test_everything_that_the_image_copies_is_let_through() -> None:
@@ -98,6 +140,7 @@ def test_everything_that_the_image_copies_is_let_through() -> None:
         "models",
         "node",
         "deploy/backup.py",
+        "deploy/image",
         "deploy/wheel",
     )
 

@@ -1,6 +1,6 @@
 # Debian's Orthanc, the version that the tests of this repository run. Only /var/lib/orthanc and /tmp are written to.
-ARG BASE_IMAGE=debian:bookworm-slim
-FROM ${BASE_IMAGE}
+ARG DEBIAN_IMAGE=debian:bookworm-slim
+FROM ${DEBIAN_IMAGE}
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends orthanc orthanc-dicomweb \
