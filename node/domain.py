@@ -275,7 +275,7 @@ class FilmView:
 class Film:
     """The answer to one received image: read, or not read with a reason.
 
-    source: its SOP Instance UID; view: None if no header was read
+    source: its SOP Instance UID; view: None if neither header nor picture was looked at
     analyzed: the square that the network saw, on the stored film; None when the film was not read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
     """

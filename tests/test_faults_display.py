@@ -1,14 +1,19 @@
-"""What a film shows beside its gray values stays on it: side markers in overlay planes, and the display shutter."""
+"""What is shown of a film, and what is no film in gray.
+
+A presentation state and the node's pictures keep side marker and shutter; a picture with colors is never read.
+"""
 
 from __future__ import annotations
 
 import subprocess
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -17,18 +22,25 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
+from node.commands import ask_words
+from node.commands.arguments import add_ask
 from node.dicom import attributes
-from node.domain import Box, Film
-from node.outputs import answers, document, gsps, overlay, secondary_capture
+from node.domain import Box, Film, FilmView, Reason
+from node.errors import InputError
+from node.outputs import answers, document, gsps, overlay, secondary_capture, wording
 from node.outputs.document import save_bytes
 from node.outputs.source import Source, from_files
-from node.read import decoding
+from node.read import decoding, gray_picture, open_film, prompts
+from node.read.film import answer_picture
+from node.read.model import FilmAnswer, FilmQuestion
 from node.store.instances import Instance
 from node.web.pictures import Pictures
 from tests import films, samples, validators
+from tests.fakes import ScriptedReader
 from tests.peers import require
 from tests.samples import BERLIN, finding, report
 from tests.test_answer_objects import asked
+from tests.test_view_routing import SeeingReader, seeing
 
 ROWS, COLUMNS = 90, 70
 AI_LAYERS: Final = {gsps.SQUARE, gsps.LABEL, gsps.BOXES, gsps.DARK, gsps.ASKED}
@@ -546,3 +558,176 @@ def test_another_overlay_makes_another_state(tmp_path: Path) -> None:
 
     assert len({document.film_of(state) for state in states}) == 1
     assert len({str(state.SOPInstanceUID) for state in states}) == 3
+
+
+# A picture without a header: what has colors, or cannot be told from a film in gray, is refused in words.
+
+GRAY: Final = np.round(np.hypot(*np.mgrid[-1:1:120j, -1:1:100j]) * 150 + 20).astype(np.uint8)
+
+
+def as_picture(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    content = BytesIO()
+    image.save(content, kind, **options)
+    return content.getvalue()
+
+
+def gray(mode: str = "L") -> Image.Image:
+    return Image.fromarray(GRAY).convert(mode)
+
+
+def false_colors(name: int) -> Image.Image:
+    return Image.fromarray(cv2.applyColorMap(GRAY, name)[..., ::-1])
+
+
+def with_red(size: int) -> Image.Image:
+    """Return a gray picture with a red mark of some pixels."""
+    marked = gray("RGB")
+    marked.paste((255, 0, 0), (12, 12, 12 + size, 12 + size))
+    return marked
+
+
+def screenshot() -> Image.Image:
+    """Return a film in the window of a program: a bluish bar above it, everything else gray."""
+    window = Image.new("RGB", (160, 160), (40, 40, 40))
+    window.paste((44, 62, 88), (0, 0, 160, 10))
+    window.paste(gray("RGB"), (30, 25))
+    return window
+
+
+def noisy(sigma: float) -> Image.Image:
+    noise = np.random.default_rng(1).normal(0, sigma, (*GRAY.shape, 3))
+    return Image.fromarray(np.clip(GRAY[..., np.newaxis] + noise, 0, 255).astype(np.uint8))
+
+
+def gray_palette() -> Image.Image:
+    """Return a gray picture as places in a palette, whose order is not that of the gray values."""
+    image = Image.fromarray(255 - GRAY).convert("P")
+    image.putpalette([255 - place // 3 for place in range(768)])
+    return image
+
+
+def with_alpha(mode: str, lowest: int) -> Image.Image:
+    image = gray(mode)
+    image.putalpha(Image.fromarray(np.where(GRAY > 30, 255, lowest).astype(np.uint8)))
+    return image
+
+
+COLORED: dict[str, bytes] = {
+    "false colors": as_picture(false_colors(cv2.COLORMAP_JET)),
+    "false colors as JPEG": as_picture(false_colors(cv2.COLORMAP_JET), "JPEG", quality=60),
+    "the palest false colors": as_picture(false_colors(cv2.COLORMAP_BONE)),
+    "the palest false colors as JPEG": as_picture(false_colors(cv2.COLORMAP_BONE), "JPEG", quality=30),
+    "a palette of colors": as_picture(false_colors(cv2.COLORMAP_JET).convert("P")),
+    "colors below an opaque alpha channel": as_picture(false_colors(cv2.COLORMAP_HOT).convert("RGBA")),
+    "a small red mark": as_picture(with_red(3)),
+    "a small red mark as JPEG": as_picture(with_red(6), "JPEG", quality=75),
+    "a screenshot": as_picture(screenshot()),
+    "a screenshot as JPEG": as_picture(screenshot(), "JPEG", quality=50),
+    "sepia": as_picture(Image.merge("RGB", (gray().point(lambda v: min(v + 24, 255)), gray(), gray()))),
+}
+ODD: dict[str, tuple[bytes, str]] = {
+    "transparent gray": (as_picture(with_alpha("L", 0)), "transparent"),
+    "half transparent": (as_picture(with_alpha("RGB", 200)), "transparent"),
+    "a palette with a transparent place": (as_picture(gray_palette(), transparency=40), "transparent"),
+    "a transparent gray value": (as_picture(gray(), transparency=40), "transparent"),
+    "CMYK": (as_picture(gray("CMYK"), "JPEG"), "for printing"),
+    "an animated PNG": (as_picture(gray(), save_all=True, append_images=[Image.new("L", (100, 120))]), "several"),
+    "a JPEG of several pictures": (as_picture(gray(), "MPO", save_all=True, append_images=[gray()]), "several"),
+    "GIF": (as_picture(gray(), "GIF"), "not a readable picture"),
+    "TIFF": (as_picture(gray(), "TIFF"), "not a readable picture"),
+    "BMP": (as_picture(gray(), "BMP"), "not a readable picture"),
+    "12 bits in 16": (as_picture(Image.fromarray(GRAY.astype(np.uint16) * 16)), "16 bits"),
+    "a tiny one in color": (as_picture(Image.new("RGB", (1, 1), (255, 0, 0))), "colors"),
+}
+READ: dict[str, tuple[bytes, int]] = {
+    "gray": (as_picture(gray()), 0),
+    "gray JPEG": (as_picture(gray(), "JPEG", quality=95), 4),
+    "equal channels": (as_picture(gray("RGB")), 0),
+    "equal channels as JPEG": (as_picture(gray("RGB"), "JPEG", quality=95), 4),
+    "a gray palette": (as_picture(gray_palette()), 0),
+    "an opaque alpha channel": (as_picture(gray("LA")), 0),
+    "equal channels and an opaque alpha channel": (as_picture(gray("RGBA")), 0),
+    "noise": (as_picture(noisy(2)), 12),
+    "noise as JPEG of full chroma": (as_picture(noisy(3), "JPEG", quality=95, subsampling=0), 20),
+    "noise as JPEG": (as_picture(noisy(4), "JPEG", quality=75), 24),
+    "a faint tint": (as_picture(Image.merge("RGB", (gray().point(lambda v: v + 8), gray(), gray()))), 4),
+    "16 bits": (as_picture(Image.fromarray(GRAY.astype(np.uint16) * 257)), 0),
+}
+"""Bytes of a picture, and how far its gray values may lie from `GRAY`."""
+
+
+def named(folder: Path, content: bytes) -> Path:
+    path = folder / "film.png"
+    path.write_bytes(content)
+    return path
+
+
+def ask_about(path: Path) -> list[FilmAnswer]:
+    return open_film.ask(
+        path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=prompts.load("chexpert14")
+    )
+
+
+@pytest.mark.parametrize("name", COLORED)
+def test_a_picture_with_colors_is_refused_in_words(name: str, tmp_path: Path) -> None:
+    path = named(tmp_path, COLORED[name])
+
+    for refuse in (ask_about, open_film.check, lambda path: open_film.load(path, ScriptedReader())):
+        with pytest.raises(InputError, match="the picture has colors") as refused:
+            refuse(path)
+        assert "header" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_picture_that_is_no_film_says_why(name: str, tmp_path: Path) -> None:
+    content, reason = ODD[name]
+
+    with pytest.raises(InputError, match=reason) as refused:
+        ask_about(named(tmp_path, content))
+
+    assert "header" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_gray_picture_is_read_however_it_is_stored(name: str, tmp_path: Path) -> None:
+    content, tolerance = READ[name]
+    path = named(tmp_path, content)
+
+    found = gray_picture.read(path).astype(int)
+
+    assert np.abs(found - GRAY).max() <= tolerance
+    assert ask_about(path)
+
+
+def test_a_picture_that_a_camera_turned_is_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = named(tmp_path, as_picture(gray().transpose(Image.Transpose.ROTATE_90), "JPEG", exif=exif, quality=95))
+
+    assert np.abs(gray_picture.read(path).astype(int) - GRAY).max() <= 4
+
+
+def test_words_are_not_asked_about_a_picture_with_colors(tmp_path: Path) -> None:
+    parser = ArgumentParser()
+    add_ask(parser, run=None)
+    words = ["--model", str(tmp_path), "--words", "any effusion?"]
+    options = parser.parse_args([str(named(tmp_path, COLORED["a screenshot"])), *words])
+
+    with pytest.raises(InputError, match="the picture has colors"):
+        ask_words.asked(options, open_reader=lambda _options, _prompts: ScriptedReader())
+
+
+@pytest.mark.parametrize(("seen", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])
+def test_what_is_said_of_a_picture_speaks_of_no_header(seen: str, reason: Reason, tmp_path: Path) -> None:
+    image = open_film.load(named(tmp_path, READ["gray"][0]), ScriptedReader())
+    of_view = [
+        answer_picture(image, SeeingReader(view), prompts.load("chexpert14"), source="1.2")
+        for view in (seeing({seen: 0.99}), seeing({"PA": 0.99}, mirrored=True, rotated=True), None)
+    ]
+
+    said = [" ".join(wording.about(film)) for film in of_view]
+
+    assert [film.reason for film in of_view] == [reason, None, None]
+    assert of_view[0].view == FilmView(seen=seen, certainty=0.99)
+    assert "its picture" in said[0]
+    assert [text for text in said if "header" in text] == []

@@ -161,6 +161,26 @@ def test_what_is_no_film_is_refused_and_not_kept(node: Node, body: bytes, kind: 
     assert len(list((node.directory / "looks").glob("*/*"))) == before
 
 
+@pytest.mark.parametrize("kind", [PNG, JPEG])
+def test_a_picture_with_colors_is_refused_and_says_why(node: Node, kind: str) -> None:
+    content = BytesIO()
+    gray = np.tile(np.linspace(0, 255, 300, dtype=np.uint8), (200, 1))
+    false_colors = Image.merge("RGB", list(map(Image.fromarray, (gray, np.flipud(gray[:, ::-1]), gray))))
+    false_colors.save(content, format=kind.partition("/")[2].upper())
+
+    status, answer = node.ask("/api/v1/looks", content.getvalue(), kind=kind)
+
+    detail = json.loads(answer)["detail"]
+    assert (status, "the picture has colors" in detail, "header" in detail) == (422, True, False)
+
+
+def test_a_dicom_film_in_color_keeps_its_reason(node: Node) -> None:
+    look = node.look(films.file_bytes(films.color()))
+
+    film = cast(Content, look["film"])
+    assert (film["status"], film["reason"]) == ("not_processed", "color")
+
+
 @pytest.mark.parametrize(("body", "status", "words"), REFUSED)
 def test_a_question_is_refused_as_about_any_film(node: Node, body: Content, status: int, words: str) -> None:
     look = node.look(picture(PNG), kind=PNG)

@@ -45,16 +45,16 @@ REASONS: Mapping[Reason, str] = {
     Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
 }
 BY_PICTURE: Mapping[Reason, str] = {
-    Reason.NOT_CHEST: "its picture does not look like one of the chest, and its header names no view",
-    Reason.LATERAL: "its picture looks like a lateral view, and its header names no view; only frontal views are read",
+    Reason.NOT_CHEST: "its picture does not look like one of the chest, and nothing names its view",
+    Reason.LATERAL: "its picture looks like a lateral view, and nothing names its view; only frontal views are read",
 }
 """Reasons of films that the network looked at."""
 NOTES: Mapping[Note, str] = {
-    Note.VIEW_UNKNOWN: "its header does not state view or body part; it was read as a frontal chest view",
+    Note.VIEW_UNKNOWN: "its view or body part is not stated; it was read as a frontal chest view",
     Note.AGE_UNKNOWN: "its header states no age that could be read; the model is not for every age",
     Note.AGE_WITHOUT_UNIT: "its header states the patient's age without a unit; it was taken as years",
     Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",
-    Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; sides are as its header says",
+    Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; no side was exchanged",
     Note.ROTATED: "its picture looks rotated; it was read as it is",
     Note.STRETCHED: "no person could read its picture as given; it was read, and is shown, stretched to its own range",
     Note.TABLE_SCALED: "its lookup table uses less than half of the grays that it declares; it was scaled to all grays",

@@ -84,11 +84,12 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
 def answer_picture(image: Radiograph, reader: Reader, prompts: PromptSet, *, source: str) -> Film:
     """Read a picture without a header, a PNG or JPEG; source: a UID for it."""
     reading = reader.read(image, prompts)
+    view = views.film_view(None, reading.view)
     unknown = Decision(action=routing.Action.READ, notes=(Note.VIEW_UNKNOWN, *image.notes))
     decision = views.confirm(unknown, None, reading.view)
     if decision.reason is not None:
-        return Film(source=source, reason=decision.reason, notes=decision.notes)
-    return film_of(reading, image, prompts, source=source, model=reader.identity, notes=decision.notes)
+        return Film(source=source, reason=decision.reason, notes=decision.notes, view=view)
+    return film_of(reading, image, prompts, source=source, model=reader.identity, notes=decision.notes, view=view)
 
 
 def _unread(dataset: Dataset, decision: Decision, view: FilmView, *, source: str) -> Answered:

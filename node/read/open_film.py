@@ -8,19 +8,17 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from node.dicom.film_header import parse_header
 from node.domain import Box
 from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
-from node.read import decoding, pixel_format, routing
+from node.read import decoding, gray_picture, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, Reader
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
-_BOMBS: Final = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
 def is_picture(path: Path) -> bool:
@@ -33,7 +31,7 @@ def check(path: Path, ages: Container[int] | None = None) -> None:
     if not path.is_file():
         raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
     if is_picture(path):
-        read_picture(path)
+        gray_picture.read(path)
         return
     try:
         decision = routing.choose(parse_header(decoding.read_header(path)), routing.rules_for(ages))
@@ -69,27 +67,16 @@ def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompt
         raise InputError(str(error)) from error
 
 
-def read_picture(path: Path) -> npt.NDArray[np.uint8]:
-    """Return the unchanged gray values of a PNG or JPEG picture (spec §1.1): [row, column]. Raises InputError."""
-    try:
-        with Image.open(path) as image:
-            if image.width * image.height > pixel_format.MAX_PIXELS:
-                raise InputError(f"{path}: has more than {pixel_format.MAX_PIXELS} pixels; name a smaller picture")
-            return np.asarray(ImageOps.exif_transpose(image).convert("L"))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, *_BOMBS) as error:
-        raise InputError(f"{path}: is not a readable picture of usual size; name a DICOM, PNG or JPEG file") from error
-
-
 def show_picture(path: Path) -> npt.NDArray[np.uint8]:
     """Return the gray values of a PNG or JPEG picture as they are read: [row, column].
 
     Raises InputError, and Undecodable if no person could read it.
     """
-    return decoding.picture_without_header(read_picture(path)).shown()
+    return decoding.picture_without_header(gray_picture.read(path)).shown()
 
 
 def _load_picture(path: Path, reader: Reader) -> Radiograph:
-    picture = read_picture(path)
+    picture = gray_picture.read(path)
     rows, columns = picture.shape
     if min(rows, columns) < pixel_format.MIN_SIDE:
         raise InputError(f"{path}: has a side under {pixel_format.MIN_SIDE} pixels; name a film")

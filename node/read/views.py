@@ -50,9 +50,12 @@ def tag_of(header: FilmHeader) -> str | None:
     return view.value if view is not None else FRONTAL if routing.names_frontal(header) else None
 
 
-def film_view(header: FilmHeader, picture: PictureView | None = None) -> FilmView:
-    """Return what is known about the view of a film; picture: None if the network did not look at it."""
-    tag = tag_of(header)
+def film_view(header: FilmHeader | None, picture: PictureView | None = None) -> FilmView:
+    """Return what is known about the view of a film.
+
+    header: None for a PNG or JPEG; picture: None if the network did not look at it
+    """
+    tag = None if header is None else tag_of(header)
     if picture is None:
         return FilmView(tag=tag)
     return FilmView(tag=tag, seen=picture.seen, certainty=picture.probabilities[picture.seen])
