@@ -173,6 +173,16 @@ def test_a_study_without_a_chest_film_is_left_alone(node: ReceivingArchive, orth
     assert routed(node, orthanc) == [unnamed.SOPInstanceUID]
 
 
+def test_chest_films_are_known_in_other_languages(node: ReceivingArchive, orthanc: Orthanc) -> None:
+    parts = ("THX", "KLATKA PIERSIOWA", "BRUST", "KNIE")
+    named = [radiograph(study_uid=generate_uid(), body_part=part) for part in parts]
+
+    for film in named:
+        orthanc.upload(film)
+
+    assert sorted(routed(node, orthanc)) == sorted(film.SOPInstanceUID for film in named[:3])
+
+
 def test_a_film_from_while_the_node_was_down_is_routed_later(node: ReceivingArchive, hasty_orthanc: Orthanc) -> None:
     film = radiograph(study_uid=generate_uid())
 

@@ -98,14 +98,17 @@ def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], t
     ],
 )
 def test_a_picture_confirms_doubts_or_stops(tag: str | None, seen: PictureView | None, expected: Decision) -> None:
-    assert views.confirm(READ, tag, seen) == expected
+    assert views.confirm(READ, tag, seen, names_chest=True) == expected
 
 
 def test_notes_of_the_header_stay() -> None:
     decision = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))
 
-    assert views.confirm(decision, None, picture(lateral=1.0)).notes == (Note.AGE_UNKNOWN,)
-    assert views.confirm(decision, "PA", picture(PA=1.0, rotated=True)).notes == (Note.AGE_UNKNOWN, Note.ROTATED)
+    assert views.confirm(decision, None, picture(lateral=1.0), names_chest=True).notes == (Note.AGE_UNKNOWN,)
+    assert views.confirm(decision, "PA", picture(PA=1.0, rotated=True), names_chest=True).notes == (
+        Note.AGE_UNKNOWN,
+        Note.ROTATED,
+    )
 
 
 @pytest.mark.parametrize(("view", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])

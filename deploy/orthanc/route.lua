@@ -22,6 +22,10 @@ local RESULT_PREFIX = 'AI RESEARCH - NOT FOR DIAGNOSIS'
 -- The titles of notes that reject objects (PS3.16 CID 7011); other Key Objects mark images and stay here.
 local REJECTS = { ['113001'] = true, ['113037'] = true, ['113038'] = true, ['113039'] = true }
 
+-- What names of the chest contain, however letters with accents are encoded ('RAX': THORAX, TÓRAX); the node knows more.
+local CHESTS = { 'CHEST', 'RAX', 'THX', 'CXR', 'LUNG', 'TORACE', 'POITRINE', 'POUMON', 'PULM', 'BRUST', 'BORST', 'STKORG', 'BRYST',
+   'KLATKA', 'HRUDN', 'MELLKAS', 'AKCI', 'GÖĞÜS', 'КЛЕТКА', 'клетка', '胸', '흉부' }
+
 local RADIOGRAPHY = { CR = true, DX = true, RG = true }
 
 
@@ -54,8 +58,11 @@ local function isChestFilm(tags)
    -- Many devices leave the body part empty. Such a film is sent, and the node decides; a site whose devices never fill
    -- it in should test the StudyDescription here as well, or films of hands are read as chests.
    local bodyPart = (tags['BodyPartExamined'] or ''):upper()
-   return RADIOGRAPHY[tags['Modality']] ~= nil
-      and (bodyPart == '' or bodyPart:find('CHEST') ~= nil or bodyPart:find('THORAX') ~= nil)
+   local isNamed = bodyPart == ''
+   for _, chest in ipairs(CHESTS) do
+      isNamed = isNamed or bodyPart:find(chest, 1, true) ~= nil
+   end
+   return RADIOGRAPHY[tags['Modality']] ~= nil and isNamed
 end
 
 

@@ -12,12 +12,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from pydicom import charset
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
 Key = str | BaseTag
 """The keyword of an attribute, or its tag if the keyword stands for several (60xx, PS3.5 7.6)."""
+
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
 @contextmanager
@@ -47,6 +50,31 @@ def values(dataset: Dataset, keyword: Key) -> tuple[object, ...]:
 def text(dataset: Dataset, keyword: Key) -> str:
     """Return an attribute as text without surrounding blanks; several values are joined by backslashes."""
     return "\\".join(str(value).strip() for value in values(dataset, keyword) if value is not None)
+
+
+def text_in_any_set(dataset: Dataset, keyword: str) -> str:
+    """Return a code string as `text` does, also one with letters that no code string has (PS3.5 6.2, CS).
+
+    People type "TÓRAX" where a code is wanted, in UTF-8 or in the dataset's character set. pydicom decodes every code
+    string as ISO 8859-1, which loses no byte.
+    """
+    found = text(dataset, keyword)
+    if found.isascii():
+        return found
+    try:
+        content = found.encode("iso8859-1")
+    except UnicodeEncodeError:  # it was set as text
+        return found
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        sets = [str(name) for name in values(dataset, "SpecificCharacterSet")]
+    try:
+        with quiet():
+            decoded = charset.decode_bytes(content, charset.convert_encodings(sets), set())
+    except Exception:  # the boundary to pydicom's codecs, which document no set of exceptions
+        return found
+    return found if _REPLACED in decoded else decoded
 
 
 def text_left_encoded(dataset: Dataset, keyword: str) -> str:

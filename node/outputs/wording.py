@@ -45,12 +45,12 @@ REASONS: Mapping[Reason, str] = {
     Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
 }
 BY_PICTURE: Mapping[Reason, str] = {
-    Reason.NOT_CHEST: "its picture does not look like one of the chest, and nothing names its view",
+    Reason.NOT_CHEST: "its picture does not look like one of the chest, and no known words name its view and the chest",
     Reason.LATERAL: "its picture looks like a lateral view, and nothing names its view; only frontal views are read",
 }
 """Reasons of films that the network looked at."""
 NOTES: Mapping[Note, str] = {
-    Note.VIEW_UNKNOWN: "its view or body part is not stated; it was read as a frontal chest view",
+    Note.VIEW_UNKNOWN: "no known words state its view or body part; it was read as a frontal chest view",
     Note.AGE_UNKNOWN: "its header states no age that could be read; the model is not for every age",
     Note.AGE_WITHOUT_UNIT: "its header states the patient's age without a unit; it was taken as years",
     Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",

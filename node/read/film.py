@@ -65,7 +65,7 @@ def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed 
     with timed("read"):
         reading = reader.read(image, prompts)
     view = views.film_view(header, reading.view)
-    decision = views.confirm(decision, view.tag, reading.view)
+    decision = views.confirm(decision, view.tag, reading.view, names_chest=routing.shows_chest(header))
     if decision.action is routing.Action.ANSWER:
         return _unread(dataset, decision, view, source=source)
     film = film_of(
@@ -86,7 +86,7 @@ def answer_picture(image: Radiograph, reader: Reader, prompts: PromptSet, *, sou
     reading = reader.read(image, prompts)
     view = views.film_view(None, reading.view)
     unknown = Decision(action=routing.Action.READ, notes=(Note.VIEW_UNKNOWN, *image.notes))
-    decision = views.confirm(unknown, None, reading.view)
+    decision = views.confirm(unknown, None, reading.view, names_chest=False)
     if decision.reason is not None:
         return Film(source=source, reason=decision.reason, notes=decision.notes, view=view)
     return film_of(reading, image, prompts, source=source, model=reader.identity, notes=decision.notes, view=view)

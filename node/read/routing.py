@@ -7,9 +7,11 @@ rule found. A missing result must not be taken for a normal film, so every image
 reason; objects that are not images get no answer. An object to which no rule applies is read, with the note
 view_unknown unless its header names the view and the body part. A model may add a rule about age (`rules_for`).
 
-Body part. BodyPartExamined decides, else the anatomic region's code, else the descriptions if they name either the
-chest or other parts, but not both. Chest with abdomen (a babygram) and ribs are not chest films: the lungs fill only a
-part of the picture, or the exposure is for bones, and the network was trained on neither.
+Body part. BodyPartExamined decides if it has a word that is known (`header_words.toml`), else the anatomic region's
+code, else the descriptions if they name either the chest or other parts, but not both. If nothing known names a part,
+the film is read, unless its picture shows that it is no chest (`views.confirm`). Chest with abdomen (a babygram) and
+ribs are not chest films: the lungs fill only a part of the picture, or the exposure is for bones, and the network was
+trained on neither.
 
 View. One attribute that says lateral or oblique decides, whatever the others say: a lateral film read as frontal gives
 meaningless boxes, while a frontal film that is not read gives a visible answer. Oblique films share the reason
@@ -19,8 +21,7 @@ view_unknown, because fluid and air lie in other places than in the training fil
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -43,7 +44,8 @@ from pydicom.uid import (
 from node.dicom.film_header import ConceptCode, FilmHeader
 from node.dicom.patient_age import DATES
 from node.domain import Note, Reason
-from node.read import pixel_format
+from node.read import header_words, pixel_format
+from node.read.header_words import vocabulary, words
 from node.read.pixel_format import Objection
 
 
@@ -98,21 +100,6 @@ _CAPTURES = frozenset(
 _MODALITIES = frozenset(("CR", "DX", "RG"))
 _NOT_PHOTOGRAPHED = frozenset(("SD", "DRW", "SYN"))  # ConversionType (PS3.3 C.8.6.1): document, drawing, synthetic
 
-_CHEST = re.compile(r"(CHEST|THORAX|TORAX|TORACE|LUNGS?|LUNGE|POUMONS?|CXR)(PA|AP|LAT|LATERAL)?")
-_OTHER_PARTS = re.compile(
-    r"ABDOMEN|ABD|ABDOMINAL|BABYGRAM|PELVIS|PELVIC|HIP|HIPS|KNEE|KNEES|ANKLE|FOOT|FEET|TOE|LEG|LEGS|FEMUR|TIBIA|FIBULA"
-    r"|THIGH|HEEL|CALCANEUS|HAND|HANDS|WRIST|FINGER|THUMB|ELBOW|FOREARM|ARM|HUMERUS|SHOULDER|SHOULDERS|SCAPULA|CLAVICLE"
-    r"|STERNUM|RIB|RIBS|SPINE|SPINAL|CSPINE|TSPINE|LSPINE|CERVICAL|LUMBAR|SACRUM|COCCYX|NECK|SKULL|HEAD|FACE|FACIAL|SINUS"
-    r"|SINUSES|JAW|MANDIBLE|TEETH|DENTAL|ORBIT|BREAST|EXTREMITY|WHOLEBODY|SKELETON"
-)
-_NO_PART = frozenset(("", "UNKNOWN", "UNDEFINED", "OTHER", "NONE", "UNSPECIFIED", "NA"))
-
-_FRONTAL_WORDS = frozenset(("AP", "PA", "FRONTAL", "POSTEROANTERIOR", "ANTEROPOSTERIOR"))
-_DECUBITUS = re.compile(r"[RL]LD|DECUB\w*")
-_SLANTED = re.compile(r"[RL]?(LAT|LATERALE?|LATERALIS)|LATERO\w*|PROFIL|SEITLICH|OBL|OBLIQUE?|SWIMMERS?")
-_SLANTED_TERMS = re.compile(r"LL|RL|LATL|LATR|ML|LM|LLO|RLO|LAO|RAO|LPO|RPO")  # too short to look for in descriptions
-
-_OPEN_ENDED = re.compile(r"(DECUB|LATERO)\w+")  # shown by this prefix only
 _DESCRIPTIONS = ("SeriesDescription", "ProtocolName", "StudyDescription")
 
 _CHEST_CODES = (codes.SCT.Chest, codes.SCT.ThoracicStructure, codes.SCT.Lung)
@@ -178,15 +165,13 @@ def apply_rules(header: FilmHeader, rules: Sequence[Rule]) -> Iterator[tuple[Rul
 
 
 def words_that_count(value: str) -> tuple[str, ...]:
-    """Return the words of a text that the rules know, sorted and in upper case; the rest of the text is left out."""
-    known = (_CHEST, _OTHER_PARTS, _SLANTED, _SLANTED_TERMS, _DECUBITUS)
-    words = (word for word in _words(value) if word in _FRONTAL_WORDS or any(terms.fullmatch(word) for terms in known))
-    return tuple(sorted({_OPEN_ENDED.sub(r"\1", word) for word in words}))
+    """Return the words of a text that the rules know, sorted and folded; the rest of the text is left out."""
+    return tuple(sorted(words(value) & vocabulary().known))
 
 
 def is_decubitus(word: str) -> bool:
     """Return whether a word says that the patient lies on one side."""
-    return _DECUBITUS.fullmatch(word) is not None
+    return header_words.names_decubitus(frozenset((word,)))
 
 
 def _own_object(header: FilmHeader) -> Objection | None:
@@ -241,17 +226,25 @@ class _Part(NamedTuple):
 
 
 def _part(header: FilmHeader) -> _Part:
-    words = _words(header.body_part_examined)
-    if not words <= _NO_PART:
-        return _Part(_names_chest(words) and not _any(_OTHER_PARTS, words), "BodyPartExamined")
-    if header.anatomic_region_codes:
-        return _Part(_any_code(header.anatomic_region_codes, _CHEST_CODES), "AnatomicRegionSequence")
-    described = {keyword: _words(text) for keyword, text in _descriptions(header).items()}
-    chest = [keyword for keyword, words in described.items() if _names_chest(words)]
-    others = [keyword for keyword, words in described.items() if _any(_OTHER_PARTS, words)]
-    if bool(chest) == bool(others):
+    examined = words(header.body_part_examined)
+    others = header_words.names_other_part(examined) or not vocabulary().other_parts_as_code.isdisjoint(examined)
+    if others or header_words.names_chest(examined):
+        return _Part(not others, "BodyPartExamined")
+    if _any_code(header.anatomic_region_codes, _CHEST_CODES):
+        return _Part(True, "AnatomicRegionSequence")
+    if _any_code(header.anatomic_region_codes, tuple(codes.cid4.concepts.values())):
+        return _Part(False, "AnatomicRegionSequence")
+    described = {keyword: words(text) for keyword, text in _descriptions(header).items()}
+    chest = [keyword for keyword, found in described.items() if header_words.names_chest(found)]
+    other = [keyword for keyword, found in described.items() if header_words.names_other_part(found)]
+    if bool(chest) == bool(other):
         return _Part(None)
-    return _Part(bool(chest), (chest or others)[0])
+    return _Part(bool(chest), (chest or other)[0])
+
+
+def shows_chest(header: FilmHeader) -> bool:
+    """Return whether an attribute says that the film shows a chest."""
+    return _part(header).is_chest is True
 
 
 def _slanted(header: FilmHeader) -> Objection | None:
@@ -261,58 +254,42 @@ def _slanted(header: FilmHeader) -> Objection | None:
 
 def says_slanted(header: FilmHeader) -> str | None:
     """Return the keyword of the attribute that says that a film is lateral or oblique; None if no attribute does."""
-    views = _words(header.view_position)
-    if _any(_SLANTED_TERMS, views) or _speaks_of_slant(views):
+    views, part = words(header.view_position), words(header.body_part_examined)
+    if not vocabulary().slanted_terms.isdisjoint(views) or header_words.names_slant(views):
         return "ViewPosition"
     if _any_code(header.view_codes, _SLANTED_CODES):
         return "ViewCodeSequence"
     # Rows or columns that run from front to back, which no frontal film has (PS3.3 C.7.6.1.1.1).
     if any(direction[:1] in ("A", "P") for direction in header.patient_orientation):
         return "PatientOrientation"
-    if _speaks_of_slant(_words(header.body_part_examined)):
+    if header_words.names_slant(part):
         return "BodyPartExamined"
-    if views & _FRONTAL_WORDS:
+    if header_words.names_frontal(views):
         return None
     # People type descriptions and copy them between series ("CHEST PA AND LAT"): used last, and only if unambiguous.
     for keyword, text in (("SeriesDescription", header.series_description), ("ProtocolName", header.protocol_name)):
-        words = _words(text)
-        if _speaks_of_slant(words) and not words & _FRONTAL_WORDS:
+        found = words(text)
+        if header_words.names_slant(found) and not header_words.names_frontal(found):
             return keyword
     return None
 
 
 def _is_named(header: FilmHeader) -> bool:
     """Return whether the header names both a frontal view, of a patient who does not lie on one side, and the chest."""
-    part = _words(header.body_part_examined)
-    has_part = _names_chest(part) or _any_code(header.anatomic_region_codes, _CHEST_CODES)
-    return has_part and names_frontal(header) and not _any(_DECUBITUS, _words(header.view_position) | part)
+    part = words(header.body_part_examined)
+    has_part = header_words.names_chest(part) or _any_code(header.anatomic_region_codes, _CHEST_CODES)
+    lies = words(header.view_position) | part
+    return has_part and names_frontal(header) and not header_words.names_decubitus(lies)
 
 
 def names_frontal(header: FilmHeader) -> bool:
     """Return whether the header names a frontal view; a decubitus view is one."""
-    views = _words(header.view_position) | _words(header.body_part_examined)
-    return bool(views & _FRONTAL_WORDS) or _any(_DECUBITUS, views) or _any_code(header.view_codes, _FRONTAL_CODES)
+    views = words(header.view_position) | words(header.body_part_examined)
+    is_said = header_words.names_frontal(views) or header_words.names_decubitus(views)
+    return is_said or _any_code(header.view_codes, _FRONTAL_CODES)
 
 
-def _speaks_of_slant(words: frozenset[str]) -> bool:
-    """Return whether words describe a lateral or oblique view; a lateral decubitus view is frontal."""
-    return _any(_SLANTED, words) and not _any(_DECUBITUS, words)
-
-
-def _names_chest(words: frozenset[str]) -> bool:
-    return _any(_CHEST, words)
-
-
-def _any(pattern: re.Pattern[str], words: frozenset[str]) -> bool:
-    return any(pattern.fullmatch(word) for word in words)
-
-
-def _words(value: str) -> frozenset[str]:
-    """Split a value, as vendors write it ("CHEST_PA", "Thorax a.p."), into upper-case words."""
-    return frozenset(re.findall(r"\w+", value.upper().replace(".", "").replace("_", " ")))
-
-
-def _any_code(found: tuple[ConceptCode, ...], wanted: tuple[Code, ...]) -> bool:
+def _any_code(found: tuple[ConceptCode, ...], wanted: Collection[Code]) -> bool:
     """Return whether any code is wanted; older SNOMED identifiers equal their successors (PS3.16 8.1.1)."""
     return any(Code(code.value, code.scheme, "") in wanted for code in found)
 

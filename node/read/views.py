@@ -1,9 +1,9 @@
 """Compare the view that a header names with the view that the picture shows; a pure function of values.
 
 Both agree on nearly all films. If they do not, the film is read as its header says, with a note. The picture stops a
-film only if the header names no view and the network is certain: a lateral film or another part of the body would get
-boxes that mean nothing. A film that looks mirrored is never flipped, because the heart may lie on the right, and a film
-that looks rotated is not turned.
+film only if the network is certain and the header is silent: a lateral film if the header names no view, another part
+of the body if it names no view or not the chest. Such a film would get boxes that mean nothing. A film that looks
+mirrored is never flipped, because the heart may lie on the right, and a film that looks rotated is not turned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from node.read.routing import Action, Decision
 FRONTAL: Final = "frontal"
 """The tag of a film whose header names a frontal view, but neither AP nor PA alone."""
 _PROJECTIONS: Final = ("AP", "PA")
-_STOPPED: Final[Mapping[str, Reason]] = {"lateral": Reason.LATERAL, "not_chest": Reason.NOT_CHEST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +60,19 @@ def film_view(header: FilmHeader | None, picture: PictureView | None = None) -> 
     return FilmView(tag=tag, seen=picture.seen, certainty=picture.probabilities[picture.seen])
 
 
-def confirm(decision: Decision, tag: str | None, picture: PictureView | None) -> Decision:
-    """Return the decision about a film that its header lets through, after a look at its picture; see `film_view`."""
+def confirm(decision: Decision, tag: str | None, picture: PictureView | None, *, names_chest: bool) -> Decision:
+    """Return the decision about a film that its header lets through, after a look at its picture.
+
+    tag: as of `tag_of`; names_chest: whether its header says that it shows a chest
+    """
     if picture is None:
         return decision
-    if tag is None:
-        for view, reason in _STOPPED.items():
-            if picture.probabilities[view] >= picture.certain:
-                return Decision(action=Action.ANSWER, reason=reason, notes=decision.notes)
+    stopped = {"lateral": Reason.LATERAL} if tag is None else {}
+    if tag is None or not names_chest:
+        stopped["not_chest"] = Reason.NOT_CHEST
+    for view, reason in stopped.items():
+        if picture.probabilities[view] >= picture.certain:
+            return Decision(action=Action.ANSWER, reason=reason, notes=decision.notes)
     return replace(decision, notes=(*decision.notes, *_notes(tag, picture)))
 
 
