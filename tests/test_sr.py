@@ -187,7 +187,7 @@ def test_the_analyzed_part_follows_and_the_versions_come_last() -> None:
         assert version in last.TextValue
     assert "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels" in about.TextValue
     assert "The rest of the film was not analyzed." in about.TextValue
-    assert "view or body part is not stated" in about.TextValue
+    assert "no known words state its view or body part" in about.TextValue
 
 
 @pytest.mark.parametrize(("modality", "expected"), [("CR", "CR"), ("DX", "DX"), ("RG", "RG"), ("", "RG")])
