@@ -124,6 +124,7 @@ def _read(options: argparse.Namespace) -> int:
                 reader=reader,
                 prompts=prompt_set,
                 zone=local,
+                character_set=options.character_set,
                 kinds=options.outputs,
                 on_file=tell,
             ):
@@ -241,8 +242,10 @@ def _explain(options: argparse.Namespace) -> int:
 def _explain_file(options: argparse.Namespace) -> None:
     from node.commands.explain import film
 
-    model = ModelSettings() if options.settings is None else config.load(options.settings).model
-    explanation = film.explain_file(options.what, model=model.directory)
+    settings = None if options.settings is None else config.load(options.settings)
+    model = ModelSettings() if settings is None else settings.model
+    character_set = "" if settings is None else settings.site.character_set
+    explanation = film.explain_file(options.what, model=model.directory, character_set=character_set)
     print(json.dumps(asdict(explanation), indent=2) if options.json else film.render(explanation))
 
 

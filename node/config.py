@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import tomli_w
 
+from node.dicom.film_text import TERMS
 from node.dicom.time_zone import LEFT
 from node.errors import ConfigError
 from node.settings.audit import AuditSettings, unusable_audit
@@ -113,9 +114,13 @@ class StudySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings:
-    """The hospital: DICOM times are local time."""
+    """The hospital: DICOM times are local time.
+
+    character_set: of films whose text is neither in the set that they name nor in UTF-8; a defined term, empty for none
+    """
 
     timezone: str = setting(TIME_ZONE, default=LEFT)
+    character_set: str = setting(one_of("", *TERMS), default="")
 
     @property
     def zone(self) -> ZoneInfo:

@@ -65,6 +65,8 @@ class Note(StrEnum):
     VIEW_UNKNOWN = "view_unknown"
     AGE_UNKNOWN = "age_unknown"
     AGE_WITHOUT_UNIT = "age_without_unit"
+    TEXT_RECODED = "text_recoded"
+    TEXT_LEFT_OUT = "text_left_out"
     VIEW_DISAGREES = "view_disagrees"
     MIRRORED = "mirrored"
     ROTATED = "rotated"

@@ -324,7 +324,8 @@ class Pipeline:
     def _is_ordered_stat(self, study_uid: str, file: str) -> bool:
         accession = ""
         try:
-            accession = oru.accession_of([decoding.read_header(self.spool.received_path(study_uid, file))])
+            path, character_set = self.spool.received_path(study_uid, file), self.spool.character_set
+            accession = oru.accession_of([decoding.read_header(path, character_set=character_set)])
         except Undecodable:
             pass
         except OSError as error:
@@ -359,7 +360,8 @@ class Pipeline:
         """Answer a received object, without looking for a stored answer."""
         try:
             path = self.spool.received_path(study_uid, file)
-            answered = answer_film(path, self.reader, self.prompts, timed=self.timed)
+            character_set = self.spool.character_set
+            answered = answer_film(path, self.reader, self.prompts, character_set=character_set, timed=self.timed)
         except Undecodable:
             return Film(source=sop_instance_uid_of(file), reason=Reason.UNDECODABLE), None
         if answered.film is not None and answered.film.is_read:
@@ -377,8 +379,12 @@ class Pipeline:
         return correct(wanted, map(from_json, stored), prompts=self.prompts, side_of=sides_of(film, header))
 
     def _key(self, file: str) -> str:
-        """Return the key of the reading of a file by this program version, model and prompt set."""
-        return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256)
+        """Return the key of the reading of a file by this program version, model and prompt set.
+
+        What was noted of its text depends on the character set of the site, too.
+        """
+        own = filter(None, (self.spool.character_set,))
+        return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256, *own)
 
     def _origin(self, file: str) -> JsonObject:
         """Describe a reading: its file, model, runtime, prompt set and program version."""

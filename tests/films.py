@@ -18,7 +18,10 @@ import numpy.typing as npt
 import pytest
 from pydicom import dcmread
 from pydicom.data import get_testdata_file
+from pydicom.datadict import dictionary_VR
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.tag import Tag
 from pydicom.uid import (
     UID,
     BasicTextSRStorage,
@@ -96,6 +99,20 @@ def changed(film: Dataset, changes: Mapping[str, object]) -> Dataset:
                 setattr(film, keyword, value)
             elif keyword in film:
                 delattr(film, keyword)
+    return film
+
+
+def as_written(film: Dataset, values: Mapping[str, bytes | None]) -> Dataset:
+    """Give a film attributes in the bytes that a device wrote, in place; None deletes one."""
+    for keyword, value in values.items():
+        if keyword in film:
+            del film[keyword]
+        if value is not None:
+            tag = Tag(keyword)
+            film[tag] = RawDataElement(tag, dictionary_VR(keyword), len(value), value, 0, False, True)
+    is_implicit, is_little_endian = film.original_encoding
+    with attributes.quiet():  # pydicom writes the bytes again only of a dataset in the set that it was read in
+        film.set_original_encoding(is_implicit, is_little_endian, film._character_set)
     return film
 
 
@@ -237,7 +254,8 @@ def own_object(*, study: str | None = None) -> Dataset:
 def file_bytes(film: Dataset) -> bytes:
     """Return the DICOM file of a dataset, with preamble and file meta."""
     buffer = BytesIO()
-    film.save_as(buffer, enforce_file_format=True)
+    with attributes.quiet():
+        film.save_as(buffer, enforce_file_format=True)
     return buffer.getvalue()
 
 

@@ -12,10 +12,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 from pydicom import dcmread
-from pydicom.datadict import dictionary_VR
-from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
-from pydicom.tag import Tag
 
 from node import config
 from node.commands.doctor.clock import check_clock
@@ -50,16 +47,8 @@ class AdultReader(ScriptedReader):
 
 def as_written(values: Mapping[str, str | None], source: Dataset | None = None) -> Dataset:
     """A header with values as a device wrote them, whatever the standard says; None: without the attribute."""
-    header = samples.cr() if source is None else source
-    for keyword, value in values.items():
-        if keyword in header:
-            del header[keyword]
-        if value is not None:
-            encoded = value.encode("ascii")
-            header[keyword] = RawDataElement(
-                Tag(keyword), dictionary_VR(keyword), len(encoded), encoded, 0, False, True
-            )
-    return header
+    encoded = {keyword: None if value is None else value.encode("ascii") for keyword, value in values.items()}
+    return films.as_written(samples.cr() if source is None else source, encoded)
 
 
 def age_of(**values: str | None) -> int | None:

@@ -81,15 +81,6 @@ def test_only_parsers_decoder_and_writers_look_at_attributes() -> None:
     assert wrong == []
 
 
-def test_the_study_description_is_left_encoded_for_the_writers() -> None:
-    tag = BaseTag(tag_for_keyword("StudyDescription") or 0)
-    element = RawDataElement(tag, "LO", 6, b"THORAX", 0, False, True)
-    dataset = Dataset({tag: element})
-
-    assert parse_header(dataset).study_description == "THORAX"
-    assert dataset.get_item(tag) == element
-
-
 @pytest.mark.parametrize("file", ["routing", "grayscale", "pixel_format", "framing", "findings"])
 def test_decisions_and_gray_levels_know_no_dataset(file: str) -> None:
     modules = {found.module for path in python_files("node/read") if path.stem == file for found in imports(path)}

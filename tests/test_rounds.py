@@ -147,8 +147,9 @@ class Bench:
         outputs: tuple[str, ...] = DEFAULT_OUTPUTS,
         zone: str = "UTC",
         place: SafePlace | None = None,
+        character_set: str = "",
     ) -> None:
-        self.spool, self.reader = Spool(folder, place=place), CountingReader()
+        self.spool, self.reader = Spool(folder, place=place, character_set=character_set), CountingReader()
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         destinations = [
             DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104, outputs=outputs)

@@ -8,6 +8,7 @@ from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from node.config import ENGINES, ModelSettings, ReportSettings
+from node.dicom.film_text import TERMS
 from node.domain import Box
 from node.errors import InputError
 from node.settings.destinations import DEFAULT_OUTPUTS, OUTPUT_KINDS
@@ -74,6 +75,13 @@ def add_read(read: argparse.ArgumentParser, *, run: object) -> None:
         help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
     )
     read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
+    read.add_argument(
+        "--character-set",
+        choices=TERMS,
+        default="",
+        metavar="TERM",
+        help="of text that is neither in the set that its header names nor UTF-8, such as 'ISO_IR 100' or GB18030",
+    )
     read.add_argument("--json", action="store_true", help="answer with one JSON document")
     add_model(read, run=run, required=True)
     add_trust(read)

@@ -44,10 +44,11 @@ def export(settings: Settings, path: Path) -> int:
     if path.exists():
         raise InputError(f"{path}: exists; name a new file")
     prompt_set, pictures = prompts.load(settings.model.prompts), path.with_suffix(".films")
+    spool = Spool(directory, character_set=settings.site.character_set)
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         with _removed_after_failure(pictures) as drawn:
-            lines = list(_lines(Spool(directory), pictures, prompt_set, drawn))
+            lines = list(_lines(spool, pictures, prompt_set, drawn))
             files.write(path, "".join(lines).encode(), mode=files.ORDINARY)
     except OSError as error:
         raise NodeError(f"{path}: cannot be written ({error.strerror}); name another file") from error

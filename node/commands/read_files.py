@@ -101,18 +101,21 @@ def read(
     reader: Reader,
     prompts: PromptSet,
     zone: ZoneInfo,
+    character_set: str = "",
     kinds: Sequence[str] = DEFAULT_OUTPUTS,
     on_file: OnFile = _unheard,
 ) -> Iterator[JsonObject]:
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
     A study is not read again if its results are intact and were made of the same files in the same way.
+    character_set: as of `decoding.read_header`
     kinds: of the objects to write
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
     """
     for study in studies:
-        made_from = _made_from(study, reader=reader, prompts=prompts, zone=zone, kinds=kinds)
+        how = (str(zone), *filter(None, (character_set,)), *kinds)
+        made_from = _made_from(study, reader=reader, prompts=prompts, how=how)
         before = made_before(out / study.study_uid, made_from)
         if before is not None:
             for path in study.paths:
@@ -121,7 +124,7 @@ def read(
             continue
         answered = []
         for path, identity in zip(study.paths, study.identities, strict=True):
-            answered.append(_answer(path, identity, reader=reader, prompts=prompts))
+            answered.append(_answer(path, identity, reader=reader, prompts=prompts, character_set=character_set))
             on_file(path, str(answered[-1].reason or "read"))
         try:
             report = _report(study.study_uid, answered, reader=reader, prompts=prompts)
@@ -159,20 +162,23 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
     return found
 
 
-def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, zone: ZoneInfo, kinds: Sequence[str]) -> str:
-    """Return a hash of everything that the results depend on. Raises InputError when a file cannot be read."""
+def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, how: Sequence[str]) -> str:
+    """Return a hash of everything that the results depend on; how: zone, character set if there is one, and kinds.
+
+    Raises InputError when a file cannot be read.
+    """
     try:
         files = sorted(hash_of(path) for path in study.paths)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    how = (VERSION, *reader.identity.parts, prompts.sha256, str(zone), *kinds)
-    return hashlib.sha256("\0".join((*how, *files)).encode()).hexdigest()
+    made_by = (VERSION, *reader.identity.parts, prompts.sha256)
+    return hashlib.sha256("\0".join((*made_by, *how, *files)).encode()).hexdigest()
 
 
-def _answer(path: Path, identity: Dataset, *, reader: Reader, prompts: PromptSet) -> Answered:
+def _answer(path: Path, identity: Dataset, *, reader: Reader, prompts: PromptSet, character_set: str) -> Answered:
     """Answer one object; if its whole header cannot be parsed, it is undecodable and only its identity is known."""
     try:
-        return answer_film(path, reader, prompts)
+        return answer_film(path, reader, prompts, character_set=character_set)
     except Undecodable:
         film = Film(source=str(identity.SOPInstanceUID), reason=Reason.UNDECODABLE)
         return Answered(dataset=identity, film=film, reason=film.reason)

@@ -11,16 +11,17 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
-from pydicom import charset
-from pydicom.dataelem import DataElement
+from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
 Key = str | BaseTag
 """The keyword of an attribute, or its tag if the keyword stands for several (60xx, PS3.5 7.6)."""
 
-_REPLACED = "\N{REPLACEMENT CHARACTER}"
+LOST: Final = "\ufffd"
+"""What stands in a text where it could not be decoded."""
 
 
 @contextmanager
@@ -48,49 +49,28 @@ def values(dataset: Dataset, keyword: Key) -> tuple[object, ...]:
 
 
 def text(dataset: Dataset, keyword: Key) -> str:
-    """Return an attribute as text without surrounding blanks; several values are joined by backslashes."""
+    """Return an attribute as text without surrounding blanks; several values are joined by backslashes.
+
+    A text that could not be decoded is empty.
+    """
+    found = text_with_gaps(dataset, keyword)
+    return "" if LOST in found else found
+
+
+def text_with_gaps(dataset: Dataset, keyword: Key) -> str:
+    """Return a text as `text` does, with U+FFFD where it could not be decoded: to find words in it, never to show."""
     return "\\".join(str(value).strip() for value in values(dataset, keyword) if value is not None)
 
 
-def text_in_any_set(dataset: Dataset, keyword: str) -> str:
-    """Return a code string as `text` does, also one with letters that no code string has (PS3.5 6.2, CS).
-
-    People type "TÓRAX" where a code is wanted, in UTF-8 or in the dataset's character set. pydicom decodes every code
-    string as ISO 8859-1, which loses no byte.
-    """
-    found = text(dataset, keyword)
-    if found.isascii():
-        return found
+def raw(dataset: Dataset, tag: BaseTag, *, longest: int) -> RawDataElement | None:
+    """Return an element with its bytes; None if it is longer, was converted, or cannot be read any more."""
     try:
-        content = found.encode("iso8859-1")
-    except UnicodeEncodeError:  # it was set as text
-        return found
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        sets = [str(name) for name in values(dataset, "SpecificCharacterSet")]
-    try:
-        with quiet():
-            decoded = charset.decode_bytes(content, charset.convert_encodings(sets), set())
-    except Exception:  # the boundary to pydicom's codecs, which document no set of exceptions
-        return found
-    return found if _REPLACED in decoded else decoded
-
-
-def text_left_encoded(dataset: Dataset, keyword: str) -> str:
-    """Return an attribute as `text` does, and keep its original bytes in the dataset.
-
-    pydicom replaces an element by its converted value on first access. The writers decode this attribute themselves
-    and need the original bytes.
-    """
-    try:
-        element = dataset.get_item(keyword)
+        element: object = dataset.get_item(tag, keep_deferred=True)
+        if isinstance(element, RawDataElement) and element.value is None and element.length <= longest:
+            element = dataset.get_item(tag)
     except Exception:  # the boundary to pydicom, which reads a long value from its file here
-        return ""
-    found = text(dataset, keyword)
-    if element is not None:
-        dataset[element.tag] = element
-    return found
+        return None
+    return element if isinstance(element, RawDataElement) and element.length <= longest else None
 
 
 def number(dataset: Dataset, keyword: Key) -> float | None:

@@ -57,6 +57,7 @@ class FilmHeader:
         neither can be read
     age_has_unit: false if PatientAge is a number alone, which was taken as years
     sex: of the patient, as written: M, F or O, if it keeps to the standard
+    study_description, series_description, protocol_name: with U+FFFD where they could not be decoded
     """
 
     present: frozenset[str]
@@ -151,17 +152,17 @@ def parse_header(dataset: Dataset) -> FilmHeader:
         modality=modality,
         conversion_type=attributes.text(dataset, "ConversionType"),
         presentation_intent_type=attributes.text(dataset, "PresentationIntentType"),
-        body_part_examined=attributes.text_in_any_set(dataset, "BodyPartExamined"),
+        body_part_examined=attributes.text(dataset, "BodyPartExamined"),
         anatomic_region_codes=_codes(dataset, "AnatomicRegionSequence"),
-        view_position=attributes.text_in_any_set(dataset, "ViewPosition"),
+        view_position=attributes.text(dataset, "ViewPosition"),
         view_codes=_codes(dataset, "ViewCodeSequence"),
         patient_orientation=tuple(str(value) for value in attributes.values(dataset, "PatientOrientation")),
         age_years=age.years,
         age_has_unit=age.has_unit,
         sex=attributes.text(dataset, "PatientSex"),
-        study_description=attributes.text_left_encoded(dataset, "StudyDescription"),  # the writers copy its bytes
-        series_description=attributes.text(dataset, "SeriesDescription"),
-        protocol_name=attributes.text(dataset, "ProtocolName"),
+        study_description=attributes.text_with_gaps(dataset, "StudyDescription"),
+        series_description=attributes.text_with_gaps(dataset, "SeriesDescription"),
+        protocol_name=attributes.text_with_gaps(dataset, "ProtocolName"),
         pixels=_pixel_format(dataset),
     )
 

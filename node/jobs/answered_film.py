@@ -54,7 +54,7 @@ def read_film(spool: Spool, uid: str) -> AnsweredFilm:
         reading = newest_reading(spool.readings(instance.study_uid), instance)
         if reading is None:
             raise InputError("this film has no answer yet; wait until it is read")
-        header = decoding.read_header(instance.path)
+        header = decoding.read_header(instance.path, character_set=spool.character_set)
         stored = reading[1]
         return AnsweredFilm(instance=instance, answer=film_from_json(stored), header=header, stored=stored)
     except FileNotFoundError as error:

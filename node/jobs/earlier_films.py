@@ -58,10 +58,14 @@ class _Taken:
 
 
 class Patients:
-    """Which received films are of one patient. The first search reads the header of every film. For several threads."""
+    """Which received films are of one patient. The first search reads the header of every film. For several threads.
 
-    def __init__(self) -> None:
+    character_set: as of `decoding.read_header`
+    """
+
+    def __init__(self, *, character_set: str = "") -> None:
         self._known: dict[Path, _Taken] = {}
+        self._character_set = character_set
         self._searching = threading.Lock()
 
     def are_in_order(self, earlier: Instance, later: Instance) -> bool:
@@ -90,7 +94,7 @@ class Patients:
         return self._taken(film).at
 
     def _taken(self, film: Instance) -> _Taken:
-        return self._known.get(film.path) or _look_at(film.path)
+        return self._known.get(film.path) or _look_at(film.path, character_set=self._character_set)
 
 
 def _is_read(film: Instance, spool: Spool) -> bool:
@@ -139,9 +143,9 @@ def _are_in_order(first: _Taken, second: _Taken) -> bool:
     return is_one_patient and first.at is not None and second.at is not None and first.at < second.at
 
 
-def _look_at(path: Path) -> _Taken:
+def _look_at(path: Path, *, character_set: str = "") -> _Taken:
     try:
-        header = decoding.read_header(path)
+        header = decoding.read_header(path, character_set=character_set)
     except (Undecodable, OSError):
         return _Taken(patient=None, at=None)
     number, issuer = read_text(header, "PatientID"), read_text(header, "IssuerOfPatientID")

@@ -110,7 +110,7 @@ class ObjectSteps:
         path = self.spool.received_path(study_uid, mark.file)
         if not received.is_intact(path):
             raise InputError("the stored object is damaged or removed; send it again under another UID")
-        dataset = decoding.read_header(path)
+        dataset = decoding.read_header(path, character_set=self.spool.character_set)
         asked = question_object.read(dataset)
         sender = question_object.sender_of(dataset)
         reason = objection(asked, sender, self.settings)
@@ -197,7 +197,8 @@ class ObjectSteps:
         raise RetryLater("the film that it asks about did not arrive in this study")
 
     def _refused(self, study_uid: str, mark: ObjectMark, reason: str) -> ObjectMark:
-        header = header_of(self.spool.received_path(study_uid, mark.file))
+        path = self.spool.received_path(study_uid, mark.file)
+        header = header_of(path, character_set=self.spool.character_set)
         log.get().warning(
             "question.refused",
             study=study_uid,

@@ -3,7 +3,8 @@
     index/patients.json      by study: when its folders changed last, and hashes of the numbers of its patients
 
 A study is looked at again when a film or an update of a patient came to it. The file is a cache: without it, or with a
-damaged one, every header is read once more. Its hashes can be undone by trying all numbers: keep it like the films.
+damaged one, or one of another version of the program or another character set of the site, which may read other
+numbers, every header is read once more. Its hashes can be undone by trying all numbers: keep it like the films.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
-from node.domain import JsonObject
+from node.dicom.identity import VERSION
+from node.domain import Json, JsonObject
 from node.outputs import patient_update
 from node.outputs.patient import read_text
 from node.outputs.patient_update import header_of
@@ -29,6 +32,8 @@ _Known = tuple[int, int, frozenset[str]]
 
 _FOLDERS: Final = ("received", "patients")
 _SETTLED_NS: Final = 2_000_000_000
+_READ_BY: Final = "read_by"
+"""The key of the file that is no study: the version and the character set that its numbers were read with."""
 
 
 class PatientNumbers:
@@ -36,6 +41,7 @@ class PatientNumbers:
 
     def __init__(self, spool: Spool) -> None:
         self._spool, self._path = spool, spool.directory / "index" / "patients.json"
+        self._read_by: Json = [VERSION, spool.character_set]
         self._lock = threading.Lock()
         self._known: dict[str, _Known] | None = None
 
@@ -48,12 +54,16 @@ class PatientNumbers:
         """Return the studies with a film, or an update, that names one of the numbers. Raises OSError."""
         wanted = set(map(_hash, numbers))
         with self._lock:
-            known = _read(self._path) if self._known is None else self._known
+            known = self._read() if self._known is None else self._known
             self._known = {study: self._look(study, known.get(study)) for study in self._spool.studies()}
             if self._known != known:
                 files.make_folder(self._path.parent)
-                files.write(self._path, files.to_json(_to_json(self._known)))
+                files.write(self._path, files.to_json({_READ_BY: self._read_by, **_to_json(self._known)}))
             return [study for study, (_, _, hashes) in self._known.items() if not wanted.isdisjoint(hashes)]
+
+    def _read(self) -> dict[str, _Known]:
+        content = files.read_json(self._path) or {}
+        return dict(_entries(content)) if content.get(_READ_BY) == self._read_by else {}
 
     def _look(self, study: str, known: _Known | None) -> _Known:
         """Return what is known of a study, and look at it again if it has changed."""
@@ -61,7 +71,8 @@ class PatientNumbers:
         times = [_changed_ns(folder / name) for name in _FOLDERS]
         if known is not None and [*known[:2]] == times:
             return known
-        headers = map(header_of, received.newest(folder / "received"))
+        read = partial(header_of, character_set=self._spool.character_set)
+        headers = map(read, received.newest(folder / "received"))
         updates = patient_update.from_json(self._spool.documents(study, "patients"))
         numbers = {read_text(header, "PatientID") for header in headers if header}
         numbers |= {update.changes.get("PatientID", "") for update in updates}
@@ -83,10 +94,6 @@ def _changed_ns(folder: Path) -> int:
 
 def _to_json(known: dict[str, _Known]) -> JsonObject:
     return {study: [films, updates, *sorted(hashes)] for study, (films, updates, hashes) in known.items()}
-
-
-def _read(path: Path) -> dict[str, _Known]:
-    return dict(_entries(files.read_json(path) or {}))
 
 
 def _entries(content: JsonObject) -> Iterator[tuple[str, _Known]]:

@@ -51,7 +51,7 @@ class PatientUpdates:
         stored = patient_update.from_json(self._spool.documents(study, "patients"))
         files_of: dict[tuple[tuple[str, str], ...], set[str]] = {}  # by what changes in their headers
         for instance in self._spool.study(study).instances:
-            if (header := header_of(instance.path)) is not None:
+            if (header := header_of(instance.path, character_set=self._spool.character_set)) is not None:
                 current = patient_update.corrected(header, instance.path.name, stored)
                 if changes := patient_update.changes_of(update, current):
                     files_of.setdefault(tuple(sorted(changes.items())), set()).add(instance.path.name)

@@ -37,7 +37,7 @@ class FilmHeaders:
         if is_damaged:
             return self._bare(file) if received.has_intact_meta(path) else None
         try:
-            return decoding.read_header(path)
+            return decoding.read_header(path, character_set=self.spool.character_set)
         except Undecodable:
             return self._bare(file)
 

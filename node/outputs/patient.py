@@ -10,11 +10,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from pydicom.charset import decode_bytes
 from pydicom.datadict import dictionary_VR, tag_for_keyword
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 
+from node.dicom import attributes, film_text
 from node.dicom.dates import read_date
 from node.dicom.patient_age import age_string
 
@@ -32,9 +32,6 @@ _REQUIRED = (
 )
 _OPTIONAL = ("IssuerOfPatientID", "PatientAge", "PatientSize", "PatientWeight", "StudyDescription")
 
-# The active character set is reset at these (PS3.5 6.1.2.5.3).
-_NAME_DELIMITERS = {ord(delimiter) for delimiter in "^=\\"}
-_TEXT_DELIMITERS = {ord(delimiter) for delimiter in "\t\n\f\r\\"}
 _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_IN_LONG_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _TIME = re.compile(r"([01]\d|2[0-3])([0-5]\d([0-5]\d(\.\d{1,6})?)?)?")
@@ -79,17 +76,17 @@ def long_text(value: str, limit: int | None = None) -> str:
 
 
 def _decoded(source: Dataset, keyword: str) -> str:
-    """Return the values of an attribute as one text, separated by backslashes."""
+    """Return the values of an attribute as one text, separated by backslashes; "" if it cannot be decoded."""
     tag = tag_for_keyword(keyword)
     element = None if tag is None else source.get_item(tag)
     value: object = None if element is None else element.value
     if isinstance(value, bytes):
-        charset = source.original_character_set or "iso8859"
-        encodings = [charset] if isinstance(charset, str) else list(charset)
-        return decode_bytes(value, encodings, _NAME_DELIMITERS if dictionary_VR(keyword) == "PN" else _TEXT_DELIMITERS)
+        found = film_text.decode(value, film_text.declared_by(source), is_name=dictionary_VR(keyword) == "PN")
+        value = "" if found is None else found.text
     if isinstance(value, MultiValue | list | tuple):
-        return "\\".join(str(part) for part in value)
-    return "" if value is None else str(value)
+        value = "\\".join(str(part) for part in value)
+    text = "" if value is None else str(value)
+    return "" if attributes.LOST in text else text
 
 
 def _name(value: str) -> str:

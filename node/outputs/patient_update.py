@@ -191,10 +191,10 @@ def _identity(header: Dataset) -> tuple[str, ...]:
     return tuple(read_text(header, keyword) for keyword in _IDENTITY)
 
 
-def header_of(path: Path) -> Dataset | None:
+def header_of(path: Path, *, character_set: str) -> Dataset | None:
     """Read the header of a received object; None if it is damaged, removed, or this program's own."""
     try:
-        return decoding.read_header(path)
+        return decoding.read_header(path, character_set=character_set)
     except Undecodable:
         return None
     except OSError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from node.dicom import identity
@@ -53,6 +53,8 @@ NOTES: Mapping[Note, str] = {
     Note.VIEW_UNKNOWN: "no known words state its view or body part; it was read as a frontal chest view",
     Note.AGE_UNKNOWN: "its header states no age that could be read; the model is not for every age",
     Note.AGE_WITHOUT_UNIT: "its header states the patient's age without a unit; it was taken as years",
+    Note.TEXT_RECODED: "text of its header is not in the character set that it names, and was read in another one",
+    Note.TEXT_LEFT_OUT: "a text of its header could not be decoded, and is left empty",
     Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",
     Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; no side was exchanged",
     Note.ROTATED: "its picture looks rotated; it was read as it is",
@@ -61,6 +63,8 @@ NOTES: Mapping[Note, str] = {
     Note.POLARITY_UNCLEAR: "its header contradicts itself, so viewers disagree; it was read with low values bright",
     Note.SIGN_DISAGREES: "its header and its compressed pixels disagree whether values are signed; the pixels count",
 }
+OF_TEXT = (Note.TEXT_RECODED, Note.TEXT_LEFT_OUT)
+"""Notes that concern a film that was not read, too: its report names the patient."""
 CAUTIONS: Mapping[Note, str] = {
     Note.VIEW_DISAGREES: "The header names another view than the picture shows.",
     Note.MIRRORED: "The picture looks mirrored: check the sides.",
@@ -301,8 +305,11 @@ def looked_at(film: Film) -> str:
     columns, rows = size(film)
     where = f"columns {left} to {right}, rows {top} to {bottom} of {columns} x {rows} pixels"
     rest = "That is the whole film." if is_whole(film) else "The rest of the film was not analyzed."
-    notes = "".join(f" Note: {NOTES[note]}." for note in film.notes)
-    return f"Analyzed was the square of {where}. {rest}{notes}"
+    return f"Analyzed was the square of {where}. {rest}{_said(film.notes)}"
+
+
+def _said(notes: Iterable[Note]) -> str:
+    return "".join(f" Note: {NOTES[note]}." for note in notes)
 
 
 def version(number: int) -> tuple[str, ...]:
@@ -336,4 +343,5 @@ def not_processed(film: Film) -> str:
         raise ValueError("a film that was read has no such reason")
     was_seen = film.view is not None and film.view.seen is not None and film.reason in BY_PICTURE
     reason = (BY_PICTURE if was_seen else REASONS)[film.reason]
-    return f"Not processed: {reason}. There is no result for it, neither positive nor negative."
+    notes = [note for note in film.notes if note in OF_TEXT]
+    return f"Not processed: {reason}. There is no result for it, neither positive nor negative.{_said(notes)}"

@@ -32,7 +32,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from node.dicom import attributes, display_shutter, header, overlay_planes
+from node.dicom import attributes, display_shutter, film_text, header, overlay_planes
 from node.dicom.display_shutter import DisplayShutter
 from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
 from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
@@ -80,13 +80,20 @@ class Radiograph:
     notes: tuple[Note, ...] = ()
 
 
-def read_header(path: Path) -> Dataset:
-    """Read the header of one DICOM file, with or without preamble and file meta information.
+def read_header(path: Path, *, character_set: str = "") -> Dataset:
+    """Read the header of one DICOM file, with or without preamble and file meta information; its text is decoded.
 
+    character_set: a defined term, for text that is neither in the header's own set nor UTF-8; "" for none
     The dataset has PixelData if the file has it, as `routing.choose` needs; long values are read from the file on first
     access. Raises Undecodable if the file names no SOP class or no SOP instance, and OSError for an error of the disk.
     """
-    return _read(path, longest_bytes=_LONG_BYTES)
+    return read_noted_header(path, character_set=character_set)[0]
+
+
+def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, tuple[Note, ...]]:
+    """Read a header as `read_header` does, with what is to be said of its text."""
+    dataset = _read(path, longest_bytes=_LONG_BYTES)
+    return dataset, film_text.settle(dataset, site=character_set)
 
 
 def read_identity(path: Path) -> Dataset:

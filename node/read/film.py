@@ -40,16 +40,20 @@ def untimed(_step: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def answer_film(path: Path, reader: Reader, prompts: PromptSet, *, timed: Timed = untimed) -> Answered:
+def answer_film(
+    path: Path, reader: Reader, prompts: PromptSet, *, character_set: str = "", timed: Timed = untimed
+) -> Answered:
     """Route one object, and read it if it is a frontal chest film.
 
+    character_set: as of `decoding.read_header`
     timed: measures the steps route, decode and read
     Raises Undecodable only when the file is not a DICOM object, and OSError for an error of the disk.
     """
     with timed("route"):
-        dataset = decoding.read_header(path)
+        dataset, notes = decoding.read_noted_header(path, character_set=character_set)
         header = parse_header(dataset)
         decision = routing.choose(header, routing.rules_for(reader.ages))
+        decision = replace(decision, notes=(*decision.notes, *notes))
     if decision.action is routing.Action.LEAVE:
         return Answered(dataset=dataset, film=None, reason=decision.reason)
     source = header.sop_instance_uid

@@ -25,6 +25,7 @@ from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, Stopped
 from node.jobs import processes
 from node.jobs.asking import Desk
+from node.jobs.earlier_films import Patients
 from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
@@ -291,7 +292,7 @@ def _unless_stopped(work: Callable[[], _T], stop: threading.Event) -> _T:
 def _shared(
     settings: Settings, prompt_set: PromptSet, process: Process, metrics: Metrics, remote: Remote | None
 ) -> Shared:
-    spool = open_spool(settings.storage, remote)
+    spool = open_spool(settings.storage, remote, character_set=settings.site.character_set)
     return Shared(
         settings=settings,
         prompts=PromptsInUse(prompt_set),
@@ -320,6 +321,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
         metrics=shared.metrics,
         model=lambda: opened.model,
         looks=looks,
+        patients=Patients(character_set=settings.site.character_set),
         intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
         desk=lambda: opened.desk,
     )

@@ -80,11 +80,14 @@ def open_remote(storage: StorageSettings, *, stop: threading.Event, parts: ExitS
     return remote
 
 
-def open_spool(storage: StorageSettings, remote: Remote | None) -> Spool:
-    """Open the spool of the service. Raises InputError if the folder is not honest, and as `Remote.level`."""
+def open_spool(storage: StorageSettings, remote: Remote | None, *, character_set: str) -> Spool:
+    """Open the spool of the service; character_set: as of `Spool`.
+
+    Raises InputError if the folder is not honest, and as `Remote.level`.
+    """
     require_honest(storage.directory, is_shared=bool(storage.database_url))
     place = None if remote is None else remote.mirror
-    spool = Spool(storage.directory, min_free_mib=storage.min_free_mib, place=place)
+    spool = Spool(storage.directory, min_free_mib=storage.min_free_mib, place=place, character_set=character_set)
     swept = spool.sweep(is_shared=bool(storage.database_url))
     if swept:
         log.get().info("spool.swept", files=swept)

@@ -49,10 +49,15 @@ DocumentKind = Literal["corrections", "questions", "objects", "patients"]
 
 
 class Spool:
-    """The files of one node below one directory (mode 0700); place: makes them safe."""
+    """The files of one node below one directory (mode 0700); place: makes them safe.
 
-    def __init__(self, directory: Path, *, min_free_mib: int = 0, place: SafePlace | None = None) -> None:
-        self.directory, self.place = directory, place or PlainFolder()
+    character_set: of the films' text that is neither in the set that they name nor in UTF-8; "" for none
+    """
+
+    def __init__(
+        self, directory: Path, *, min_free_mib: int = 0, place: SafePlace | None = None, character_set: str = ""
+    ) -> None:
+        self.directory, self.place, self.character_set = directory, place or PlainFolder(), character_set
         self._studies, self._windows = directory / "studies", directory / "windows"
         self._min_free_bytes = min_free_mib * _MIB
         self._keeping = directory / "keeping"

@@ -97,7 +97,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     try:
         with file:
             await bodies.take(request, lambda part: _write(parts, file, part))
-        film = await anyio.to_thread.run_sync(_read, path, model)
+        film = await anyio.to_thread.run_sync(_read, path, model, parts.spool.character_set)
         look = parts.looks.add(path, film)
         is_added = True
     except ClientDisconnect as error:
@@ -231,14 +231,14 @@ def _write(parts: WebParts, file: BinaryIO, part: bytes) -> None:
         raise Problem(503, "the file cannot be written; check the disk") from error
 
 
-def _read(path: FilePath, model: OpenModel) -> Film:
+def _read(path: FilePath, model: OpenModel, character_set: str) -> Film:
     """Answer a file as a film. Raises Problem if it is none."""
     try:
         with _Turn():
             if open_film.is_picture(path):
                 image = open_film.load(path, model.reader)
                 return answer_picture(image, model.reader, model.prompts, source=derive_uid("look", path.stem))
-            answered = answer_film(path, model.reader, model.prompts)
+            answered = answer_film(path, model.reader, model.prompts, character_set=character_set)
     except (InputError, Undecodable) as error:
         raise Problem(422, _without_path(error, path)) from error
     if answered.film is None:

@@ -113,7 +113,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         return refuse(
             parts, request, 404, "This study has no such film, or the film was removed.", back=f"/studies/{uid}"
         )
-    header = None if own is None else header_of(own.instance.path)
+    header = None if own is None else header_of(own.instance.path, character_set=parts.spool.character_set)
     if header is not None and own is not None:
         updates = patient_update.from_json(parts.spool.documents(uid, "patients"))
         header = patient_update.corrected(header, own.instance.path.name, updates)

@@ -286,10 +286,10 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
     return seen
 
 
-def header_of(path: Path) -> Dataset | None:
+def header_of(path: Path, *, character_set: str = "") -> Dataset | None:
     """Return the header of a film; None if it is removed or cannot be read."""
     try:
-        return decoding.read_header(path)
+        return decoding.read_header(path, character_set=character_set)
     except (Undecodable, OSError):
         return None
 

@@ -139,6 +139,8 @@ def _default(field: dataclasses.Field[object]) -> str:
             return "to be set"
         case None:
             return "none"
+        case "":
+            return "empty"
         case tuple() as values:
             return ", ".join(f"`{value}`" for value in values)
         case bool() as value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +37,8 @@ _WANTED: Final[Mapping[Note, str]] = {
     Note.POLARITY_UNCLEAR: "writes PhotometricInterpretation and PresentationLUTShape that agree",
     Note.SIGN_DISAGREES: "writes the PixelRepresentation of its codestreams",
     Note.TABLE_SCALED: "declares in LUTDescriptor the bits that the lookup table has",
+    Note.TEXT_RECODED: "names in SpecificCharacterSet the set of its text",
+    Note.TEXT_LEFT_OUT: "names in SpecificCharacterSet the set of its text",
 }
 """What a modality has to do so that a note goes."""
 _WHAT_HAPPENS: Final[Mapping[Action, str]] = {
@@ -105,21 +107,24 @@ class FilmExplanation:
     advice: str
 
 
-def explain_file(path: Path, *, model: Path) -> FilmExplanation:
+def explain_file(path: Path, *, model: Path, character_set: str = "") -> FilmExplanation:
     """Explain what the node would do with one DICOM file.
 
     model: the model directory, whose manifest determines the analyzed square
+    character_set: as of `decoding.read_header`
     Raises InputError when the file cannot be read, or is not a DICOM object.
     """
     try:
-        header = parse_header(decoding.read_header(path))
+        dataset, notes = decoding.read_noted_header(path, character_set=character_set)
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a DICOM file") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); name a DICOM file") from error
+    header = parse_header(dataset)
     lack, rule = _film_rule(model)
     rules = routing.rules_for(rule.ages)
     decision = routing.choose(header, rules)
+    decision = replace(decision, notes=(*decision.notes, *notes))
     is_film = decision.action is not Action.LEAVE and pixel_format.objection(header.pixels) is None
     decoded = _decode(path, header, rule, lack) if is_film else None
     if decision.action is Action.READ and decoded is not None:
@@ -203,7 +208,7 @@ def _advice(decision: Decision, *, has_uids: bool) -> str:
     if decision.reason is not None:
         return _ADVICE[decision.reason]
     if decision.notes:
-        wanted = [_WANTED[note] for note in decision.notes]
+        wanted = dict.fromkeys(_WANTED[note] for note in decision.notes)
         return f"nothing; the note goes when the modality {' and '.join(wanted)}"
     return "nothing; if no result came, run explain with the study's UID and node.toml"
 

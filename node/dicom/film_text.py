@@ -1,0 +1,326 @@
+"""Decodes the text of a received header: as it says, or as its bytes are (PS3.3 C.12.1.1.2, PS3.5 6.1).
+
+Headers name no character set, a misspelled one, or another one than their text is in. A text is decoded strictly by
+the set that the header names; else as UTF-8, if it is that; else by the set of the site. C1 controls are no text: a set
+of one byte a character makes them of UTF-8. What cannot be decoded has U+FFFD in place of each byte that is not ASCII:
+routing finds the words between, and `attributes.text` and the outputs take it for empty.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydicom.datadict import dictionary_has_tag, dictionary_VR, keyword_for_tag
+from pydicom.dataelem import RawDataElement
+from pydicom.dataset import Dataset
+from pydicom.tag import BaseTag, Tag
+
+from node.dicom import attributes
+from node.domain import Note
+
+UTF_8: Final = "ISO_IR 192"
+TERMS: Final = (
+    *(f"ISO_IR {number}" for number in (13, 100, 101, 109, 110, 126, 127, 138, 144, 148, 166, 203)),
+    *("ISO 2022 IR 58", "ISO 2022 IR 87", "ISO 2022 IR 149", "GB18030", "GBK", UTF_8),
+)
+"""The defined terms that a site may name as its character set."""
+
+COPIED: Final = frozenset(
+    (
+        "PatientName",
+        "PatientID",
+        "IssuerOfPatientID",
+        "StudyID",
+        "AccessionNumber",
+        "ReferringPhysicianName",
+        "StudyDescription",
+        "PlacerOrderNumberImagingServiceRequest",
+        "FillerOrderNumberImagingServiceRequest",
+        "RequestedProcedureID",
+        "RequestedProcedureDescription",
+        "CodeMeaning",
+    )
+)
+"""The texts that outputs copy; only these are worth a note."""
+
+_CHARACTER_SET: Final = Tag("SpecificCharacterSet")
+_TEXTS: Final = frozenset(("SH", "LO", "ST", "LT", "UC", "UT", "PN", "CS"))
+_LONGEST: Final = 1024 * 1024
+"""Longer texts and sequences are not read by anything here."""
+
+_ESCAPE: Final = b"\x1b"
+# The active set is reset at these (PS3.5 6.1.2.5.3).
+_NAME_DELIMITERS: Final = re.compile(rb"[\^=\\]")
+_TEXT_DELIMITERS: Final = re.compile(rb"[\t\n\f\r\\]")
+_NOT_TEXT: Final = re.compile(f"[\x80-\x9f{attributes.LOST}]")
+_BETWEEN_LETTERS: Final = re.compile(r"[A-Za-z][^\x00-\x7f]|[^\x00-\x7f][A-Za-z]")
+
+_BY_NUMBER: Final[Mapping[str, str]] = {
+    "6": "ascii",
+    "13": "shift_jis",  # and the Kanji that some devices write under this term
+    "58": "gb2312",
+    "87": "iso2022_jp",
+    "100": "iso8859-1",
+    "101": "iso8859-2",
+    "109": "iso8859-3",
+    "110": "iso8859-4",
+    "126": "iso8859-7",
+    "127": "iso8859-6",
+    "138": "iso8859-8",
+    "144": "iso8859-5",
+    "148": "iso8859-9",
+    "149": "euc_kr",
+    "159": "iso2022_jp_2",
+    "166": "tis_620",
+    "192": "utf-8",
+    "203": "iso8859-15",
+}
+"""Python's codecs by the registration number of a character set (PS3.3 table C.12-2 to C.12-5)."""
+
+_BY_NAME: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("ASCII", "USASCII", "ISO646"), "ascii"),
+    **dict.fromkeys(("UTF8", "UNICODE", "UNICODEUTF8", "ISO10646", "ISO10646UTF8"), "utf-8"),
+    **dict.fromkeys(("GB18030", "GB180302000", "ISO2022GB18030"), "gb18030"),
+    **dict.fromkeys(("GBK", "CP936", "ISO2022GBK"), "gbk"),
+    **dict.fromkeys(("GB2312", "EUCCN"), "gb2312"),
+    **dict.fromkeys(("EUCKR", "KSX1001", "KSC5601"), "euc_kr"),
+    **dict.fromkeys(("SHIFTJIS", "SJIS"), "shift_jis"),
+    "BIG5": "big5",
+    "EUCJP": "euc_jp",
+    "KOI8R": "koi8-r",
+    "LATIN1": "iso8859-1",
+}
+_NUMBERED: Final = re.compile(r"(?:ISO)?(?:2022)?(?:IR)?0*([0-9]+)")
+_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[0-6])")
+_OF_WINDOWS: Final = re.compile(r"(?:WINDOWS|CP)(125[0-8])")
+
+# The code element of each escape sequence of PS3.3 table C.12-3 and C.12-4 that is G1, and its codec.
+_G1: Final[Mapping[bytes, str]] = {
+    b")I": "shift_jis",
+    **{b"-" + final: _BY_NUMBER[number] for final, number in (
+        (b"A", "100"), (b"B", "101"), (b"C", "109"), (b"D", "110"), (b"F", "126"), (b"G", "127"), (b"H", "138"),
+        (b"L", "144"), (b"M", "148"), (b"T", "166"), (b"b", "203"),
+    )},
+    b"$)A": "gb2312",
+    b"$)C": "euc_kr",
+}  # fmt: skip
+_G0: Final[Mapping[bytes, str]] = {b"$B": "iso2022_jp", b"$@": "iso2022_jp", b"$(D": "iso2022_jp_2"}
+_G0_OF_ONE_BYTE: Final = (b"(B", b"(J")  # JIS X 0201 has a yen sign and an overline for `\` and `~`, which are kept
+_FRAGMENTS: Final = re.compile(rb"(?:\x1b(\$[()]?[@-~]|[()-][@-~]))?([^\x1b]*)", re.DOTALL)
+_OF_MANY_BYTES: Final = frozenset(("shift_jis", "gb2312", "gbk", "gb18030", "euc_kr", "euc_jp", "big5"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharacterSets:
+    """The character sets of a text: codecs, none if unknown; the first is active until an escape sequence.
+
+    may_switch: whether escape sequences are announced
+    """
+
+    codecs: tuple[str, ...] = ("ascii",)
+    may_switch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedText:
+    """A text; is_as_declared: whether it is in the set that its header names."""
+
+    text: str
+    is_as_declared: bool = True
+
+
+def settle(dataset: Dataset, *, site: str = "") -> tuple[Note, ...]:
+    """Decode all text of a header and put it back as UTF-8, so that whoever reads it later reads the same.
+
+    A header of ASCII alone stays as it is. site: a defined term, or ""
+    Returns what is to be said of a film with this header.
+    """
+    found = list(_settled(dataset, declared_by(dataset), _sets((site,))))
+    copied = {decoded for keyword, decoded in found if keyword in COPIED}
+    notes = {
+        Note.TEXT_RECODED: any(decoded is not None and not decoded.is_as_declared for decoded in copied),
+        Note.TEXT_LEFT_OUT: None in copied,
+    }
+    return tuple(note for note, applies in notes.items() if applies)
+
+
+def declared_by(dataset: Dataset, inherited: CharacterSets | None = None) -> CharacterSets:
+    """Return the character sets that a header names; of an item that names none those of its parent, inherited."""
+    element = dataset.get_item(_CHARACTER_SET) if _CHARACTER_SET in dataset else None
+    value = None if element is None else element.value
+    if value is None and inherited is not None:
+        return inherited
+    if value is None and (known := dataset.original_character_set):  # an item that pydicom has read
+        codecs = [known] if isinstance(known, str) else known
+        return CharacterSets(codecs=tuple("ascii" if codec == "iso8859" else codec for codec in codecs))
+    if isinstance(value, bytes):
+        value = value.decode("ascii", errors="ignore")
+    return _sets(value.split("\\") if isinstance(value, str) else [str(term) for term in value or ()])
+
+
+def decode(
+    value: bytes, declared: CharacterSets, *, is_name: bool, site: CharacterSets | None = None
+) -> DecodedText | None:
+    """Decode the values of an element as one text; None if they cannot be decoded. is_name: of VR PN."""
+    if _ESCAPE in value:
+        first = next(iter(declared.codecs), "ascii")
+        text = _switching(value, first, delimiters=_NAME_DELIMITERS if is_name else _TEXT_DELIMITERS)
+        return None if text is None else DecodedText(text=text, is_as_declared=declared.may_switch)
+    if value.isascii():
+        return DecodedText(text=value.decode("ascii"))
+    utf_8 = _valid(value, "utf-8")
+    if utf_8 is not None and attributes.LOST in utf_8:  # it was lost before it came, whatever else the bytes may mean
+        return None
+    utf_8 = _strictly(value, "utf-8")
+    if (text := _by_sets(value, declared, utf_8)) is not None:
+        return DecodedText(text=text)
+    text = utf_8 if site is None else _by_sets(value, site, utf_8) or utf_8
+    return None if text is None else DecodedText(text=text, is_as_declared=False)
+
+
+def _sets(terms: Sequence[str]) -> CharacterSets:
+    squashed = [re.sub("[^A-Z0-9]", "", term.upper()) for term in terms] or [""]
+    codecs = ("ascii" if not term else _codec(term) for term in squashed)
+    return CharacterSets(
+        codecs=tuple(filter(None, codecs)), may_switch=len(squashed) > 1 or squashed[0].startswith("ISO2022")
+    )
+
+
+def _codec(term: str) -> str:
+    """Return the codec of a defined term without blanks and signs, also of a misspelled one; "" if it is unknown."""
+    if term in _BY_NAME:
+        return _BY_NAME[term]
+    if (part := _PART_OF_8859.fullmatch(term)) is not None:
+        return f"iso8859-{part[1]}"
+    if (page := _OF_WINDOWS.fullmatch(term)) is not None:
+        return f"cp{page[1]}"
+    number = _NUMBERED.fullmatch(term)
+    return "" if number is None else _BY_NUMBER.get(number[1], "")
+
+
+def _by_sets(value: bytes, sets: CharacterSets, utf_8: str | None) -> str | None:
+    """Decode by the first set that fits, unless the bytes are rather UTF-8."""
+    for codec in sets.codecs:
+        text = _strictly(value, codec)
+        if text is not None and not (utf_8 is not None and codec != "utf-8" and _is_rather(utf_8, text, codec)):
+            return text
+    return None
+
+
+def _is_rather(utf_8: str, text: str, codec: str) -> bool:
+    """Say whether bytes that are valid in a set and in UTF-8 are rather UTF-8.
+
+    A set of many bytes a character is for scripts that take three bytes in UTF-8; a few of its names are valid in UTF-8
+    with two. So are a few in sets of one byte: in Latin-2 an upper-case `Ó` before `Ł`. Then what UTF-8 makes of them
+    is no letter, or none of the set.
+    """
+    if codec in _OF_MANY_BYTES:
+        return any(character >= "\u0800" for character in utf_8) or _BETWEEN_LETTERS.search(text) is not None
+    try:
+        utf_8.encode(codec)
+    except UnicodeEncodeError:
+        return _has_letters_alone(utf_8) and not _has_letters_alone(text)
+    return True
+
+
+def _has_letters_alone(text: str) -> bool:
+    """Say whether all characters beyond ASCII are letters, or marks on them."""
+    return all(character.isascii() or unicodedata.category(character)[0] in "LM" for character in text)
+
+
+def _strictly(value: bytes, codec: str) -> str | None:
+    """Decode bytes as text; None if they are not valid, or no text."""
+    text = _valid(value, codec)
+    return None if text is None or _NOT_TEXT.search(text) else text
+
+
+def _valid(value: bytes, codec: str) -> str | None:
+    try:
+        return value.decode(codec)
+    except UnicodeDecodeError:
+        return None
+
+
+def _switching(value: bytes, first: str, *, delimiters: re.Pattern[bytes]) -> str | None:
+    """Decode a text with escape sequences (PS3.5 6.1.2.5); first: the codec until the first one, and after a delimiter.
+
+    Escape sequences say what they switch to, so any of the standard is followed. None if the text is not valid.
+    """
+    parts, high, wide = list[str | None](), first, b""
+    for escape, part in _FRAGMENTS.findall(value.rstrip(b" \0")):
+        if escape in _G1:
+            high = _G1[escape]
+        elif escape in _G0:
+            wide = escape
+        elif escape in _G0_OF_ONE_BYTE:
+            wide = b""
+        elif escape:
+            return None
+        if wide:
+            parts.append(_strictly(_ESCAPE + wide + part, _G0[wide]))
+            continue
+        end = found.start() if (found := delimiters.search(part)) is not None else len(part)
+        parts += [_strictly(part[:end], high), _strictly(part[end:], first)]
+        high = high if found is None else first
+    known = [part for part in parts if part is not None]
+    return "".join(known) if len(known) == len(parts) else None
+
+
+def _settled(dataset: Dataset, declared: CharacterSets, site: CharacterSets) -> list[tuple[str, DecodedText | None]]:
+    """Put the texts of a dataset and of its items back as UTF-8; returns those that are not ASCII, with keywords."""
+    found = list[tuple[str, DecodedText | None]]()
+    for element in _texts(dataset):
+        value = element.value or b""
+        decoded = decode(value, declared, is_name=element.VR == "PN", site=site)
+        if decoded is None and element.VR == "CS":
+            continue  # of these only words of ASCII are used
+        text = _with_gaps(value) if decoded is None else decoded.text
+        found.append((keyword_for_tag(element.tag), decoded))
+        # pydicom decodes no CS by its character set, and this dataset is never written.
+        vr, encoded = "LO" if element.VR == "CS" else element.VR, text.encode()
+        dataset[element.tag] = element._replace(VR=vr, value=encoded, length=len(encoded))
+    for sequence in _sequences(dataset):
+        for item in sequence:
+            found += _settled(item, declared_by(item, declared), site)
+    if found:
+        dataset.SpecificCharacterSet = UTF_8
+        is_implicit, is_little_endian = dataset.original_encoding
+        dataset.set_original_encoding(is_implicit, is_little_endian, ["utf8"])
+    return found
+
+
+def _with_gaps(value: bytes) -> str:
+    return value.replace(_ESCAPE, b"\xff").decode("ascii", errors="replace")
+
+
+def _texts(dataset: Dataset) -> Iterator[RawDataElement]:
+    """Yield the texts that are not ASCII, as they are encoded, with their value representation."""
+    for tag in list(dataset.keys()):
+        vr = _vr(dataset, tag)
+        element = attributes.raw(dataset, tag, longest=_LONGEST) if vr in _TEXTS else None
+        if element is not None and _is_beyond_ascii(element.value or b""):
+            yield element._replace(VR=vr)
+
+
+def _sequences(dataset: Dataset) -> Iterator[tuple[Dataset, ...]]:
+    for tag in list(dataset.keys()):
+        element: object = dataset.get_item(tag, keep_deferred=True)
+        is_long = isinstance(element, RawDataElement) and element.length > _LONGEST
+        if _vr(dataset, tag) == "SQ" and not is_long:
+            yield attributes.items(dataset, keyword_for_tag(tag))
+
+
+def _vr(dataset: Dataset, tag: BaseTag) -> str:
+    """Return the value representation of an element of the standard; "" for all others."""
+    if tag.is_private or not dictionary_has_tag(tag):
+        return ""
+    vr = dataset.get_item(tag, keep_deferred=True).VR
+    return dictionary_VR(tag) if vr in (None, "UN") else str(vr)
+
+
+def _is_beyond_ascii(value: bytes) -> bool:
+    return not value.isascii() or _ESCAPE in value

@@ -1,0 +1,231 @@
+"""Texts in missing, misspelled and untrue character sets: read as a person would, or left empty with a note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node import config
+from node.dicom import film_text
+from node.domain import Film, Note, Reason
+from node.errors import ConfigError
+from node.outputs import oru, report_txt, wording
+from node.outputs.document import save_bytes
+from node.outputs.patient import read_text
+from node.outputs.source import Source
+from node.outputs.writers import write_objects
+from node.read import prompts
+from node.read.film import Answered, answer_film
+from tests import films, samples
+from tests.fakes import ScriptedReader
+from tests.test_rounds import STUDY, Bench
+
+PROMPTS = prompts.load("chexpert14")
+RECODED, LEFT_OUT = (Note.TEXT_RECODED,), (Note.TEXT_LEFT_OUT,)
+LATIN, UTF, CHINESE = "latin-1", "utf-8", "gb18030"
+
+
+def answered(folder: Path, values: Mapping[str, bytes | None], *, site: str = "") -> Answered:
+    path = folder / "film.dcm"
+    path.write_bytes(films.file_bytes(films.as_written(films.thumbnail(), values)))
+    return answer_film(path, ScriptedReader(), PROMPTS, character_set=site)
+
+
+def named(declared: bytes | None, name: bytes, **others: bytes | None) -> Mapping[str, bytes | None]:
+    return {"SpecificCharacterSet": declared, "PatientName": name, **others}
+
+
+def film_of(answer: Answered) -> Film:
+    assert answer.film is not None
+    return answer.film
+
+
+def outputs(answer: Answered) -> Iterator[Dataset]:
+    """Every object about a film, read back from its bytes."""
+    film, header = film_of(answer), answer.dataset
+    picture = np.zeros((film.rows or 64, film.columns or 64), np.uint8)
+    source = {film.source: Source(header=header, picture=lambda: picture)}
+    for _, dataset in write_objects(
+        samples.report(film), source, zone=samples.BERLIN, kinds=("sr", "text", "gsps", "sc")
+    ):
+        yield dcmread(BytesIO(save_bytes(dataset)))
+
+
+def message(answer: Answered) -> str:
+    film = film_of(answer)
+    content = oru.write(samples.report(film), {film.source: answer.dataset}, samples.BERLIN, order=None, documents=[])[
+        1
+    ]
+    return content.decode()
+
+
+@pytest.mark.parametrize(
+    ("declared", "name", "site", "seen", "notes"),
+    [
+        # missing
+        (None, "Müller^Jörg".encode(UTF), "", "Müller^Jörg", RECODED),
+        (None, "王^小明".encode(UTF), "", "王^小明", RECODED),
+        (None, "王^小明".encode(CHINESE), "", "", LEFT_OUT),
+        (None, "王^小明".encode(CHINESE), "GB18030", "王^小明", RECODED),
+        (None, "Müller^Jörg".encode(LATIN), "", "", LEFT_OUT),
+        (None, "Müller^Jörg".encode(LATIN), "ISO_IR 100", "Müller^Jörg", RECODED),
+        (None, "Müller^Jörg".encode(UTF), "ISO_IR 100", "Müller^Jörg", RECODED),
+        (None, "김^철수".encode("euc_kr"), "ISO 2022 IR 149", "김^철수", RECODED),
+        (None, "Иванов^Иван".encode("iso8859-5"), "ISO_IR 144", "Иванов^Иван", RECODED),
+        (None, b"Yamada^Tarou=\x1b$B;3ED\x1b(B^\x1b$BB@O:\x1b(B", "", "Yamada^Tarou=山田^太郎", RECODED),
+        (None, b"Smith^John", "GB18030", "Smith^John", ()),
+        (b"", "Müller".encode(UTF), "", "Müller", RECODED),
+        (b"ISO_IR 6", "Müller".encode(UTF), "", "Müller", RECODED),
+        # untrue
+        (b"ISO_IR 100", "Müller^Jörg".encode(UTF), "", "Müller^Jörg", RECODED),
+        (b"ISO_IR 100", "Łukasz".encode(UTF), "", "Łukasz", RECODED),
+        (b"ISO_IR 100", "Сад".encode(UTF), "", "Сад", RECODED),
+        (b"ISO_IR 100", "王^小明".encode(UTF), "", "王^小明", RECODED),
+        (b"ISO_IR 101", "Żółć".encode(UTF), "", "Żółć", RECODED),
+        (b"ISO_IR 144", "Иванов^Иван".encode(UTF), "", "Иванов^Иван", RECODED),
+        (b"ISO_IR 13", "山田^太郎".encode(UTF), "", "山田^太郎", RECODED),
+        (b"GB18030", "王^小明".encode(UTF), "", "王^小明", RECODED),
+        (b"GB18030", "王^明".encode(UTF), "", "王^明", RECODED),
+        (b"ISO 2022 IR 6\\ISO 2022 IR 149", "김^희중".encode(UTF), "", "김^희중", RECODED),
+        (b"ISO_IR 192", "Müller".encode(LATIN), "", "", LEFT_OUT),
+        (b"ISO_IR 192", "Müller".encode(LATIN), "ISO_IR 100", "Müller", RECODED),
+        (b"ISO_IR 192", "王^小明".encode(CHINESE), "GB18030", "王^小明", RECODED),
+        (b"KLINGON", "Müller".encode(UTF), "", "Müller", RECODED),
+        (b"KLINGON", "Müller".encode(LATIN), "", "", LEFT_OUT),
+        (b"KLINGON", b"Mueller", "", "Mueller", ()),
+        # true, however it is spelled
+        (b"ISO_IR 100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"ISO_IR 101", "KÓŁKO^JAN".encode("iso8859-2"), "", "KÓŁKO^JAN", ()),  # its bytes are UTF-8 as well
+        (b"ISO_IR 144", "ТИХО".encode("iso8859-5"), "", "ТИХО", ()),  # so are these
+        (b"GB18030", "伦^伦".encode(CHINESE), "", "伦^伦", ()),
+        (b"ISO_IR_192", "Müller".encode(UTF), "", "Müller", ()),
+        (b"ISO-IR 192", "Müller".encode(UTF), "", "Müller", ()),
+        (b"UTF-8", "Müller".encode(UTF), "", "Müller", ()),
+        (b" iso_ir 192 ", "Müller".encode(UTF), "", "Müller", ()),
+        (b"ISO_IR_100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"ISO-IR 100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"ISO IR 100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"iso8859-1", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"GB 18030", "王^小明".encode(CHINESE), "", "王^小明", ()),
+        (b"GBK", "王^小明".encode("gbk"), "", "王^小明", ()),
+        (b"ISO_IR 144", "Иванов".encode("iso8859-5"), "", "Иванов", ()),
+        (b"ISO_IR 166", "สมชาย".encode("tis_620"), "", "สมชาย", ()),
+        (b"ISO_IR 13", "ﾔﾏﾀﾞ^ﾀﾛｳ".encode("shift_jis"), "", "ﾔﾏﾀﾞ^ﾀﾛｳ", ()),
+        (b"\\ISO_2022_IR_87", b"Yamada=\x1b$B;3ED\x1b(B", "", "Yamada=山田", ()),
+        (b"\\ISO 2022 IR 149", b"Hong=\x1b$)C\xfb\xf3^\x1b$)C\xd1\xce\xd4\xd7", "", "Hong=洪^吉洞", ()),
+        (b"\\ISO 2022 IR 149", "김^희중".encode("euc_kr"), "", "김^희중", ()),  # without its escape sequence
+        (b"\\ISO 2022 IR 100", b"Buc^J\x1b-A\xe9r\xf4me", "", "Buc^Jérôme", ()),
+        # no text, in whatever set
+        (b"ISO_IR 192", b"M\xef\xbf\xbdller", "", "", LEFT_OUT),
+        (b"ISO_IR 100", b"M\xef\xbf\xbdller", "ISO_IR 100", "", LEFT_OUT),
+        (b"ISO_IR 100", b"O\x92Brien", "", "", LEFT_OUT),
+        (b"ISO_IR 192", b"O\xc2\x92Brien", "ISO_IR 100", "", LEFT_OUT),
+        (b"ISO_IR 100", b"A\x1b$XB", "", "", LEFT_OUT),
+    ],
+)  # fmt: skip
+def test_a_name_is_decoded_by_what_it_is(
+    tmp_path: Path, declared: bytes | None, name: bytes, site: str, seen: str, notes: tuple[Note, ...]
+) -> None:
+    answer = answered(tmp_path, named(declared, name), site=site)
+
+    assert read_text(answer.dataset, "PatientName") == seen
+    assert film_of(answer).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("values", "site"),
+    [
+        (named(None, "王^小明".encode(UTF)), ""),
+        (named(b"ISO_IR 100", "Müller".encode(UTF), PatientID="Ä-1".encode(UTF)), ""),
+        (named(None, "Müller".encode(LATIN), StudyDescription="Röntgen Thorax".encode(LATIN)), ""),
+        (named(None, "王^小明".encode(CHINESE), ReferringPhysicianName="李^四".encode(CHINESE)), "GB18030"),
+        (named(b"ISO_IR 192", b"A\xef\xbf\xbdB", AccessionNumber=b"\xef\xbf\xbd7"), "ISO_IR 100"),
+    ],
+)
+def test_no_replacement_character_leaves_in_any_output(
+    tmp_path: Path, values: Mapping[str, bytes | None], site: str
+) -> None:
+    answer = answered(tmp_path, values, site=site)
+    names = {str(dataset.PatientName) for dataset in outputs(answer)}
+
+    said = message(answer)
+
+    assert names == {read_text(answer.dataset, "PatientName")}
+    texts = [said, report_txt.render(samples.report(film_of(answer))), *(str(dataset) for dataset in outputs(answer))]
+    assert not [text for text in texts for sign in text if sign == "\ufffd" or "\x80" <= sign <= "\x9f"]
+    assert wording.NOTES[film_of(answer).notes[0]] in wording.looked_at(film_of(answer))
+    assert "Note: text of its header" in said or "could not be decoded" in said
+
+
+@pytest.mark.parametrize("keyword", sorted(film_text.COPIED - {"CodeMeaning"}))
+def test_every_copied_text_gets_the_note(tmp_path: Path, keyword: str) -> None:
+    values = {"SpecificCharacterSet": None, keyword: "Ö-17".encode(LATIN)}
+
+    assert film_of(answered(tmp_path, values)).notes == LEFT_OUT
+    assert film_of(answered(tmp_path, {**values, keyword: "Ö-17".encode(UTF)})).notes == RECODED
+
+
+def test_a_text_that_no_output_copies_gets_no_note(tmp_path: Path) -> None:
+    values = {"SpecificCharacterSet": None, "InstitutionName": "Spital Köniz".encode(LATIN)}
+
+    assert film_of(answered(tmp_path, values)).notes == ()
+
+
+def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
+    request = films.as_written(Dataset(), {"RequestedProcedureDescription": "Thorax für Köniz".encode(UTF)})
+    film = films.thumbnail({"RequestAttributesSequence": [request]})
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(films.as_written(film, {"SpecificCharacterSet": b"ISO_IR 100"})))
+
+    answer = answer_film(path, ScriptedReader(), PROMPTS)
+
+    report = next(outputs(answer))
+    assert report.ReferencedRequestSequence[0].RequestedProcedureDescription == "Thorax für Köniz"
+    assert film_of(answer).notes == RECODED
+
+
+@pytest.mark.parametrize("description", ["Tórax LAT", "胸部 LAT"])
+def test_a_lateral_film_is_known_by_a_text_with_gaps(tmp_path: Path, description: str) -> None:
+    encoded = description.encode(LATIN if description.startswith("T") else CHINESE)
+    values = {"SpecificCharacterSet": None, "SeriesDescription": encoded, "ViewPosition": None}
+
+    assert film_of(answered(tmp_path, values)).reason is Reason.LATERAL
+
+
+def test_a_film_that_is_not_read_says_whose_text_was_left_out(tmp_path: Path) -> None:
+    film = film_of(answered(tmp_path, named(None, "Müller".encode(LATIN), BodyPartExamined=b"HIP ")))
+
+    assert film.reason is Reason.NOT_CHEST
+    assert "could not be decoded, and is left empty" in wording.not_processed(film)
+
+
+def test_one_setting_decodes_names_everywhere_in_a_round(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, character_set="GB18030")
+    film = films.thumbnail()
+    bench.receive(films.as_written(film, named(None, "王^小明".encode(CHINESE))))
+
+    deliveries = bench.round()
+
+    for kind in ("sr", "gsps"):
+        assert [str(dataset.PatientName) for dataset in bench.objects(deliveries, kind)] == ["王^小明"]
+    [reading] = bench.spool.readings(STUDY)
+    assert reading[1]["notes"] == ["text_recoded"]
+
+
+@pytest.mark.parametrize("term", ["", *film_text.TERMS])
+def test_every_defined_term_can_be_the_set_of_a_site(term: str) -> None:
+    table = {
+        "storage": {"directory": "node"},
+        "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
+        "site": {"character_set": term},
+    }
+
+    assert config.parse(table).site.character_set == term
+    with pytest.raises(ConfigError, match="character_set: 'latin' is unknown; use"):
+        config.parse({**table, "site": {"character_set": "latin"}})
