@@ -55,11 +55,11 @@ def test_ohif_shows_the_report_of_every_film(viewer: Ohif, folder: Path) -> None
     assert len(seen.deviations) == len(cases.BOTH)
 
 
-@pytest.mark.parametrize("name", ["seven", "taken-back"])
-def test_ohif_shows_the_newest_version_alone(viewer: Ohif, folder: Path, name: str) -> None:
-    versions = studies.versions(name, folder, kind="sr")
+@pytest.mark.parametrize(("name", "kind"), [("seven", "sr"), ("taken-back", "sr3d"), ("missed", "sr3d")])
+def test_ohif_shows_the_newest_version_alone(viewer: Ohif, folder: Path, name: str, kind: str) -> None:
+    versions = studies.versions(name, folder, kind=kind)
 
-    seen = viewing.view_versions_in_ohif(viewer, versions, kind="sr", folder=folder)
+    seen = viewing.view_versions_in_ohif(viewer, versions, kind=kind, folder=folder)
 
     assert seen.faults == []
     assert len(seen.deviations) == len(cases.VERSIONS[name][-1])

@@ -136,15 +136,15 @@ def test_each_destination_gets_the_forms_it_asks_for(tmp_path: Path) -> None:
     }
 
 
-def test_a_text_is_one_object_for_all_but_those_with_text_alone(tmp_path: Path) -> None:
+def test_a_text_on_a_film_goes_out_in_each_form(tmp_path: Path) -> None:
     with bench(tmp_path, SEVERAL, DenyingReader()) as opened:
         opened.receive("a")
 
         deliveries = opened.round()
 
-        assert kinds(deliveries) == {"plain": ["gsps", "sr"], "air": ["sr"], "words": ["text"], "all": ["sr"]}
-        assert len({delivery.sop_instance_uid for several in deliveries.values() for delivery in several}) == 3
-        assert len(outputs(tmp_path)) == 3
+        assert kinds(deliveries) == KINDS
+        assert len({delivery.sop_instance_uid for several in deliveries.values() for delivery in several}) == 4
+        assert len(outputs(tmp_path)) == 4
 
 
 def test_no_form_is_written_that_nobody_gets(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_report_in_a_new_form_names_the_one_before(tmp_path: Path) -> None:
     with bench(tmp_path, {"archive": ("sr3d",)}, DenyingReader("2")) as opened:
         opened.spool.uncover(STUDY)
         [second] = opened.round()["archive"]
-        assert second.kind == "sr"
+        assert second.kind == "sr3d"
         assert replaced(opened.dataset(second)) == [first.sop_instance_uid]
     with bench(tmp_path, {"archive": ("sr3d",)}, ScriptedReader("3")) as opened:
         opened.spool.uncover(STUDY)

@@ -111,16 +111,18 @@ def test_versions_of_the_ratio_and_of_the_study_are_told_too() -> None:
     assert [(int(item.InstanceNumber), stated_version(item)) for item in reports] == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_a_report_of_text_counts_after_one_with_boxes() -> None:
-    with_boxes, without = (surer(1),), (samples.film(findings=(absent(),)),)
+@pytest.mark.parametrize("kind", ["sr", "sr3d", "text"])
+@pytest.mark.parametrize("is_found", [(True, False, True), (False, True, False)])
+def test_a_report_of_text_counts_after_one_with_boxes(kind: str, is_found: tuple[bool, ...]) -> None:
+    """All findings were rejected, or the first was added: it is the next version, in the same series."""
+    turns = [(surer(1) if found else samples.film(findings=(absent(),)),) for found in is_found]
 
-    for kind in ("sr", "text"):
-        rounds = written_in_turn(with_boxes, without, with_boxes, kinds=(kind,))
-        reports = [dataset for outputs in rounds for output, dataset in outputs if "ratio" not in output.film]
-        assert [stated_version(dataset) for dataset in reports] == [1, 2, 3]
-        assert [int(dataset.InstanceNumber) for dataset in reports] == [1, 2, 3], kind
-        assert len({str(dataset.SeriesInstanceUID) for dataset in reports}) == 1, kind
-        assert len({str(dataset.SOPClassUID) for dataset in reports}) == 1, kind
+    rounds = written_in_turn(*turns, kinds=(kind,))
+
+    reports = [dataset for outputs in rounds for output, dataset in outputs if "ratio" not in output.film]
+    assert [stated_version(dataset) for dataset in reports] == [1, 2, 3]
+    assert [int(dataset.InstanceNumber) for dataset in reports] == [1, 2, 3]
+    assert len({(str(dataset.SeriesInstanceUID), int(dataset.SeriesNumber)) for dataset in reports}) == 1
 
 
 def test_what_says_the_same_stays_one_object_with_its_number() -> None:

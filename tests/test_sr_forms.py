@@ -99,7 +99,7 @@ def test_every_kind_has_series_of_its_own() -> None:
     written = [dataset for _, dataset in outputs(ALL, *SR_FORMS)]
 
     series = {(kind_of(dataset), film_of(dataset)): dataset.SeriesInstanceUID for dataset in written}
-    assert len(set(series.values())) == len(series) == len(written) == 7
+    assert len(set(series.values())) == len(series) == len(written) == 8
     assert {dataset.SeriesNumber for dataset in written} == {9001, 9003, 9011, 9021, 9023}
     assert all(parse_header(dataset).is_own for dataset in written)
 
@@ -113,17 +113,29 @@ def test_no_object_is_stored_under_two_kinds() -> None:
         ("sr", "2", "2000"),
         ("sr", "", "2000"),
         ("sr3d", "1", "1500"),
+        ("sr3d", "2", "2000"),
         ("text", "1", "2000"),
         ("text", "2", "2000"),
         ("text", "", "2000"),
     ]
 
 
-def test_a_text_is_one_object_for_both_comprehensive_kinds() -> None:
+def test_a_studys_report_is_one_object_for_both_forms() -> None:
     plain, other = outputs(ALL, "sr"), outputs(ALL, "sr3d")
 
-    assert [output.kind for output, _ in other] == ["sr3d", "sr", "sr"]
-    assert [save_bytes(dataset) for _, dataset in other[1:]] == [save_bytes(dataset) for _, dataset in plain[1:]]
+    assert [output.kind for output, _ in other] == ["sr3d", "sr3d", "sr"]
+    assert save_bytes(other[-1][1]) == save_bytes(plain[-1][1])
+
+
+def test_a_text_on_a_film_has_the_class_of_its_form() -> None:
+    """It may follow a report with boxes, or come before one, and OHIF shows the newest of each class in a series."""
+    text = outputs(report(NOTHING), "sr3d")[0][1]
+
+    assert text.SOPClassUID == Comprehensive3DSRStorage
+    assert text.ContentTemplateSequence[0].TemplateIdentifier == "2000"
+    assert validators.dciodvfy(text) == []
+    assert validators.dsrdump(text) == []
+    assert validators.pixelmed([text]) == [[]]
 
 
 @pytest.mark.parametrize("kind", SR_FORMS)
@@ -137,11 +149,11 @@ def test_a_repeated_report_is_the_same_object_in_every_form(kind: str) -> None:
     ("wanted", "expected"),
     [
         (("sr", "gsps"), ["sr 1", "sr 2", "sr ", "gsps 1", "gsps 2"]),
-        (("sr3d",), ["sr 2", "sr ", "sr3d 1"]),
+        (("sr3d",), ["sr ", "sr3d 1", "sr3d 2"]),
         (("text",), ["text 1", "text 2", "text "]),
         (("sr", "text"), ["sr 1", "sr 2", "sr "]),
-        (("sr3d", "text", "gsps"), ["sr 2", "sr ", "sr3d 1", "gsps 1", "gsps 2"]),
-        (("sr", "sr3d"), ["sr 1", "sr 2", "sr ", "sr3d 1"]),
+        (("sr3d", "text", "gsps"), ["sr ", "sr3d 1", "sr3d 2", "gsps 1", "gsps 2"]),
+        (("sr", "sr3d"), ["sr 1", "sr 2", "sr ", "sr3d 1", "sr3d 2"]),
         (("oru",), []),
     ],
 )
@@ -191,7 +203,8 @@ BEFORE = {
         ("sr3d", several(), "1.1", ["1.1"]),  # the destination's setting was "sr", or the earlier report was a text
         ("text", several(), "1.1", ["1.1"]),
         ("sr", several(), "1.3 1.9", ["1.3", "1.9"]),
-        ("sr3d", film(findings=(absent(),)), "1.1 1.3 1.9", ["1.1", "1.3"]),  # one text for both
+        ("sr3d", film(findings=(absent(),)), "1.1 1.3 1.9", ["1.3"]),
+        ("sr3d", unread(1), "2.1 2.9", ["2.1"]),  # one report on the study for both
         ("text", film(findings=(absent(),)), "1.1 1.3 1.9", ["1.9"]),
         ("sr3d", several(), "1.3 2.1 2.9", ["1.3", "2.1", "2.9"]),  # the study has no report of its own any more
         ("text", several(), "1.3 1.9 2.1 2.9", ["1.9", "2.9"]),

@@ -121,21 +121,23 @@ def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
     """Return the SOP classes that a destination must accept, each with the entry of its setting that needs it."""
     wanted = {SOP_CLASSES[kind]: kind for kind in kinds_wanted(outputs)}
     if COMPREHENSIVE_3D.kind in outputs:
-        wanted.setdefault(COMPREHENSIVE.sop_class, COMPREHENSIVE_3D.kind)  # of reports that are texts
+        wanted.setdefault(COMPREHENSIVE.sop_class, COMPREHENSIVE_3D.kind)  # of reports on studies
     return wanted
 
 
 def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -> list[OutputObject]:
     """Return those outputs of a round that a destination gets; outputs: its setting.
 
-    Reports that are texts are of the kind `sr` for a destination with `sr3d` too. Rejection notes go to each
-    destination that gets DICOM objects.
+    Texts about no single film, on a study or an answer, are of the kind `sr` for a destination with `sr3d` too.
+    Rejection notes go to each destination that gets DICOM objects.
     """
     kinds = kinds_wanted(outputs)
     if any(kind in WRITERS for kind in kinds):
         kinds = (*kinds, rejection.KIND)
-    texts = (COMPREHENSIVE.kind, TEXT) if COMPREHENSIVE_3D.kind in kinds else None
-    return [output for output in written if output.kind in kinds or (output.kind, output.template) == texts]
+    texts = (COMPREHENSIVE.kind, TEXT, "") if COMPREHENSIVE_3D.kind in kinds else None
+    return [
+        output for output in written if output.kind in kinds or (output.kind, output.template, output.film) == texts
+    ]
 
 
 def _with_series(header: Dataset) -> Dataset:

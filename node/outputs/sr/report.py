@@ -6,10 +6,12 @@ finding to report, else a text (TID 2000). A cardiothoracic ratio has a report o
 study is a text; it is written if the study has several films, or a film that was not read. All are complete,
 preliminary and unverified (PS3.3 C.17.2): a machine wrote them and no person reviewed them.
 
-Reports are written in up to three forms, each for destinations of its own. A TID 1500 report is Comprehensive SR or
-Comprehensive 3D SR, with the same content tree. A text goes to the destinations of both as the same Comprehensive SR,
-so that no object is stored under two kinds. Basic Text SR (PS3.3 A.35.1) allows no number and no coordinates: there
-every report is a text, and a cardiothoracic ratio has none.
+Reports are written in up to three forms, each for destinations of its own. A film's report is Comprehensive SR or
+Comprehensive 3D SR, with the same content tree; in one form all its versions have one class and one series, also a text
+that follows a report with boxes, because OHIF 3.13.2 shows the newest of each class in a series. The report on the
+study goes to the destinations of both as the same Comprehensive SR, so that no object is stored under two kinds. Basic
+Text SR (PS3.3 A.35.1) allows no number and no coordinates: there every report is a text, and a cardiothoracic ratio has
+none.
 """
 
 from __future__ import annotations
@@ -52,35 +54,32 @@ def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> lis
     sources: header of each film's object by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
-    return _reports(report, sources, zone, film_form=COMPREHENSIVE, texts=COMPREHENSIVE)
+    return _reports(report, sources, zone, film_form=COMPREHENSIVE, study_form=COMPREHENSIVE)
 
 
 def write_3d(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
-    """Write those with findings as Comprehensive 3D SR and the texts as `write` does; arguments as there."""
-    return _reports(report, sources, zone, film_form=COMPREHENSIVE_3D, texts=COMPREHENSIVE)
+    """Write those on films as Comprehensive 3D SR and that on the study as `write` does; arguments as there."""
+    return _reports(report, sources, zone, film_form=COMPREHENSIVE_3D, study_form=COMPREHENSIVE)
 
 
 def write_text(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
     """Write all reports as Basic Text SR; arguments as in `write`."""
-    return _reports(report, sources, zone, film_form=BASIC_TEXT, texts=BASIC_TEXT)
+    return _reports(report, sources, zone, film_form=BASIC_TEXT, study_form=BASIC_TEXT)
 
 
 def _reports(
-    report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, film_form: Form, texts: Form
+    report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, film_form: Form, study_form: Form
 ) -> list[Dataset]:
-    """Write all reports of a study; film_form: of reports with numbers, on a film; texts: of all others."""
+    """Write all reports of a study; film_form: of those on a film; study_form: of that on the study."""
     wording.check(report)
-    written = [
-        _film_report(report, film, sources, zone, form=film_form if wording.reported(film) else texts)
-        for film in report.read_films
-    ]
+    written = [_film_report(report, film, sources, zone, form=film_form) for film in report.read_films]
     written += [
         _ratio_report(report, film, stated, sources, zone, form=film_form)
         for film in report.read_films
         if film_form is not BASIC_TEXT and (stated := measured.ratio_of(film)) is not None
     ]
     if _concerns_study(report):
-        written.append(_study_report(report, sources, zone, form=texts))
+        written.append(_study_report(report, sources, zone, form=study_form))
     return written
 
 
@@ -109,7 +108,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
         dataset.CodingSchemeIdentificationSequence = schemes
     tree_of_film = _measurement_report if is_measured else text_report.of_film
     tree = partial(tree_of_film, report, film, source, zone=document.zone_of(dataset, zone))
-    replaced = _replaced(report, film.source, kinds=[form.kind] if is_measured else _text_kinds(form))
+    replaced = _replaced(report, film.source, kinds=[form.kind])
     finish(dataset, report, tree, about=film.source, films=[film], replaced=replaced, zone=zone)
     return dataset
 
@@ -161,7 +160,9 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
         form=form.series,
     )
     describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
-    tree, replaced = partial(text_report.of_study, report, sources), _replaced(report, "", kinds=_text_kinds(form))
+    # A destination of Comprehensive 3D SR has this report too.
+    kinds = [form.kind] if form is BASIC_TEXT else [COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind]
+    tree, replaced = partial(text_report.of_study, report, sources), _replaced(report, "", kinds=kinds)
     finish(dataset, report, tree, about="", films=report.films, replaced=replaced, zone=zone)
     return dataset
 
@@ -194,11 +195,6 @@ def finish(
 def _fill(dataset: Dataset, tree: Item) -> None:
     for tag, encoded in tree.elements():
         dataset[tag] = encoding.as_raw(tag, encoded)
-
-
-def _text_kinds(form: Form) -> list[str]:
-    """Return the kinds of report that the destinations of a text have."""
-    return [form.kind] if form is BASIC_TEXT else [COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind]
 
 
 def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[OutputObject]:
