@@ -74,6 +74,7 @@ class Note(StrEnum):
     TABLE_SCALED = "table_scaled"
     POLARITY_UNCLEAR = "polarity_unclear"
     SIGN_DISAGREES = "sign_disagrees"
+    PIXELS_CUT = "pixels_cut"
 
 
 class Side(StrEnum):

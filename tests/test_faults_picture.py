@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,8 +18,20 @@ import pytest
 from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
-from pydicom.uid import UID, JPEG2000Lossless, JPEGLSLossless, RLELossless
+from pydicom.encaps import encapsulate, generate_frames
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGLSLossless,
+    RLELossless,
+)
 
+from node.dicom.header import identify
+from node.dicom.question_object import class_of, sender_of
 from node.domain import Note, Reason, Report
 from node.errors import InputError, Undecodable
 from node.outputs import impression, oru, report_json, report_txt, wording
@@ -25,10 +39,12 @@ from node.outputs.answer_json import answer_to_json
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts
-from node.read.decoding import Radiograph, load, picture_of, stored_picture
+from node.read.decoding import Radiograph, load, picture_of, read_file, read_header, stored_picture
 from node.read.film import answer_film, answer_picture
 from node.read.model import FilmQuestion
 from node.settings.destinations import OUTPUT_KINDS
+from node.store.conflict import has_other_pixels
+from node.store.spool import Spool
 from tests import films
 from tests.fakes import ScriptedReader
 
@@ -180,17 +196,20 @@ def state_of(film: Dataset, folder: Path) -> Dataset:
 
 def written(film: Dataset, folder: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
     """The report on a film, and its objects."""
-    path = saved(folder, film)
+    return written_from(saved(folder, film), kinds=kinds)
+
+
+def written_from(path: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
     answered = answer_film(path, ScriptedReader(), PROMPTS)
     assert answered.film is not None
     report = make_report(
-        film.StudyInstanceUID,
+        answered.dataset.StudyInstanceUID,
         [answered.film],
         model=ScriptedReader().identity,
         prompts=PROMPTS,
         created_at=datetime(2026, 11, 20, tzinfo=UTC),
     )
-    uid = str(film.SOPInstanceUID)
+    uid = answered.film.source
     sources = from_files({uid: answered.dataset}, {uid: path})
     return report, list(write_objects(report, sources, zone=ZONE, kinds=kinds))
 
@@ -417,3 +436,214 @@ def test_the_header_has_the_sign_where_no_codestream_has_one(syntax: UID) -> Non
 
     assert read(film).notes == ()
     assert np.array_equal(read(film).gray, read(films.at_depth(12, signed=True)).gray)
+
+
+def with_data(film: Dataset, change: Callable[[bytes], bytes]) -> Dataset:
+    """Change the bytes of the pixels, but not what the header says of them."""
+    film.PixelData = change(film.PixelData)
+    return film
+
+
+@pytest.mark.parametrize("make", [films.thumbnail, lambda: films.at_depth(8), lambda: films.ramp(WHOLE)])
+@pytest.mark.parametrize("count", [2, 4, 100, 510])
+@pytest.mark.parametrize("filler", [b"\0", b"\xff", b"\x5a"])
+def test_bytes_behind_the_pixels_are_cut_with_a_note(make: Callable[[], Dataset], count: int, filler: bytes) -> None:
+    film = read(with_data(make(), lambda pixels: pixels + filler * count))
+
+    assert film.notes == (Note.PIXELS_CUT,)
+    assert np.array_equal(film.gray, read(make()).gray)
+
+
+WRONG_LENGTHS: dict[str, Callable[[bytes], bytes]] = {
+    "two too few": lambda pixels: pixels[:-2],
+    "one too few": lambda pixels: pixels[:-1],
+    "a row too few": lambda pixels: pixels[: -2 * 231],
+    "none": lambda _pixels: b"",
+    "a row more": lambda pixels: pixels + bytes(2 * 231),
+    "ten rows more": lambda pixels: pixels + pixels[: 20 * 231],
+    "a column more": lambda pixels: pixels + bytes(2 * 245),
+    "a frame more": lambda pixels: pixels + pixels,
+    "a picture of twice the size": lambda pixels: pixels * 4 + bytes(2),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LENGTHS)
+def test_pixels_of_another_size_are_refused(case: str) -> None:
+    with pytest.raises(Undecodable) as refused:
+        read(with_data(films.thumbnail(), WRONG_LENGTHS[case]))
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
+def encapsulated_bytes(syntax: UID, *, fragments: int = 1) -> bytes:
+    """The file of a compressed film, in whose pixels nothing follows the sequence delimiter."""
+    film = films.compressed(films.changed(films.thumbnail(), {"DataSetTrailingPadding": None}), syntax)
+    (frame,) = generate_frames(film.PixelData, number_of_frames=1)
+    film.PixelData = encapsulate([frame], fragments_per_frame=fragments)
+    content = films.file_bytes(film)
+    assert content.endswith(DELIMITER)
+    return content
+
+
+DELIMITER = b"\xfe\xff\xdd\xe0\0\0\0\0"
+ENDS: dict[str, Callable[[bytes], bytes]] = {
+    "no delimiter": lambda content: content.removesuffix(DELIMITER),
+    "half a delimiter": lambda content: content[:-4],
+    "other elements": lambda content: content.removesuffix(DELIMITER) + b"\xfc\xff\xfc\xffOB\0\0\2\0\0\0\0\0",
+    "zeros": lambda content: content.removesuffix(DELIMITER) + bytes(510),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, RLELossless])
+def test_a_codestream_without_a_delimiter_is_read(syntax: UID, end: str, tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(ENDS[end](encapsulated_bytes(syntax)))
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.film is not None
+    assert (answered.film.is_read, answered.film.notes) == (True, ())
+    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+
+
+def test_fragments_without_a_delimiter_are_read_together(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(encapsulated_bytes(JPEG2000Lossless, fragments=3).removesuffix(DELIMITER))
+
+    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+
+
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, RLELossless])
+@pytest.mark.parametrize("lost", [20, 1000])
+def test_a_codestream_that_is_cut_off_is_refused(syntax: UID, lost: int, tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(encapsulated_bytes(syntax)[: -len(DELIMITER) - lost])
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.reason == Reason.UNDECODABLE
+
+
+def test_a_lost_last_fragment_is_noticed(tmp_path: Path) -> None:
+    content = encapsulated_bytes(JPEG2000Lossless, fragments=3)
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content[: content.rindex(b"\xfe\xff\0\xe0")])
+
+    assert answer_film(path, ScriptedReader(), PROMPTS).reason == Reason.UNDECODABLE
+
+
+def explicit(element: int, vr: bytes, value: bytes) -> bytes:
+    return struct.pack("<HH2sH", 2, element, vr, len(value)) + value
+
+
+def implicit(element: int, _vr: bytes, value: bytes) -> bytes:
+    return struct.pack("<HHL", 2, element, len(value)) + value
+
+
+def big(element: int, vr: bytes, value: bytes) -> bytes:
+    return struct.pack(">HH2sH", 2, element, vr, len(value)) + value
+
+
+META_VALUES = [
+    (0, b"UL", struct.pack("<L", 9999)),
+    (2, b"UI", b"1.2.840.10008.5.1.4.1.1.4\0"),
+    (3, b"UI", b"1.2.3.4.5.6\0"),
+    (0x10, b"UI", b"1.2.840.10008.1.2.4.90"),
+    (0x16, b"AE", b"NOBODY"),
+]
+
+
+@pytest.mark.parametrize("values", [META_VALUES, META_VALUES[3:4], META_VALUES[:1], META_VALUES[::-1]])
+@pytest.mark.parametrize(
+    ("syntax", "encoded"),
+    [
+        (ExplicitVRLittleEndian, explicit),
+        (ImplicitVRLittleEndian, implicit),
+        (ExplicitVRBigEndian, big),
+        (DeflatedExplicitVRLittleEndian, explicit),
+        (JPEG2000Lossless, explicit),
+    ],
+)
+def test_meta_elements_inside_a_dataset_are_dropped(
+    syntax: UID, encoded: Callable[[int, bytes, bytes], bytes], values: list[tuple[int, bytes, bytes]], tmp_path: Path
+) -> None:
+    film, content = films.thumbnail(), in_syntax(syntax)
+    body = films.body_of(content)
+    strange = b"".join(encoded(*value) for value in values)
+    if syntax == DeflatedExplicitVRLittleEndian:
+        body = deflated(strange + zlib.decompress(body, -zlib.MAX_WBITS))
+    else:
+        body = strange + body
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content[: -len(films.body_of(content))] + body)
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.film is not None
+    assert (answered.film.is_read, answered.film.source) == (True, film.SOPInstanceUID)
+    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+    dataset = read_header(path)
+    assert dataset.file_meta.TransferSyntaxUID == syntax
+    assert [element.tag for element in dataset if element.tag.group == 2] == []
+    assert identify(BytesIO(body), syntax) == (film.StudyInstanceUID, film.SOPInstanceUID)
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian])
+@pytest.mark.parametrize("error", [-60, -17, 6, 9999])
+def test_a_wrong_group_length_hides_nothing(syntax: UID, error: int, tmp_path: Path) -> None:
+    content = bytearray(in_syntax(syntax))
+    content[140:144] = struct.pack("<L", struct.unpack("<L", content[140:144])[0] + error)
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content)
+
+    assert read_header(path).file_meta.TransferSyntaxUID == syntax
+    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+
+
+def in_syntax(syntax: UID) -> bytes:
+    """The file of the thumbnail in a transfer syntax."""
+    film = films.thumbnail()
+    if syntax.is_encapsulated:
+        return films.file_bytes(films.compressed(film, syntax))
+    assert list(film.iterall())  # converts all values, which are copied as they are otherwise
+    if not syntax.is_little_endian:
+        film.PixelData = np.frombuffer(film.PixelData, "<u2").astype(">u2").tobytes()
+    film.file_meta.TransferSyntaxUID = syntax
+    film.set_original_encoding(syntax.is_implicit_VR, syntax.is_little_endian)
+    return films.file_bytes(film)
+
+
+def deflated(content: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    packed = packer.compress(content) + packer.flush()
+    return packed + b"\0" * (len(packed) % 2)
+
+
+def test_meta_elements_of_a_received_film_reach_no_output(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    content = films.file_bytes(film)
+    body = films.body_of(content)
+    spool = Spool(tmp_path)
+    strange = b"".join(explicit(*value) for value in META_VALUES)
+    kept = films.keep_bytes(
+        spool,
+        study_uid=film.StudyInstanceUID,
+        sop_instance_uid=film.SOPInstanceUID,
+        meta=content[: -len(body)],
+        body=strange + body,
+    )
+    path = kept.instance.path
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.film is not None and answered.film.is_read
+    _, objects = written_from(path, kinds=OUTPUT_KINDS)
+    assert len(objects) == 6
+    for _, dataset in objects:
+        assert "NOBODY" not in str(dataset.file_meta) + "".join(texts(dataset))
+        assert [element.tag for element in dataset.iterall() if element.tag.group == 2] == []
+    assert sender_of(read_header(path)) != "NOBODY"
+    assert class_of(path) == film.SOPClassUID
+    plain = saved(tmp_path, film)
+    assert not has_other_pixels(path, plain)
+    assert has_other_pixels(path, saved(tmp_path, films.changed(film, {"PixelData": bytes(len(film.PixelData))})))

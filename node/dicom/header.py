@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from pydicom.dataset import FileDataset
-from pydicom.filereader import read_dataset, read_partial
+from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+from pydicom.filereader import read_dataset, read_partial, read_preamble
 from pydicom.tag import BaseTag, Tag
-from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ImplicitVRLittleEndian
 
 from node.dicom import attributes
 from node.domain import is_uid
@@ -93,6 +94,26 @@ def parse_head(head: bytes) -> FileMeta:
     return FileMeta(sop_class_uid=uids[0], sop_instance_uid=uids[1], transfer_syntax_uid=uids[2])
 
 
+def read_meta(file: BinaryIO) -> FileMetaDataset:
+    """Read preamble and file meta information of a file, if it has any; leaves the position behind them.
+
+    Its group length says where it ends (PS3.10 7.1): a dataset may hold elements of group 0002, too, which say nothing
+    about it. Without a group length that fits, reads as pydicom 3.0.2 does. Raises any error of pydicom.
+    """
+    start = file.tell()
+    if (bounded := _bounded_meta(file)) is not None:
+        return bounded
+    file.seek(start)
+    read_preamble(file, force=True)
+    start, meta = file.tell(), FileMetaDataset()
+    for is_implicit in (False, True):  # implicit is not allowed, but pydicom reads it
+        file.seek(start)
+        meta = FileMetaDataset(read_dataset(file, is_implicit, True, stop_when=_bounded(_is_no_meta)))
+        if attributes.text(meta, "TransferSyntaxUID"):
+            break
+    return meta
+
+
 def read(path: Path, *, longest_bytes: int | None = None, stop_when: StopWhen | None = None) -> FileDataset:
     """Read a DICOM file with or without preamble and file meta information, in about a second at most.
 
@@ -101,9 +122,7 @@ def read(path: Path, *, longest_bytes: int | None = None, stop_when: StopWhen | 
     Raises ValueError for more elements than the limit, OSError for an error of the disk, and any error of pydicom.
     """
     with _Counted(io.FileIO(str(path))) as file:
-        return read_partial(
-            file, stop_when=_bounded(stop_when or _never), defer_size=longest_bytes, force=True, specific_tags=None
-        )
+        return _read(file, stop_when or _never, longest_bytes=longest_bytes)
 
 
 def read_before_pixels(file: BinaryIO, *keywords: str) -> FileDataset:
@@ -111,13 +130,84 @@ def read_before_pixels(file: BinaryIO, *keywords: str) -> FileDataset:
 
     Raises ValueError for a header that exceeds the limits, and any error of pydicom.
     """
-    tags: list[BaseTag | int] = [Tag(keyword) for keyword in keywords]
-    return read_partial(_frugal(file), stop_when=_bounded(at_pixels), specific_tags=tags)
+    return _read(_frugal(file), at_pixels, tags=[Tag(keyword) for keyword in keywords])
 
 
 def at_pixels(tag: BaseTag, _vr: str | None, _length: int) -> bool:
     """Say whether an element holds pixels (PS3.3 C.7.6.3, C.7.6.24)."""
     return tag in _PIXELS
+
+
+def _read(
+    file: BinaryIO, stop_when: StopWhen, *, longest_bytes: int | None = None, tags: list[BaseTag | int] | None = None
+) -> FileDataset:
+    """Read a file as pydicom does, but for the elements of group 0002 that its dataset holds; tags: None for all."""
+    start = file.tell()
+    meta = _bounded_meta(file)
+    if meta is not None and _begins_with_meta(file, UID(meta.TransferSyntaxUID)):
+        dataset = _read_behind(file, meta, stop_when, longest_bytes=longest_bytes, tags=tags)
+    else:
+        file.seek(start)
+        dataset = read_partial(
+            file, stop_when=_bounded(stop_when), defer_size=longest_bytes, force=True, specific_tags=tags
+        )
+    for tag in tuple(dataset.keys()):
+        if tag.group == 2:
+            del dataset[tag]
+    return dataset
+
+
+def _read_behind(
+    file: BinaryIO,
+    meta: FileMetaDataset,
+    stop_when: StopWhen,
+    *,
+    longest_bytes: int | None,
+    tags: list[BaseTag | int] | None,
+) -> FileDataset:
+    """Read a dataset in the transfer syntax that its file meta information names; the position is at its beginning."""
+    syntax = UID(meta.TransferSyntaxUID)
+    dataset = Dataset()
+    with suppress(EOFError):  # as in pydicom's `read_partial`
+        dataset = read_dataset(
+            file,
+            syntax.is_implicit_VR,
+            syntax.is_little_endian,
+            stop_when=_bounded(stop_when),
+            defer_size=longest_bytes,
+            specific_tags=tags,
+        )
+    found = FileDataset(file, dataset, None, meta, syntax.is_implicit_VR, syntax.is_little_endian)
+    found.set_original_encoding(syntax.is_implicit_VR, syntax.is_little_endian)
+    return found
+
+
+def _begins_with_meta(file: BinaryIO, syntax: UID) -> bool:
+    """Say whether a dataset begins with an element of group 0002, which pydicom would take for file meta information.
+
+    Leaves the position where it was. In a deflated dataset pydicom does not see it. An explicit element before an
+    implicit dataset is file meta information after all, beyond a group length that is too small.
+    """
+    start = file.read(6)
+    file.seek(-len(start), io.SEEK_CUR)
+    if syntax == DeflatedExplicitVRLittleEndian or (syntax == ImplicitVRLittleEndian and start[4:].isupper()):
+        return False
+    return start[:2] == (b"\0\2" if syntax == ExplicitVRBigEndian else b"\2\0")
+
+
+def _bounded_meta(file: BinaryIO) -> FileMetaDataset | None:
+    """Read file meta information of the length that it states; None if it states none, or names no transfer syntax."""
+    try:
+        head = BytesIO(file.read(head_bytes(file.read(START_BYTES)) - START_BYTES))
+        meta = read_dataset(head, False, True, stop_when=_bounded(_is_no_meta))
+    except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
+        return None
+    is_whole = not head.read(1) and bool(attributes.text(meta, "TransferSyntaxUID"))
+    return FileMetaDataset(meta) if is_whole else None
+
+
+def _is_no_meta(tag: BaseTag, _vr: str | None, _length: int) -> bool:
+    return tag.group != 2
 
 
 def _frugal(file: BinaryIO) -> BinaryIO:

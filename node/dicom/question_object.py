@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from pydicom.dataset import Dataset
-from pydicom.filereader import read_file_meta_info
 from pydicom.uid import (
     Comprehensive3DSRStorage,
     ComprehensiveSRStorage,
@@ -23,6 +22,7 @@ from pydicom.uid import (
 
 from node.dicom import attributes, drawn_reports, drawn_states, identity
 from node.dicom.drawn import LeftOut, MarkedQuestion, words
+from node.dicom.header import read_meta
 from node.domain import ObjectReference, is_uid
 from node.errors import InputError, is_of_disk, is_of_file
 
@@ -91,7 +91,8 @@ def class_of(path: Path) -> str:
 @lru_cache(maxsize=_MOST_KNOWN)
 def _class_in(path: Path, _inode: int, _modified_ns: int) -> str:
     """Read the SOP class of a file; one that was replaced or changed is read again."""
-    return attributes.text(read_file_meta_info(path), "MediaStorageSOPClassUID")
+    with path.open("rb") as file:
+        return attributes.text(read_meta(file), "MediaStorageSOPClassUID")
 
 
 def sender_of(dataset: Dataset) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydicom.dataset import Dataset
-from pydicom.filereader import read_file_meta_info
 
+from node.dicom.header import read_meta
 from node.domain import Film, Reason
 from node.errors import Undecodable
 from node.outputs import patient_update
@@ -44,7 +44,8 @@ class FilmHeaders:
     def _bare(self, file: str) -> Dataset:
         header = Dataset()
         path = self.spool.received_path(self.study_uid, file)
-        header.SOPClassUID = read_file_meta_info(path).MediaStorageSOPClassUID
+        with path.open("rb") as content:
+            header.SOPClassUID = read_meta(content).MediaStorageSOPClassUID
         header.SOPInstanceUID = sop_instance_uid_of(file)
         header.StudyInstanceUID = self.study_uid
         return header

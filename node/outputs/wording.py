@@ -62,6 +62,7 @@ NOTES: Mapping[Note, str] = {
     Note.TABLE_SCALED: "its lookup table uses less than half of the grays that it declares; it was scaled to all grays",
     Note.POLARITY_UNCLEAR: "its header contradicts itself, so viewers disagree; it was read with low values bright",
     Note.SIGN_DISAGREES: "its header and its compressed pixels disagree whether values are signed; the pixels count",
+    Note.PIXELS_CUT: "more bytes follow its pixels than its header states; they were left out",
 }
 OF_TEXT = (Note.TEXT_RECODED, Note.TEXT_LEFT_OUT)
 """Notes that concern a film that was not read, too: its report names the patient."""

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import generate_frames
-from pydicom.filereader import read_dataset, read_preamble
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.utils import pixel_array
 from pydicom.tag import Tag
@@ -52,6 +51,7 @@ _CHUNK_BYTES = 2**20
 _MOST_INFLATED_BYTES = 512 * 2**20
 """Four times the largest film that is decoded (`pixel_format.MAX_PIXELS`, 16 bits); pydicom inflates a file at once."""
 _PLUGINS = ("pylibjpeg", "pyjpegls", "pydicom", "pillow", "gdcm")
+_BLOCK_BYTES = 512
 _SIDE_TOLERANCE = 0.05
 _TURNS = {
     (row, column): Turn(
@@ -310,7 +310,9 @@ def _read(path: Path, *, longest_bytes: int | None, stop_when: header.StopWhen |
                 # pydicom 3.0.2 discards everything it has read when an encapsulated value has no end.
                 dataset = header.read(path, stop_when=header.at_pixels)
                 if dataset:
-                    dataset.add_new("PixelData", "OB", b"")
+                    value = _unended_value(path, dataset) if longest_bytes is None else b""
+                    dataset.add_new("PixelData", "OB", value)
+                    dataset["PixelData"].is_undefined_length = True
     except (Undecodable, MemoryError):  # lack of memory is no fault of the film
         raise
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
@@ -321,6 +323,27 @@ def _read(path: Path, *, longest_bytes: int | None, stop_when: header.StopWhen |
         raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class or no SOP instance")
     _complete_meta(dataset)
     return dataset
+
+
+def _unended_value(path: Path, dataset: Dataset) -> bytes:
+    """Return encapsulated pixels (PS3.5 A.4) that no sequence delimiter ends; nothing if they are cut off.
+
+    They are whole if their last item is, and if a codestream of JPEG, JPEG-LS or JPEG 2000 has its end marker.
+    """
+    syntax = UID(attributes.text(dataset.file_meta, "TransferSyntaxUID"))
+    with path.open("rb") as file:
+        header.read_before_pixels(file, "Rows")
+        if not syntax.is_encapsulated or file.read(12)[-4:] != b"\xff\xff\xff\xff":
+            return b""
+        items = []
+        while (start := file.read(8))[:4] == b"\xfe\xff\0\xe0" and len(start) == 8:
+            length = int.from_bytes(start[4:], "little")
+            items.append((start, value := file.read(length)))
+            if len(value) < length:
+                return b""
+    codestream = b"".join(value for _, value in items[1:])  # the first item is the offset table
+    is_whole = syntax == RLELossless or pixel_format.is_ended(codestream)
+    return b"".join(start + value for start, value in items) if is_whole else b""
 
 
 def _refuse_bomb(path: Path) -> None:
@@ -336,20 +359,11 @@ def _refuse_bomb(path: Path) -> None:
 
 
 def _is_deflated(file: BinaryIO) -> bool:
-    """Return whether the file meta information, read as pydicom 3.0.2 reads it, names the deflated transfer syntax.
+    """Return whether the file meta information names the deflated transfer syntax.
 
     Leaves the file position at what follows the file meta information.
     """
-    read_preamble(file, force=True)
-    start = file.tell()
-    for is_implicit in (False, True):  # implicit is not allowed (PS3.10 7.1), but pydicom reads it
-        file.seek(start)
-        meta = read_dataset(
-            file, is_implicit, is_little_endian=True, stop_when=lambda tag, _vr, _length: tag >> 16 != 2
-        )
-        if syntax := attributes.text(meta, "TransferSyntaxUID"):
-            return syntax == DeflatedExplicitVRLittleEndian
-    return False
+    return attributes.text(header.read_meta(file), "TransferSyntaxUID") == DeflatedExplicitVRLittleEndian
 
 
 def _complete_meta(dataset: Dataset) -> None:
@@ -427,10 +441,9 @@ def _stored_values(dataset: Dataset, film_header: FilmHeader) -> _StoredValues:
     if not data:
         raise Undecodable(Reason.UNDECODABLE, "the pixel data is empty or cut off")
     frame = next(generate_frames(data, number_of_frames=1)) if syntax.is_encapsulated else None
-    if frame is None:
-        _check_length(data, pixels, allocated=allocated)
-    else:
+    if frame is not None:
         _check_size(frame, syntax, pixels)
+    is_longer = frame is None and _is_longer(data, pixels, allocated=allocated)
     decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=_plugin(syntax))
     is_signed = pixels.pixel_representation == 1
     coded = None if frame is None else pixel_format.coded_depth(frame)
@@ -445,7 +458,8 @@ def _stored_values(dataset: Dataset, film_header: FilmHeader) -> _StoredValues:
         return _StoredValues(indices=_limited(decoded, lowest=lowest, bits=bits), lowest=lowest, bits=bits)
     # Bits outside HighBit and BitsStored hold overlays or nothing (PS3.5 8.1.1).
     indices = _selected(decoded, shift=shift, bits=bits, is_signed=is_signed)
-    return _StoredValues(indices=indices, lowest=lowest, bits=bits)
+    notes = (Note.PIXELS_CUT,) if is_longer else ()
+    return _StoredValues(indices=indices, lowest=lowest, bits=bits, notes=notes)
 
 
 def _lowest(bits: int, *, is_signed: bool) -> int:
@@ -498,8 +512,19 @@ def _check_size(frame: bytes, syntax: UID, pixels: PixelFormat) -> None:
         raise Undecodable(Reason.UNDECODABLE, "codestream and header differ in size")
 
 
-def _check_length(data: bytes, pixels: PixelFormat, *, allocated: int) -> None:
-    """Refuse uncompressed pixel data whose length differs from the header. Raises Undecodable."""
-    expected = ((pixels.rows or 0) * (pixels.columns or 0) * allocated + 7) // 8
-    if len(data) not in (expected, expected + expected % 2):
+def _is_longer(data: bytes, pixels: PixelFormat, *, allocated: int) -> bool:
+    """Say whether bytes follow uncompressed pixels, more than the one that makes their number even (PS3.5 8.1.1).
+
+    Raises Undecodable if bytes are missing, or so many follow that the header may state a wrong size: whole rows or
+    columns, or more than a sixteenth of the picture.
+    """
+    rows, columns = pixels.rows or 0, pixels.columns or 0
+    expected = (rows * columns * allocated + 7) // 8
+    more = len(data) - expected - expected % 2
+    if more <= 0 and len(data) >= expected:
+        return False
+    lines = [side * allocated // 8 for side in (rows, columns)]
+    is_other_size = any(count % line == 0 for line in lines for count in (more, more + expected % 2))
+    if more < 0 or is_other_size or more > max(_BLOCK_BYTES, expected // 16):
         raise Undecodable(Reason.UNDECODABLE, f"{len(data)} bytes of pixel data, the header says {expected}")
+    return True

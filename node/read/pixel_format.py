@@ -106,14 +106,32 @@ def _codestream(frame: bytes) -> int:
     return at + 8
 
 
+def jpeg_bits(frame: bytes) -> int | None:
+    """Read the bits of a sample from the frame header of a JPEG or JPEG-LS codestream; None if there is none."""
+    at = _jpeg_frame(frame)
+    return None if at is None else frame[at + 4]
+
+
+def is_ended(frame: bytes) -> bool:
+    """Say whether a codestream of JPEG, JPEG-LS or JPEG 2000 has its end marker, behind which it may be padded."""
+    return frame.rstrip(b"\0\xff").endswith(b"\xff\xd9")
+
+
 def _jpeg_size(frame: bytes) -> tuple[int, int] | None:
     """Read columns and rows from the frame header of a JPEG or JPEG-LS codestream; None if it is not one component."""
+    at = _jpeg_frame(frame)
+    if at is None or frame[at + 9] != 1:
+        return None
+    return int.from_bytes(frame[at + 7 : at + 9], "big"), int.from_bytes(frame[at + 5 : at + 7], "big")
+
+
+def _jpeg_frame(frame: bytes) -> int | None:
+    """Return where the frame header of a JPEG or JPEG-LS codestream begins (ISO 10918-1 B.2.2); None without one."""
     at = 2
     while at + 10 <= len(frame) and frame[at] == 0xFF:
         marker = frame[at + 1]
         if marker in _JPEG_FRAMES:
-            size = int.from_bytes(frame[at + 7 : at + 9], "big"), int.from_bytes(frame[at + 5 : at + 7], "big")
-            return size if frame[at + 9] == 1 else None
+            return at
         at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4], "big")
     return None
 

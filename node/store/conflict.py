@@ -12,7 +12,6 @@ from io import SEEK_END
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
-from pydicom.filereader import read_file_meta_info
 from pydicom.uid import (
     UID,
     DeflatedExplicitVRLittleEndian,
@@ -22,7 +21,7 @@ from pydicom.uid import (
 )
 
 from node.dicom import attributes
-from node.dicom.header import read_before_pixels
+from node.dicom.header import read_before_pixels, read_meta
 from node.errors import is_of_disk
 
 _PLAIN: Final = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
@@ -68,7 +67,8 @@ def _locate(file: BinaryIO) -> _Pixels | None:
     """Find the pixels of an object; None when that would need a decoder, or the file cannot be parsed."""
     try:
         with attributes.quiet():
-            syntax = UID(str(read_file_meta_info(file.name).TransferSyntaxUID))
+            syntax = UID(str(read_meta(file).TransferSyntaxUID))
+            file.seek(0)
             if syntax == DeflatedExplicitVRLittleEndian:  # may inflate to anything
                 return None
             header = read_before_pixels(file, "Rows", "Columns")

@@ -36,6 +36,7 @@ _WANTED: Final[Mapping[Note, str]] = {
     Note.STRETCHED: "writes a window or lookup table that fits the pixels",
     Note.POLARITY_UNCLEAR: "writes PhotometricInterpretation and PresentationLUTShape that agree",
     Note.SIGN_DISAGREES: "writes the PixelRepresentation of its codestreams",
+    Note.PIXELS_CUT: "sends as many bytes of pixels as Rows, Columns and BitsAllocated say",
     Note.TABLE_SCALED: "declares in LUTDescriptor the bits that the lookup table has",
     Note.TEXT_RECODED: "names in SpecificCharacterSet the set of its text",
     Note.TEXT_LEFT_OUT: "names in SpecificCharacterSet the set of its text",
