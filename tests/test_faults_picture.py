@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import imagecodecs
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -20,12 +21,17 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.uid import (
+    HTJ2K,
     UID,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
     ImplicitVRLittleEndian,
     JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
     JPEGLSLossless,
     RLELossless,
 )
@@ -42,6 +48,7 @@ from node.read import open_film, prompts
 from node.read.decoding import Radiograph, load, picture_of, read_file, read_header, stored_picture
 from node.read.film import answer_film, answer_picture
 from node.read.model import FilmQuestion
+from node.receive.contexts import TRANSFER_SYNTAXES
 from node.settings.destinations import OUTPUT_KINDS
 from node.store.conflict import has_other_pixels
 from node.store.spool import Spool
@@ -647,3 +654,66 @@ def test_meta_elements_of_a_received_film_reach_no_output(tmp_path: Path) -> Non
     plain = saved(tmp_path, film)
     assert not has_other_pixels(path, plain)
     assert has_other_pixels(path, saved(tmp_path, films.changed(film, {"PixelData": bytes(len(film.PixelData))})))
+
+
+def coded(film: Dataset, frame: bytes, syntax: UID) -> Dataset:
+    """Give a film the codestream of its pixels."""
+    film.PixelData = encapsulate([frame])
+    film["PixelData"].is_undefined_length = True
+    film.file_meta.TransferSyntaxUID = syntax
+    return film
+
+
+def jpeg_12(film: Dataset) -> bytes:
+    return bytes(imagecodecs.jpeg8_encode(film.pixel_array, 98, bitspersample=12))
+
+
+@pytest.mark.parametrize("syntax", [JPEGExtended12Bit, JPEGBaseline8Bit])
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+def test_lossy_jpeg_of_12_bits_is_read(gray: str, syntax: UID) -> None:
+    film = read(coded(film_of({}), jpeg_12(film_of({})), syntax), gray)
+
+    assert film.notes == ()
+    assert np.abs(film.gray - read(film_of({}), gray).gray).max() < (0.01 if gray == "voi" else 0.1)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("RG2_hip", (2140, 1760)), ("MG1", (4664, 3064))])
+def test_real_lossy_jpeg_of_12_bits_is_decoded(name: str, shape: tuple[int, int]) -> None:
+    picture = picture_of(read_file(films.shared(f"not_chest/{name}_JPEGext12.dcm")))
+
+    assert picture.shape == shape
+    if name == "RG2_hip":
+        lossless = picture_of(read_file(films.shared(f"not_chest/{name}_JPEGlossless.dcm")))
+        assert likeness(picture, lossless) > 0.999
+
+
+@pytest.mark.parametrize("lost", [2, 100, 20000])
+def test_a_cut_off_jpeg_of_12_bits_is_refused(lost: int) -> None:
+    frame = jpeg_12(film_of({}))[:-lost]
+
+    with pytest.raises(Undecodable) as refused:
+        read(coded(film_of({}), frame, JPEGExtended12Bit))
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("syntax", [HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K])
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_high_throughput_jpeg_2000_is_offered_and_read(bits: int, syntax: UID) -> None:
+    film = films.at_depth(bits)
+    level = 0.0001 if syntax == HTJ2K else None
+    frame = bytes(imagecodecs.htj2k_encode(film.pixel_array, level, reversible=syntax != HTJ2K))
+
+    image = read(coded(film, frame, syntax))
+
+    assert syntax in TRANSFER_SYNTAXES
+    assert image.notes == ()
+    assert np.abs(image.gray - read(films.at_depth(bits)).gray).max() <= (0.01 if syntax == HTJ2K else 0)
+
+
+def test_the_sign_of_a_high_throughput_codestream_counts() -> None:
+    frame = bytes(imagecodecs.htj2k_encode(film_of({}).pixel_array, reversible=True))
+
+    image = read(coded(film_of({"PixelRepresentation": 1}), frame, HTJ2KLossless))
+
+    assert image.notes == (Note.SIGN_DISAGREES,)
+    assert np.array_equal(image.gray, read(film_of({})).gray)

@@ -104,10 +104,6 @@ def test_other_real_encodings_decode(name: str) -> None:
     assert decode(read_file(films.shared(f"not_chest/{name}"))).gray.std() > 0.1
 
 
-def test_12_bit_lossy_jpeg_is_refused_where_no_decoder_knows_it() -> None:
-    assert refusal(read_file(films.shared("not_chest/RG2_hip_JPEGext12.dcm"))) == Reason.UNDECODABLE
-
-
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("bits", range(8, 17))
 def test_every_bit_depth_shows_the_same_film(bits: int, signed: bool) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+import imagecodecs
 import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset, FileMetaDataset
@@ -28,6 +29,8 @@ from pydicom.uid import (
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
     RLELossless,
 )
 
@@ -52,6 +55,7 @@ _MOST_INFLATED_BYTES = 512 * 2**20
 """Four times the largest film that is decoded (`pixel_format.MAX_PIXELS`, 16 bits); pydicom inflates a file at once."""
 _PLUGINS = ("pylibjpeg", "pyjpegls", "pydicom", "pillow", "gdcm")
 _BLOCK_BYTES = 512
+_LOSSY_JPEG = (JPEGBaseline8Bit, JPEGExtended12Bit)
 _SIDE_TOLERANCE = 0.05
 _TURNS = {
     (row, column): Turn(
@@ -444,7 +448,10 @@ def _stored_values(dataset: Dataset, film_header: FilmHeader) -> _StoredValues:
     if frame is not None:
         _check_size(frame, syntax, pixels)
     is_longer = frame is None and _is_longer(data, pixels, allocated=allocated)
-    decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=_plugin(syntax))
+    if frame is not None and syntax in _LOSSY_JPEG and pixel_format.jpeg_bits(frame) == 12:
+        decoded = _jpeg_of_12_bits(frame)
+    else:
+        decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=_plugin(syntax))
     is_signed = pixels.pixel_representation == 1
     coded = None if frame is None else pixel_format.coded_depth(frame)
     if coded is not None and coded.is_signed != is_signed and coded.bits <= 16:
@@ -460,6 +467,17 @@ def _stored_values(dataset: Dataset, film_header: FilmHeader) -> _StoredValues:
     indices = _selected(decoded, shift=shift, bits=bits, is_signed=is_signed)
     notes = (Note.PIXELS_CUT,) if is_longer else ()
     return _StoredValues(indices=indices, lowest=lowest, bits=bits, notes=notes)
+
+
+def _jpeg_of_12_bits(frame: bytes) -> npt.NDArray[np.integer]:
+    """Decode lossy JPEG of 12 bits, which none of pydicom's decoders under a free licence can. Raises Undecodable.
+
+    libjpeg fills what is missing with one gray and reports no error, so the end of the codestream must be there.
+    """
+    if not pixel_format.is_ended(frame):
+        raise Undecodable(Reason.UNDECODABLE, "the codestream is cut off")
+    decoded: npt.NDArray[np.integer] = imagecodecs.jpeg8_decode(frame)
+    return decoded
 
 
 def _lowest(bits: int, *, is_signed: bool) -> int:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from pydicom.uid import (
+    HTJ2K,
     JPEG2000,
     UID,
     DeflatedExplicitVRLittleEndian,
@@ -49,6 +50,7 @@ TRANSFER_SYNTAXES: Final = (
     JPEGExtended12Bit,
     HTJ2KLossless,
     HTJ2KLosslessRPCL,
+    HTJ2K,
     RLELossless,
 )
 
@@ -77,7 +79,7 @@ def is_storage(uid: UID) -> bool:
 
 @lru_cache(maxsize=1024)
 def _storage(uid: UID) -> PresentationContext:
-    """Build the context of one class; cached, because checking the 15 UIDs was the slowest part of an association."""
+    """Build the context of one class; cached, because checking the 16 UIDs was the slowest part of an association."""
     return build_context(uid, list(TRANSFER_SYNTAXES))
 
 
