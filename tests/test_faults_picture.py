@@ -159,6 +159,27 @@ def test_a_stretched_film_is_shown_everywhere_as_it_was_read(case: str, tmp_path
     assert np.abs(by_state(film, tmp_path).astype(float) - seen).max() <= 1.01
 
 
+NO_WINDOW: Changes = {"WindowCenter": None, "WindowWidth": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        NO_WINDOW,
+        {**NO_WINDOW, "PhotometricInterpretation": "MONOCHROME2"},
+        {**NO_WINDOW, "RescaleSlope": 3, "RescaleIntercept": -1024},
+        {**NO_WINDOW, "RescaleIntercept": 500},
+        {**NO_WINDOW, "ModalityLUTSequence": table(RAMP, bits=16)},
+        {**NO_WINDOW, "ModalityLUTSequence": table(RAMP[::-1], bits=12)},
+    ],
+)
+def test_a_state_of_a_film_without_a_window_shows_it_as_read(changes: Changes, tmp_path: Path) -> None:
+    film = film_of(changes)
+
+    assert read(film).notes == ()
+    assert np.abs(by_state(film, tmp_path).astype(float) - read(film).gray * 255).max() <= 1.01
+
+
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
 def test_a_stretch_keeps_what_the_header_shows_bright(photometric: str) -> None:
     falling = table(RAMP[::-1] // 2048, bits=1)

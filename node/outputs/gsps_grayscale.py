@@ -1,7 +1,8 @@
 """The grayscale of a presentation state: modality LUT, VOI LUT or window, polarity and pixel shape of its film.
 
 A presentation state replaces the image's own grayscale pipeline (PS3.3 C.11), so what the film has is copied, and what
-contradicts itself is left out. A film that nobody could read so is shown as it was read.
+contradicts itself is left out. A film without a window, or one that nobody could read so, is shown as it was read: a
+viewer would show the whole range of its bits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LEAST_LINEAR = 16.0
 def describe(source: Dataset, state: Dataset, stretch: Stretch | None = None) -> None:
     """Give a presentation state the modality LUT, the VOI LUT or window and the polarity of its film.
 
-    stretch: how the film was read if nobody could read it as its header says
+    stretch: how the film was read if its header does not say it, or nobody could read it so
     """
     if stretch is None or stretch.has_modality:
         _describe_modality(source, state)

@@ -33,7 +33,7 @@ class Source:
 
     header: the object without its pixels
     picture: decodes the film; returns None if that is not possible (any more)
-    stretch: how the picture is shown if nobody could read it as its header says
+    stretch: how the picture is shown if its header does not say it, or nobody could read it so
     """
 
     header: Dataset

@@ -192,8 +192,8 @@ class StoredPicture:
 
     @property
     def stretch(self) -> grayscale.Stretch | None:
-        """How it is shown if it could not be read as its header says."""
-        if Note.STRETCHED not in self.notes:
+        """How it is shown if no VOI LUT and no window of its header says it."""
+        if self.header.voi_lut is not None or grayscale.has_usable_window(self.header):
             return None
         modality = (self.header.modality_lut, self.header.rescale_slope, self.header.rescale_intercept)
         return grayscale.Stretch(

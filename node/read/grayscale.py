@@ -91,7 +91,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """How a film is shown that could not be read as its header says.
+    """How a film is shown that has no VOI LUT and no window, or none by which a person could read it.
 
     window: LINEAR_EXACT (PS3.3 C.11.2.1.3.2), of modality values, or of stored values if not `has_modality`
     is_inverted: whether low values are bright
@@ -137,8 +137,8 @@ def legible(header: GrayscaleHeader, levels: Levels) -> GrayscaleHeader | None:
     Raises ValueError for a LUT that cannot be used.
     """
     own, counts = displayed(header, levels), levels.analyzed
-    lacks_window = header.voi_lut is None and header.has_window and _window(header, own) is None
-    if _is_legible(own, counts) and not lacks_window:
+    is_window_unusable = header.voi_lut is None and header.has_window and not has_usable_window(header)
+    if _is_legible(own, counts) and not is_window_unusable:
         return header
     without_voi = replace(header, voi_lut=None, window_center=None, window_width=None)
     stored = replace(without_voi, modality_lut=None, rescale_slope=None, rescale_intercept=None)
@@ -192,16 +192,23 @@ def equalized(header: GrayscaleHeader, levels: Levels) -> FloatTable:
     return _equalize(histogram)[eight] / 255.0
 
 
+def has_usable_window(header: GrayscaleHeader) -> bool:
+    """Say whether the first window has a width that its function allows (PS3.3 C.11.2.1.2 and .3)."""
+    center, width = header.window_center, header.window_width
+    if center is None or width is None:
+        return False
+    return width > 0 if header.voi_lut_function in ("SIGMOID", "LINEAR_EXACT") else width >= 1
+
+
 def window_of(header: GrayscaleHeader, levels: Levels) -> Window:
     """Return the window with which `displayed` shows a film; for a VOI LUT, the range of values that it tells apart.
 
     Raises ValueError for a LUT that cannot be used.
     """
     modality = _modality(header, levels.values)
-    if header.voi_lut is None and _window(header, modality) is not None:
-        center, width = header.window_center, header.window_width
-        if center is not None and width is not None:
-            return Window(center=center, width=width)
+    center, width = header.window_center, header.window_width
+    if header.voi_lut is None and has_usable_window(header) and center is not None and width is not None:
+        return Window(center=center, width=width)
     low, high = _range(modality, levels, tail=_TAIL)
     return Window(center=(low + high) / 2, width=high - low or 1.0)
 
@@ -305,15 +312,13 @@ def _look_up(table: LookUpTable, inputs: npt.NDArray[np.int64] | FloatTable) -> 
 def _window(header: GrayscaleHeader, values: FloatTable) -> FloatTable | None:
     """Apply the first window (PS3.3 C.11.2.1.2 and .3); None when it is absent or cannot be used."""
     center, width = header.window_center, header.window_width
-    if center is None or width is None or width <= 0:
+    if center is None or width is None or not has_usable_window(header):
         return None
     if header.voi_lut_function == "SIGMOID":
         with np.errstate(over="ignore"):  # a very narrow window is a threshold
             return 1.0 / (1.0 + np.exp(np.clip(-4.0 * (values - center) / width, -700.0, 700.0)))
     if header.voi_lut_function == "LINEAR_EXACT":
         return _stretch(values, center - width / 2, center + width / 2)
-    if width < 1:
-        return None
     return _stretch(values, center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
 
 
