@@ -27,6 +27,7 @@ from node.commands.arguments import (
     add_model,
     add_password,
     add_read,
+    add_retry,
     add_shadow,
     zone,
 )
@@ -203,8 +204,12 @@ def _retry(options: argparse.Namespace) -> int:
 
     if bool(options.study) + options.all + bool(options.destination) != 1:
         raise InputError("name studies, or --all, or --destination NAME; one of the three")
+    if options.update and not options.study:
+        raise InputError("name the studies whose updates of patients you have looked at")
     settings = config.load(options.settings)
-    if options.study:
+    if options.update:
+        pieces = parked.decide_updates(settings, options.study, is_accepted=options.update == "accept")
+    elif options.study:
         pieces = parked.retry(settings, options.study)
     else:
         pieces = (
@@ -355,9 +360,7 @@ def _parser() -> Parser:
         if name in ("doctor", "status", "retry", "abandon"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":
-            command.add_argument("study", nargs="*", metavar="STUDY_UID")
-            command.add_argument("--all", action="store_true", help="all parked work")
-            command.add_argument("--destination", metavar="NAME", help="every parked delivery to one destination")
+            add_retry(command)
         if name == "abandon":
             command.add_argument("destination", metavar="DESTINATION")
             command.add_argument("--force", action="store_true", help="even if it is still in the settings")

@@ -18,6 +18,7 @@ import tomli_w
 from node.dicom.film_text import TERMS
 from node.dicom.time_zone import LEFT
 from node.errors import ConfigError
+from node.hl7.character_sets import NAMES
 from node.settings.audit import AuditSettings, unusable_audit
 from node.settings.destinations import DestinationSettings, unsafe_destination
 from node.settings.file import (
@@ -198,12 +199,16 @@ class OrdersTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersSettings:
-    """Where orders are received by MLLP, and from which IP addresses. Port 0 takes any free port."""
+    """Where orders are received by MLLP, and from which IP addresses. Port 0 takes any free port.
+
+    character_set: of messages that name none in MSH-18; a name of HL7 table 0211, empty for ASCII
+    """
 
     host: str = setting(NOT_BLANK, default="127.0.0.1")
     port: int = setting(_ANY_PORT, default=2575)
     hosts: tuple[str, ...] = setting(ADDRESS)
     patient_updates: bool = False
+    character_set: str = setting(one_of("", *NAMES), default="")
     tls: OrdersTlsSettings | None = None
 
 

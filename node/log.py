@@ -107,6 +107,7 @@ EVENTS: Final = {
     "destination.down": "a destination does not answer; its queue waits, and one probe checks whether it is back",
     "destination.back": "a destination answers again; waiting outputs are sent",
     "order.kept": "an order is synced on disk, or was removed because it was cancelled; its sender got AA",
+    "patient.held": "an ADT^A08 or ADT^A40, `kind`, has another name than the films of a study; it waits for a person",
     "patient.updated": "a study follows an ADT^A08 or ADT^A40, `kind`: objects of the old identity are rejected",
     "order.refused": "a connection or message with orders was refused; `reason` says why; the sender got an error",
     "delivery.parked": "a destination refuses an output permanently; a person must act (`node retry`)",

@@ -174,7 +174,7 @@ class Metrics:
         self.patient_updates = self._counter(
             "cxr_patient_updates", "Updates of patients (ADT^A08, ADT^A40), by what they changed.", "outcome"
         )
-        _start_at_zero(self.patient_updates, ("followed", "nothing"))
+        _start_at_zero(self.patient_updates, ("followed", "held", "nothing"))
         self.findings = self._counter(
             "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
         )

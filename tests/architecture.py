@@ -24,7 +24,7 @@ LAYERS = (
     {"config", "log"},
     {"settings"},
     {"dicom", "hl7", "prompt_set"},
-    {"domain", "periodic"},
+    {"character_sets", "domain", "periodic"},
     {"errors", "measurement", "trace"},
 )
 

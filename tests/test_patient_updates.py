@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,12 +25,15 @@ from node.orders.listener import OrderListener
 from node.orders.messages import OrderRefused
 from node.orders.patients import read_updates
 from node.orders.store import OrderStore
+from node.settings.http import HttpSettings
 from tests import films, mllp, peers
 from tests.mllp import InformationSystem
-from tests.service import Service, settings_with
+from tests.service import Service, run_command, settings_with
 from tests.test_metrics import samples
 from tests.test_rejection import rejected_uids, uids
 from tests.test_rounds import STUDY, Bench, predecessor
+from tests.test_web_privacy import BASIC
+from tests.web_access import users_in
 
 OLD = {"PatientID": "P-1", "PatientName": "WRONG^PATIENT", "PatientBirthDate": "19500228", "PatientSex": "M"}
 
@@ -41,7 +45,7 @@ def adt(
     structure = "ADT_A01" if event == "A08" else "ADT_A39"
     message = Message(structure, version="2.5.1")
     message.msh.msh_9 = f"ADT^{event}^{structure}"
-    message.msh.msh_10, message.msh.msh_11 = control, "P"
+    message.msh.msh_10, message.msh.msh_11, message.msh.msh_18 = control, "P", "UNICODE UTF-8"
     group = message if event == "A08" else message.add_group("ADT_A39_PATIENT")
     patient = group.add_segment("PID")
     patient.pid_3, patient.pid_5, patient.pid_7, patient.pid_8 = number, name, born, sex
@@ -158,7 +162,11 @@ def test_the_same_message_again_changes_nothing(site: Site) -> None:
 
     assert site.submitted == [STUDY]
     assert not site.bench.spool.has_unread(STUDY)
-    assert samples(site.metrics.registry, "cxr_patient_updates_total") == {("followed",): 1.0, ("nothing",): 2.0}
+    assert samples(site.metrics.registry, "cxr_patient_updates_total") == {
+        ("followed",): 1.0,
+        ("held",): 0.0,
+        ("nothing",): 2.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -363,3 +371,47 @@ def test_a_killed_node_sends_each_object_once(tmp_path: Path, step: int) -> None
         }
         assert {next(read(kept.content).named("PID")).text(3) for kept in system.kept} == {"P-1", "P-2"}
         assert "WRONG" not in json.dumps(third.lines)
+
+
+def test_an_update_with_another_name_waits_for_a_person(tmp_path: Path) -> None:
+    message = adt("A08", "P-1", "Kist^Ina").encode()
+    with peers.ReceivingArchive() as archive, InformationSystem() as system:
+        settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
+        settings = replace(
+            settings,
+            orders=replace(settings.orders or OrdersSettings(hosts=()), patient_updates=True),
+            http=HttpSettings(port=0, password_file=users_in(tmp_path, "ada")),
+        )
+        with Service(settings) as node:
+            assert peers.send(films.thumbnail({**OLD, "PatientName": "MUELLER^JOE"}), port=node.dicom_port) == 0
+            study = str(node.wait_for("study.finished")["study"])
+            orders = int(str(node.logged("service.ready")[0]["orders_port"]))
+
+            assert codes(mllp.ask(orders, message)) == ["AA"]
+            node.wait_for("patient.held")
+            peers.wait_until(lambda: "at update" in status(node), what="the study is parked")
+
+            explained, shown = run_command("explain", study, node.settings_path).stdout, page(node, study)
+            told = run_command("retry", node.settings_path, study, "--update", "accept")
+            archive.wait_until(lambda: any(b"113037" in kept.content for kept in archive.kept))
+            node.wait_for("study.finished", count=2)
+            peers.wait_until(lambda: "parked" not in status(node).splitlines()[-1], what="nothing is parked")
+            again = run_command("retry", node.settings_path, study, "--update", "refuse")
+
+        assert "--update accept" in explained
+        assert all(part in shown for part in ("--update accept", "Kist, Ina", "MUELLER, JOE"))
+        assert "data-retry" not in shown
+        assert (told.returncode, again.returncode) == (0, 2)
+        assert "no update of its patient waits" in again.stderr
+        assert {str(kept.dataset.PatientName) for kept in archive.kept} == {"MUELLER^JOE", "Kist^Ina"}
+        assert "Kist" not in json.dumps(node.lines) + explained + told.stdout
+
+
+def page(node: Service, study: str) -> str:
+    request = urllib.request.Request(f"http://{peers.LOOPBACK}:{node.http_port}/studies/{study}", headers=BASIC)
+    with peers.DIRECT.open(request, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def status(node: Service) -> str:
+    return run_command("status", node.settings_path).stdout

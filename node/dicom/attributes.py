@@ -11,17 +11,15 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
+from node.character_sets import LOST
+
 Key = str | BaseTag
 """The keyword of an attribute, or its tag if the keyword stands for several (60xx, PS3.5 7.6)."""
-
-LOST: Final = "\ufffd"
-"""What stands in a text where it could not be decoded."""
 
 
 @contextmanager

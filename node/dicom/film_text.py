@@ -9,7 +9,6 @@ routing finds the words between, and `attributes.text` and the outputs take it f
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +18,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag, Tag
 
+from node.character_sets import LOST, is_rather_utf_8, strictly, valid
 from node.dicom import attributes
 from node.domain import Note
 
@@ -56,8 +56,6 @@ _ESCAPE: Final = b"\x1b"
 # The active set is reset at these (PS3.5 6.1.2.5.3).
 _NAME_DELIMITERS: Final = re.compile(rb"[\^=\\]")
 _TEXT_DELIMITERS: Final = re.compile(rb"[\t\n\f\r\\]")
-_NOT_TEXT: Final = re.compile(f"[\x80-\x9f{attributes.LOST}]")
-_BETWEEN_LETTERS: Final = re.compile(r"[A-Za-z][^\x00-\x7f]|[^\x00-\x7f][A-Za-z]")
 
 _BY_NUMBER: Final[Mapping[str, str]] = {
     "6": "ascii",
@@ -111,7 +109,6 @@ _G1: Final[Mapping[bytes, str]] = {
 _G0: Final[Mapping[bytes, str]] = {b"$B": "iso2022_jp", b"$@": "iso2022_jp", b"$(D": "iso2022_jp_2"}
 _G0_OF_ONE_BYTE: Final = (b"(B", b"(J")  # JIS X 0201 has a yen sign and an overline for `\` and `~`, which are kept
 _FRAGMENTS: Final = re.compile(rb"(?:\x1b(\$[()]?[@-~]|[()-][@-~]))?([^\x1b]*)", re.DOTALL)
-_OF_MANY_BYTES: Final = frozenset(("shift_jis", "gb2312", "gbk", "gb18030", "euc_kr", "euc_jp", "big5"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +169,10 @@ def decode(
         return None if text is None else DecodedText(text=text, is_as_declared=declared.may_switch)
     if value.isascii():
         return DecodedText(text=value.decode("ascii"))
-    utf_8 = _valid(value, "utf-8")
-    if utf_8 is not None and attributes.LOST in utf_8:  # it was lost before it came, whatever else the bytes may mean
+    utf_8 = valid(value, "utf-8")
+    if utf_8 is not None and LOST in utf_8:  # it was lost before it came, whatever else the bytes may mean
         return None
-    utf_8 = _strictly(value, "utf-8")
+    utf_8 = strictly(value, "utf-8")
     if (text := _by_sets(value, declared, utf_8)) is not None:
         return DecodedText(text=text)
     text = utf_8 if site is None else _by_sets(value, site, utf_8) or utf_8
@@ -205,44 +202,10 @@ def _codec(term: str) -> str:
 def _by_sets(value: bytes, sets: CharacterSets, utf_8: str | None) -> str | None:
     """Decode by the first set that fits, unless the bytes are rather UTF-8."""
     for codec in sets.codecs:
-        text = _strictly(value, codec)
-        if text is not None and not (utf_8 is not None and codec != "utf-8" and _is_rather(utf_8, text, codec)):
+        text = strictly(value, codec)
+        if text is not None and not (utf_8 is not None and codec != "utf-8" and is_rather_utf_8(utf_8, text, codec)):
             return text
     return None
-
-
-def _is_rather(utf_8: str, text: str, codec: str) -> bool:
-    """Say whether bytes that are valid in a set and in UTF-8 are rather UTF-8.
-
-    A set of many bytes a character is for scripts that take three bytes in UTF-8; a few of its names are valid in UTF-8
-    with two. So are a few in sets of one byte: in Latin-2 an upper-case `Ó` before `Ł`. Then what UTF-8 makes of them
-    is no letter, or none of the set.
-    """
-    if codec in _OF_MANY_BYTES:
-        return any(character >= "\u0800" for character in utf_8) or _BETWEEN_LETTERS.search(text) is not None
-    try:
-        utf_8.encode(codec)
-    except UnicodeEncodeError:
-        return _has_letters_alone(utf_8) and not _has_letters_alone(text)
-    return True
-
-
-def _has_letters_alone(text: str) -> bool:
-    """Say whether all characters beyond ASCII are letters, or marks on them."""
-    return all(character.isascii() or unicodedata.category(character)[0] in "LM" for character in text)
-
-
-def _strictly(value: bytes, codec: str) -> str | None:
-    """Decode bytes as text; None if they are not valid, or no text."""
-    text = _valid(value, codec)
-    return None if text is None or _NOT_TEXT.search(text) else text
-
-
-def _valid(value: bytes, codec: str) -> str | None:
-    try:
-        return value.decode(codec)
-    except UnicodeDecodeError:
-        return None
 
 
 def _switching(value: bytes, first: str, *, delimiters: re.Pattern[bytes]) -> str | None:
@@ -261,10 +224,10 @@ def _switching(value: bytes, first: str, *, delimiters: re.Pattern[bytes]) -> st
         elif escape:
             return None
         if wide:
-            parts.append(_strictly(_ESCAPE + wide + part, _G0[wide]))
+            parts.append(strictly(_ESCAPE + wide + part, _G0[wide]))
             continue
         end = found.start() if (found := delimiters.search(part)) is not None else len(part)
-        parts += [_strictly(part[:end], high), _strictly(part[end:], first)]
+        parts += [strictly(part[:end], high), strictly(part[end:], first)]
         high = high if found is None else first
     known = [part for part in parts if part is not None]
     return "".join(known) if len(known) == len(parts) else None

@@ -25,7 +25,8 @@ class PatientUpdate:
     event: `A08` or `A40`
     prior: the identifiers by which the patient's films are found
     merged_into: the identifier that replaces them; None if they stay
-    name: as PN (PS3.5 6.2); birth_date: as DA; sex: M, F or O
+    name: as PN (PS3.5 6.2), a group for each representation; birth_date: as DA; sex: M, F or O
+    has_groups: whether the message says which groups of the name it has (XPN-8); else it has one, alphabetic or not
     """
 
     event: str
@@ -34,3 +35,4 @@ class PatientUpdate:
     name: str = ""
     birth_date: str = ""
     sex: str = ""
+    has_groups: bool = False

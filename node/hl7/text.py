@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from node.character_sets import valid
 from node.hl7.character_sets import decode
 
 SEGMENT_END: Final = "\r"
@@ -89,9 +90,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A received message; its header comes first."""
+    """A received message; its header comes first; doubt, is_utf_8: of its text, as of `DecodedMessage`."""
 
     segments: tuple[Segment, ...]
+    doubt: str = ""
+    is_utf_8: bool = False
 
     @property
     def header(self) -> Segment:
@@ -103,12 +106,32 @@ class Message:
         return (segment for segment in self.segments if segment.name in names)
 
 
-def read(content: bytes) -> Message:
-    """Split a message into segments and fields, in the character set that its header names. Raises ValueError."""
+def read(content: bytes, *, default: str = "") -> Message:
+    """Split a message into segments and fields, in the character set that its header names; default: as of `decode`.
+
+    Raises ValueError.
+    """
     header = _lines(content.decode("iso8859-1"))[0]  # delimiters and MSH-18 are ASCII in every set that is read here
     delimiters = _delimiters(header)
-    lines = _lines(decode(content, _segment(header, delimiters).text(_CHARACTER_SET)))
-    return Message(segments=tuple(_segment(line, delimiters) for line in lines))
+    named = _character_sets(_segment(header, delimiters))
+    decoded = decode(content, named, default=default)
+    segments = tuple(_segment(line, delimiters) for line in _lines(decoded.text))
+    doubt = decoded.doubt
+    if _character_sets(segments[0]) != named:  # a delimiter was inside a character before MSH-18
+        doubt = doubt or "its character set (MSH-18) cannot be found"
+    if re.search(_switches(delimiters), decoded.text):
+        doubt = doubt or "it switches character sets by escape sequences that are not read here"
+    return Message(segments=segments, doubt=doubt, is_utf_8=decoded.is_utf_8)
+
+
+def _character_sets(header: Segment) -> list[str]:
+    return [alone.text(_CHARACTER_SET) for alone in header.repetitions(_CHARACTER_SET)]
+
+
+def _switches(delimiters: Delimiters) -> str:
+    r"""Return a pattern of the sequences that switch character sets (2.7.2): `\C2842\`, `\M2442\`."""
+    mark = re.escape(delimiters.escape)
+    return f"{mark}[CM](?:[0-9A-Fa-f]{{2}}){{2,3}}{mark}"
 
 
 def _lines(text: str) -> list[str]:
@@ -141,7 +164,10 @@ def _name(character: str) -> str:
 
 
 def unescape(text: str, delimiters: Delimiters) -> str:
-    r"""Undo `escape`, and read other systems' sequences: `\.br\` is a line break, highlighting is dropped (2.7)."""
+    r"""Undo `escape`, and read other systems' sequences: `\.br\` is a line break, highlighting is dropped (2.7).
+
+    What is not understood stays as it is written.
+    """
     letters = {
         "F": delimiters.field,
         "S": delimiters.component,
@@ -155,9 +181,8 @@ def unescape(text: str, delimiters: Delimiters) -> str:
 
     def value(found: re.Match[str]) -> str:
         name = found[1]
-        if _HEXADECIMAL.fullmatch(name):
-            return bytes.fromhex(name[1:]).decode("utf-8", errors="replace")
-        return letters.get(name, found[0])
+        text = valid(bytes.fromhex(name[1:]), "utf-8") if _HEXADECIMAL.fullmatch(name) else letters.get(name)
+        return found[0] if text is None else text
 
     mark = re.escape(delimiters.escape)
     return re.sub(f"{mark}([^{mark}]*){mark}", value, text)

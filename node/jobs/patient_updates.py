@@ -6,20 +6,25 @@ import hashlib
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Literal
 
 from node import log
 from node.hl7.patient import PatientUpdate
+from node.jobs import held_updates
 from node.jobs.patient_numbers import PatientNumbers
 from node.metrics import Metrics
 from node.outputs import patient_update
 from node.outputs.patient_update import StoredUpdate, header_of
 from node.store.spool import Spool
 
+_Kind = Literal["patients", "held"]
+_Changes = tuple[_Kind, tuple[tuple[str, str], ...]]
+
 
 class PatientUpdates:
     """Stores updates in the studies that the node still keeps.
 
-    submit: has the next round of a study begin; never blocks
+    submit: has the next round of a study begin, or the study parked for an update that waits; never blocks
     """
 
     def __init__(self, spool: Spool, metrics: Metrics, *, submit: Callable[[str], None]) -> None:
@@ -40,35 +45,41 @@ class PatientUpdates:
         message = hashlib.sha256(content).hexdigest()[:32]
         with self._lock:
             concerned = self._numbers.studies_of(prior.number for prior in update.prior)
-            changed = [study for study in concerned if self._follow(study, update, message)]
-        self._metrics.patient_updates.labels("followed" if changed else "nothing").inc()
+            outcomes = {study: self._follow(study, update, message) for study in concerned}
+        changed = [study for study, kinds in outcomes.items() if "patients" in kinds]
+        held = [study for study, kinds in outcomes.items() if "held" in kinds]
+        self._metrics.patient_updates.labels("followed" if changed else "held" if held else "nothing").inc()
         for study in changed:
             log.get().info("patient.updated", study=study, kind=update.event)
+        for study in held:
+            log.get().warning("patient.held", study=study, kind=update.event)
+        for study in dict.fromkeys((*changed, *held)):
             self._submit(study)
 
-    def _follow(self, study: str, update: PatientUpdate, message: str) -> bool:
-        """Store an update in one study; false if it changes nothing there. Raises OSError."""
+    def _follow(self, study: str, update: PatientUpdate, message: str) -> set[_Kind]:
+        """Store what an update changes in one study; returns where, if it was not stored before. Raises OSError.
+
+        What changes the films of a name with which that of the update shares no letter waits for a person.
+        """
         stored = patient_update.from_json(self._spool.documents(study, "patients"))
-        files_of: dict[tuple[tuple[str, str], ...], set[str]] = {}  # by what changes in their headers
+        files_of: dict[_Changes, set[str]] = {}  # by what changes in their headers
         for instance in self._spool.study(study).instances:
-            if (header := header_of(instance.path, character_set=self._spool.character_set)) is not None:
+            header = header_of(instance.path, character_set=self._spool.character_set)
+            if header is not None:
                 current = patient_update.corrected(header, instance.path.name, stored)
                 if changes := patient_update.changes_of(update, current):
-                    files_of.setdefault(tuple(sorted(changes.items())), set()).add(instance.path.name)
-        is_new = False
-        for values, files in files_of.items():
-            name = hashlib.sha256(repr((message, update, values)).encode()).hexdigest()[:16]
-            if not any(item.id.endswith(name) for item in stored):
-                number, now = len(stored) + 1, datetime.now(UTC)
-                self._keep(study, StoredUpdate(
-                    id=f"{number:06d}-{name}", event=update.event, at=now, files=frozenset(files), changes=dict(values)
-                ))  # fmt: skip
-                is_new = True
-        return is_new
-
-    def _keep(self, study: str, update: StoredUpdate) -> None:
-        """Store an update, unless the study is being removed. Raises OSError."""
-        try:
-            self._spool.keep_document(study, "patients", update.id, patient_update.to_json(update))
-        except FileNotFoundError:
-            return
+                    is_held = "PatientName" in changes and patient_update.names_another(update, current)
+                    kind: _Kind = "held" if is_held else "patients"
+                    key = (kind, tuple(sorted(changes.items())))
+                    files_of.setdefault(key, set()).add(instance.path.name)
+        new = set[_Kind]()
+        for (place, values), files in files_of.items():
+            # One that waits is kept once until the study has changed, however often a system sends it.
+            told_by = message if place == "patients" else len(stored)
+            name = hashlib.sha256(repr((told_by, update, values)).encode()).hexdigest()[:16]
+            item = StoredUpdate(
+                id=name, event=update.event, at=datetime.now(UTC), files=frozenset(files), changes=dict(values)
+            )
+            if held_updates.keep(self._spool, study, place, item):
+                new.add(place)
+        return new

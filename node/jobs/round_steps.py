@@ -17,7 +17,7 @@ from node import log, trace
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, NodeError, is_of_disk, where
-from node.jobs import answers
+from node.jobs import answers, held_updates
 from node.metrics import Guarded, Metrics
 from node.outputs import review
 from node.outputs.rejected_films import count_new
@@ -87,10 +87,11 @@ class Steps:
             with self.metrics.timed("plan"):
                 planned = pipeline.plan(study_uid)
             self.take_objects(study_uid)  # not before: an object that came in between would be covered and never taken
-            self.ledger.set_study(study_uid, "reading" if planned else "finished")
             if planned is None:
+                self._rest(study_uid)
                 self._begun.pop(study_uid, None)
                 return None
+            self.ledger.set_study(study_uid, "reading")
             log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
             self._trace_wait(planned)
             return {**asdict(planned), "created_at": planned.created_at.isoformat()}
@@ -228,8 +229,13 @@ class Steps:
             reason = "; ".join(_why_parked(sop_instance_uid_of(file), reason) for file, reason in parked.items())
             self._park("read", planned.study_uid, reason=reason, failure="foreseen")
         else:
-            self.ledger.set_study(planned.study_uid, "finished")
+            self._rest(planned.study_uid)
         return is_new
+
+    def _rest(self, study_uid: str) -> None:
+        """Record a study as finished, or as parked while an update of its patient waits for a person."""
+        if not held_updates.park(self.pipeline.spool, self.ledger, study_uid):
+            self.ledger.set_study(study_uid, "finished")
 
     def _tell_damaged(self, study_uid: str, file: str) -> None:
         self.metrics.damaged.labels("film").inc()

@@ -71,7 +71,7 @@ class OrderListener:
         tls = None if settings.tls is None else ServerTls("orders", settings.tls)
         if tls is not None:
             metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
-        order_handler = _OrderHandler(store, metrics, zone, follow)
+        order_handler = _OrderHandler(store, metrics, zone, follow, character_set=settings.character_set)
         self._server = _Server(settings, order_handler, metrics, tls=tls, patience_seconds=patience_seconds)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="orders", daemon=True)
         self._thread.start()
@@ -100,14 +100,17 @@ class OrderListener:
 class _OrderHandler:
     """Stores the orders, or updates of patients, of one message and writes its acknowledgment."""
 
-    def __init__(self, store: OrderStore, metrics: Metrics, zone: ZoneInfo, follow: Follow | None) -> None:
+    def __init__(
+        self, store: OrderStore, metrics: Metrics, zone: ZoneInfo, follow: Follow | None, *, character_set: str
+    ) -> None:
         self._store, self._metrics, self._zone, self._follow = store, metrics, zone, follow
+        self._character_set = character_set
 
     def answer(self, content: bytes) -> tuple[AcknowledgmentCode, bytes]:
         """Answer AA once all that it says is synced to disk, otherwise AE or AR; answers contain no patient data."""
         now = datetime.now(UTC).astimezone(self._zone)
         try:
-            message = read(content)
+            message = read(content, default=self._character_set)
         except ValueError:
             self._refuse("content", said="no_message")
             return AcknowledgmentCode.REJECT, acknowledge(

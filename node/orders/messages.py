@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
 from node.domain import is_uid
@@ -23,13 +23,16 @@ _CANCELLED: Final = frozenset(("CA", "DC", "OC", "OD"))
 _PRIORITIES: Final = {"S": Priority.STAT, "STAT": Priority.STAT, "A": Priority.ASAP, "ASAP": Priority.ASAP}
 
 # HL7 table 0357
-_SEGMENT_SEQUENCE, _FIELD_MISSING, _DATA_TYPE, _INTERNAL = "100", "101", "102", "207"
+_SEGMENT_SEQUENCE, _FIELD_MISSING, _DATA_TYPE, _CHARACTER_SET, _INTERNAL = "100", "101", "102", "103", "207"
 _TYPE_UNSUPPORTED, _EVENT_UNSUPPORTED, _VERSION_UNSUPPORTED = "200", "201", "203"
 
 
 _LONGEST_ACCESSION: Final = 16
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MOST_ORDERS: Final = 100  # each is synced to disk before the answer, which should take seconds, not minutes
+
+
+NAME_IT: Final = "name it there (HL7 table 0211), or set orders.character_set on the node"
 
 
 class OrderRefused(NodeError):
@@ -67,7 +70,12 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
         raise _wrong(_SEGMENT_SEQUENCE, "the message has no order (ORC)")
     if len(groups) > _MOST_ORDERS:
         raise _wrong(_INTERNAL, f"more than {_MOST_ORDERS} orders (ORC) in one message; send them in several")
-    return tuple(_change(group) for group in groups)
+    changes = tuple(_change(group) for group in groups)
+    if message.doubt and not message.is_utf_8:
+        pairs = zip(groups, changes, strict=True)
+        if any(_may_be_garbled(group, change.order) for group, change in pairs):
+            raise _wrong(_CHARACTER_SET, f"{message.doubt}; {NAME_IT}")
+    return changes
 
 
 def _groups(message: Message) -> Iterator[list[Segment]]:
@@ -82,6 +90,21 @@ def _groups(message: Message) -> Iterator[list[Segment]]:
             group.append(segment)
     if group:
         yield group
+
+
+def _may_be_garbled(group: list[Segment], order: Order) -> bool:
+    """Say whether what is kept of an order may be wrong, as the character set of its message is not known.
+
+    A number beyond ASCII is. So is one behind a character whose last byte may be a delimiter, as in GB 18030.
+    """
+    numbers = (order.accession, *order.placer_number, *order.filler_number)
+    return not "".join(numbers).isascii() or any(map(_ends_in_delimiter, group))
+
+
+def _ends_in_delimiter(segment: Segment) -> bool:
+    """Say whether a byte beyond ASCII stands before a delimiter."""
+    signs = "".join(astuple(segment.delimiters))
+    return re.search(f"[^\\x00-\\x7f][{re.escape(signs)}]", signs[0].join(segment.fields)) is not None
 
 
 def _change(group: list[Segment]) -> OrderChange:

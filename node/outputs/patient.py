@@ -14,7 +14,8 @@ from pydicom.datadict import dictionary_VR, tag_for_keyword
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 
-from node.dicom import attributes, film_text
+from node.character_sets import LOST
+from node.dicom import film_text
 from node.dicom.dates import read_date
 from node.dicom.patient_age import age_string
 
@@ -86,7 +87,7 @@ def _decoded(source: Dataset, keyword: str) -> str:
     if isinstance(value, MultiValue | list | tuple):
         value = "\\".join(str(part) for part in value)
     text = "" if value is None else str(value)
-    return "" if attributes.LOST in text else text
+    return "" if LOST in text else text
 
 
 def _name(value: str) -> str:

@@ -23,7 +23,7 @@ from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import JsonObject, OutputObject, Report
 from node.errors import Undecodable, is_of_file
 from node.hl7.patient import PatientUpdate
-from node.outputs import rejection
+from node.outputs import person_name, rejection
 from node.outputs.patient import read_text
 from node.read import decoding
 from node.store.received import sop_instance_uid_of
@@ -75,22 +75,22 @@ def from_json(documents: Iterable[JsonObject], *, ids: Collection[str] | None = 
 
 
 def changes_of(update: PatientUpdate, header: Dataset) -> dict[str, str]:
-    """Return what an update changes in the header of a film, by keyword; empty if the film is another patient's.
-
-    Names are equal whatever their case: films and information systems seldom agree on it.
-    """
+    """Return what an update changes in the header of a film, by keyword; empty if the film is another patient's."""
     number, issuer = read_text(header, "PatientID"), read_text(header, "IssuerOfPatientID")
     if not any(prior.is_of(number, issuer) for prior in update.prior):
         return {}
-    new = {"PatientName": update.name, "PatientBirthDate": update.birth_date, "PatientSex": update.sex}
-    name = read_text(header, "PatientName").split("=")[0].rstrip("^ ")
-    if name.casefold() == update.name.casefold():
-        del new["PatientName"]
+    name = person_name.merged(read_text(header, "PatientName"), update)
+    new = {"PatientName": name, "PatientBirthDate": update.birth_date, "PatientSex": update.sex}
     if (staying := update.merged_into) is not None:
         new["PatientID"] = staying.number
         if issuer and staying.issuers:
             new["IssuerOfPatientID"] = staying.issuers[0]
     return {keyword: value for keyword, value in new.items() if value and value != read_text(header, keyword)}
+
+
+def names_another(update: PatientUpdate, header: Dataset) -> bool:
+    """Say whether an update may be about another person than a film: their names share no letter."""
+    return person_name.shares_no_letter(read_text(header, "PatientName"), update)
 
 
 def corrected(header: Dataset, file: str, updates: Iterable[StoredUpdate]) -> Dataset:

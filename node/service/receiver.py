@@ -14,6 +14,7 @@ from functools import cache
 
 from node.deliver.commitment import Commitments
 from node.errors import InputError
+from node.jobs import held_updates
 from node.jobs.executor import Client
 from node.jobs.object_questions import take
 from node.jobs.patient_updates import PatientUpdates
@@ -78,7 +79,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
         )
     parts.callback(listener.close)
     for study_uid in spool.studies():  # acknowledged before, and not finished
-        if spool.has_unread(study_uid):
+        if spool.has_unread(study_uid) or held_updates.of_study(spool, study_uid):
             submitter.submit(study_uid, is_new=False)
     return Receiving(
         listener=listener,
@@ -108,6 +109,8 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
     def touch(study_uid: str, *, is_new: bool) -> bool:
         take(spool, study_uid, settings=shared.settings.questions, run_object=client.run_object)
         if not is_needed(study_uid, is_new=is_new):
+            if ledger.study_state(study_uid) == "finished":
+                held_updates.park(spool, ledger, study_uid)
             return False
         ledger.set_study(study_uid, "receiving")
         client.touch_study(study_uid, shared.settings.study)

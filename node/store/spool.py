@@ -13,6 +13,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
     studies/<study>/corrections/, questions/, objects/, patients/    what people, objects and information systems said
+    studies/<study>/held/                                            updates of the patient that wait for a person
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     windows/<name>.json                                              answers of many films, without patient data
 """
@@ -45,7 +46,7 @@ _MIB = 1024 * 1024
 _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
-DocumentKind = Literal["corrections", "questions", "objects", "patients"]
+DocumentKind = Literal["corrections", "questions", "objects", "patients", "held"]
 
 
 class Spool:
@@ -234,6 +235,13 @@ class Spool:
         folder, path = self._folder(study_uid), f"{kind}/{name}.json"
         keep = partial(documents.keep, folder, path, content=content, folders=self._folders, place=self.place)
         _ = self.place.patiently(keep) if kind == "objects" else keep()  # a person waits for the others
+
+    def drop_document(self, study_uid: str, kind: DocumentKind, name: str) -> None:
+        """Remove a document, if it is there. Raises OSError."""
+        path = self._folder(study_uid) / kind / f"{name}.json"
+        self.place.withdraw([path])
+        path.unlink(missing_ok=True)
+        files.sync_folder(path.parent)
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
         """Return the documents of a study of one kind."""

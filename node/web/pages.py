@@ -24,9 +24,10 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
 from node.errors import NodeError
-from node.jobs import answered_film
+from node.jobs import answered_film, held_updates
 from node.outputs import patient, patient_update
 from node.outputs.gsps_grayscale import pixel_shape
+from node.outputs.patient_update import StoredUpdate
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.shown_corrections import show_corrections
@@ -133,6 +134,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "words": words,
         "forms": words.FORMS,
         "patient": {} if header is None or not name_of(request) else _patient(header),
+        "held": [] if not name_of(request) else [_held(update) for update in held_updates.of_study(parts.spool, uid)],
         **about_header(header),
     }
     # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
@@ -193,6 +195,11 @@ def about_header(header: Dataset | None) -> dict[str, object]:
 
 def _patient(header: Dataset) -> dict[str, str]:
     return {name: _readable(patient.read_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
+
+
+def _held(update: StoredUpdate) -> dict[str, str]:
+    """Return what an update that waits would change."""
+    return {_PATIENT.get(keyword, keyword): _readable(value, keyword) for keyword, value in update.changes.items()}
 
 
 def _sides(header: Dataset) -> tuple[str, str] | None:

@@ -18,6 +18,7 @@ from node.commands.explain.study import (
 )
 from node.config import Settings
 from node.domain import DeliveryState
+from node.jobs import held_updates
 from node.store.lookup import DeliveryRow
 
 _NODE: Final = command_for("node")
@@ -87,7 +88,12 @@ def _steps_of_study(explanation: StudyExplanation, settings_file: Path) -> Itera
         yield f"send film {', '.join(damaged)} again from where it came: its file has changed on disk"
     if any(instance.is_conflict for instance in explanation.received):
         yield "find out which of the two films of one UID is right, and give the other a UID of its own at the sender"
-    if explanation.row is not None and explanation.row.state == "parked":
+    if explanation.row is not None and explanation.row.stage == held_updates.STAGE:
+        yield (
+            "compare the patient's name of the update with that of the films, on the study's page or in held/ of its "
+            f"folder, then run {_NODE} retry {settings_file} {explanation.study} --update accept, or --update refuse"
+        )
+    elif explanation.row is not None and explanation.row.state == "parked":
         yield f"remove the reason why the study is parked, then run {_NODE} retry {settings_file} {explanation.study}"
     if explanation.row is None and not explanation.database and explanation.received:
         yield "the database has no entry for this study: restart the node, which makes one from the files"

@@ -1,0 +1,52 @@
+"""Decodes bytes strictly, and tells UTF-8 from other character sets in which the same bytes are valid."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+LOST: Final = "\ufffd"
+"""What stands in a text where it could not be decoded."""
+
+_NOT_TEXT: Final = re.compile(f"[\x80-\x9f{LOST}]")
+_BETWEEN_LETTERS: Final = re.compile(r"[A-Za-z][^\x00-\x7f]|[^\x00-\x7f][A-Za-z]")
+_OF_MANY_BYTES: Final = frozenset(("shift_jis", "gb2312", "gbk", "gb18030", "euc_kr", "euc_jp", "big5"))
+
+
+def valid(value: bytes, codec: str) -> str | None:
+    """Decode bytes; None if they are not valid in the set."""
+    try:
+        return value.decode(codec)
+    except UnicodeDecodeError:
+        return None
+
+
+def strictly(value: bytes, codec: str) -> str | None:
+    """Decode bytes as text; None if they are not valid in the set, or no text.
+
+    C1 controls are no text: a set of one byte a character makes them of UTF-8.
+    """
+    text = valid(value, codec)
+    return None if text is None or _NOT_TEXT.search(text) else text
+
+
+def is_rather_utf_8(utf_8: str, text: str, codec: str) -> bool:
+    """Say whether bytes that are valid in a set and in UTF-8, where they are these texts, are rather UTF-8.
+
+    A set of many bytes a character is for scripts that take three bytes in UTF-8; a few of its names are valid in UTF-8
+    with two. So are a few in sets of one byte: in Latin-2 an upper-case `Ó` before `Ł`. Then what UTF-8 makes of them
+    is no letter, or none of the set.
+    """
+    if codec in _OF_MANY_BYTES:
+        return any(character >= "\u0800" for character in utf_8) or _BETWEEN_LETTERS.search(text) is not None
+    try:
+        utf_8.encode(codec)
+    except UnicodeEncodeError:
+        return _has_letters_alone(utf_8) and not _has_letters_alone(text)
+    return True
+
+
+def _has_letters_alone(text: str) -> bool:
+    """Say whether all characters beyond ASCII are letters, or marks on them."""
+    return all(character.isascii() or unicodedata.category(character)[0] in "LM" for character in text)
