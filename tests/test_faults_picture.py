@@ -275,7 +275,7 @@ def test_a_table_is_scaled_below_half_of_its_range(highest: int, bits: int, is_s
 
 
 def collimated(outside: npt.NDArray[np.integer] | int) -> npt.NDArray[np.int64]:
-    """RG1, positive, in the middle third of a film whose rest stores other values: a ninth of it is exposed."""
+    """RG1, positive, in the middle of a film whose rest stores other values: a quarter of it is exposed."""
     small = 4095 - stored()[::2, ::2]
     rows, columns = small.shape
     pixels = np.full((2 * rows, 2 * columns), 0, dtype=np.int64) + outside
@@ -298,6 +298,8 @@ READABLE: dict[str, Callable[[], Dataset]] = {
     "a table that falls": lambda: film_of({"VOILUTSequence": table(RAMP[::-1], bits=12)}),
     "much black background": lambda: with_values(collimated(0), changes=WHOLE),
     "much black background, no window": lambda: with_values(collimated(0)),
+    "a small exposed field": lambda: with_values(np.pad((4095 - stored())[::2, ::2], 240), changes=WHOLE),
+    "a small exposed field, no window": lambda: with_values(np.pad((4095 - stored())[::2, ::2], 240)),
     "a background of noise": lambda: with_values(collimated(noise(150)), changes=WHOLE),
     "much white background": lambda: with_values(collimated(4095), changes=WHOLE),
     "a background of padding": lambda: with_values(collimated(0), changes={**WHOLE, "PixelPaddingValue": 0}),
@@ -381,7 +383,7 @@ PICTURES: dict[str, tuple[Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.integ
 
 def picture_file(folder: Path, pixels: npt.NDArray[np.integer], *, suffix: str = "png") -> Path:
     path = folder / f"film.{suffix}"
-    Image.fromarray(pixels.astype(np.uint8)).save(path)
+    Image.fromarray(pixels.astype(np.uint8)).save(path, quality=20)
     return path
 
 

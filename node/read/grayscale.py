@@ -41,8 +41,8 @@ _LEAST_SHOWN = 0.5
 _BLACK, _WHITE = 4, 251
 _BACKGROUND = 1 / 16
 """The share of the range at each end that may be black or white: background and collimation, markers and bones."""
-_LEAST_FOREGROUND = 1 / 8
-"""If less than this share of the pixels lies between, most of the film is clipped in its stored values."""
+_LEAST_FOREGROUND = 0.5
+"""If less than this share of what is not background lies between, the stored values themselves are clipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,11 +252,16 @@ def _is_legible(gray: FloatTable, counts: npt.NDArray[np.int64]) -> bool:
 
 
 def _foreground(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Leave out the pixels near the ends of the range of stored values, unless they are nearly all: [level]."""
+    """Leave out the pixels near both ends of the range of stored values, unless the values are clipped: [level].
+
+    Then few are left beside the end that most pixels are near, which is background.
+    """
     low, high = _tails(counts)
     position = (np.arange(counts.size) - low) / max(high - low, 1)
+    dark, bright = counts[position <= _BACKGROUND].sum(), counts[position >= 1 - _BACKGROUND].sum()
     foreground = np.where((position > _BACKGROUND) & (position < 1 - _BACKGROUND), counts, 0)
-    return foreground if foreground.sum() >= _LEAST_FOREGROUND * counts.sum() else counts
+    is_clipped = foreground.sum() <= _LEAST_FOREGROUND * (counts.sum() - max(dark, bright))
+    return counts if is_clipped else foreground
 
 
 def _tails(counts: npt.NDArray[np.int64]) -> tuple[int, int]:
