@@ -220,8 +220,9 @@ def _retry(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"queued": pieces}))
         return 0
+    done = {"accept": "accepted", "refuse": "refused"}.get(options.update, "queued again")
     for study_uid, count in pieces.items():
-        print(f"{study_uid}: {f'{count} queued again' if count else 'nothing is parked'}")
+        print(f"{study_uid}: {f'{count} {done}' if count else 'nothing is parked'}")
     if not pieces:
         print("nothing is parked")
     return 0

@@ -14,6 +14,7 @@ from pydicom.dataset import Dataset
 from node import config
 from node.config import OrdersSettings
 from node.dicom import film_text
+from node.dicom.film_header import parse_header
 from node.domain import Film, Note, Reason
 from node.errors import ConfigError, InputError
 from node.hl7.acknowledgment import AcknowledgmentCode
@@ -108,6 +109,7 @@ def message(answer: Answered) -> str:
         (b"KLINGON", "Müller".encode(UTF), "", "Müller", RECODED),
         (b"KLINGON", "Müller".encode(LATIN), "", "", LEFT_OUT),
         (b"KLINGON", b"Mueller", "", "Mueller", ()),
+        (b"ISO 8859-12", "Müller".encode(UTF), "", "Müller", RECODED),  # a part that was never published
         # true, however it is spelled
         (b"ISO_IR 100", "Müller".encode(LATIN), "", "Müller", ()),
         (b"ISO_IR 101", "KÓŁKO^JAN".encode("iso8859-2"), "", "KÓŁKO^JAN", ()),  # its bytes are UTF-8 as well
@@ -197,6 +199,24 @@ def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
     report = next(outputs(answer))
     assert report.ReferencedRequestSequence[0].RequestedProcedureDescription == "Thorax für Köniz"
     assert film_of(answer).notes == RECODED
+
+
+@pytest.mark.parametrize(
+    ("declared", "part", "seen"),
+    [
+        (b"GB18030", "胸部".encode(CHINESE), "胸部"),
+        (b"ISO_IR 192", "胸部".encode(UTF), "胸部"),
+        (None, "胸部".encode(UTF), "胸部"),
+        (b"ISO_IR 100", "TÓRAX".encode(LATIN), "TÓRAX"),
+        (None, "TÓRAX".encode(LATIN), "TÓRAX"),
+    ],
+)
+def test_a_body_part_in_any_script_reaches_routing(
+    tmp_path: Path, declared: bytes | None, part: bytes, seen: str
+) -> None:
+    header = answered(tmp_path, {"SpecificCharacterSet": declared, "BodyPartExamined": part}).dataset
+
+    assert parse_header(header).body_part_examined == seen
 
 
 @pytest.mark.parametrize("description", ["Tórax LAT", "胸部 LAT"])

@@ -402,6 +402,7 @@ def test_an_update_with_another_name_waits_for_a_person(tmp_path: Path) -> None:
         assert all(part in shown for part in ("--update accept", "Kist, Ina", "MUELLER, JOE"))
         assert "data-retry" not in shown
         assert (told.returncode, again.returncode) == (0, 2)
+        assert told.stdout == f"{study}: 1 accepted\n"
         assert "no update of its patient waits" in again.stderr
         assert {str(kept.dataset.PatientName) for kept in archive.kept} == {"MUELLER^JOE", "Kist^Ina"}
         assert "Kist" not in json.dumps(node.lines) + explained + told.stdout

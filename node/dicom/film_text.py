@@ -93,7 +93,7 @@ _BY_NAME: Final[Mapping[str, str]] = {
     "LATIN1": "iso8859-1",
 }
 _NUMBERED: Final = re.compile(r"(?:ISO)?(?:2022)?(?:IR)?0*([0-9]+)")
-_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[0-6])")
+_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[013-6])")
 _OF_WINDOWS: Final = re.compile(r"(?:WINDOWS|CP)(125[0-8])")
 
 # The code element of each escape sequence of PS3.3 table C.12-3 and C.12-4 that is G1, and its codec.
@@ -136,7 +136,7 @@ def settle(dataset: Dataset, *, site: str = "") -> tuple[Note, ...]:
     A header of ASCII alone stays as it is. site: a defined term, or ""
     Returns what is to be said of a film with this header.
     """
-    found = list(_settled(dataset, declared_by(dataset), _sets((site,))))
+    found = _settled(dataset, declared_by(dataset), _sets((site,)))
     copied = {decoded for keyword, decoded in found if keyword in COPIED}
     notes = {
         Note.TEXT_RECODED: any(decoded is not None and not decoded.is_as_declared for decoded in copied),

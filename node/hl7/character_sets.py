@@ -40,7 +40,7 @@ _READ: Final[Mapping[str, str]] = {
     "BIG5": "big5",
 }
 """Codecs by the name of a set without blanks and signs; those of ISO 8859 are matched by their number."""
-_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[013456])")
+_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[013-6])")
 _ESCAPE: Final = b"\x1b"
 
 
