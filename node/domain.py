@@ -156,13 +156,18 @@ class ScoredBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingBox:
-    """A box of a finding; its tracking UID is the same in every output (PS3.16 TID 1410, PS3.3 C.10.5)."""
+    """A box of a finding; its tracking UID is the same in every output (PS3.16 TID 1410, PS3.3 C.10.5).
+
+    score: the network's, 1 of a box that a person drew
+    reader: who moved or added it; None if the network gave it
+    """
 
     box: Box
     score: float
     tracking_uid: str
     side: Side | None = None
     evidence: Evidence | None = None
+    reader: ReaderMark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +241,17 @@ class Finding:
     contradiction: str | None = None
     reader: ReaderMark | None = None
     left_out: bool = False
+
+    @property
+    def told_probability(self) -> float | None:
+        """The probability that outputs may tell, None if there is none: the one rule for all of them.
+
+        There is none for a finding that the model leaves out, for nobody showed that its number means anything. There
+        is none for what a person placed: the network did not say that it lies there, or at all.
+        """
+        is_placed = self.reader is not None and self.reader.what in (Assessment.MOVED, Assessment.ADDED)
+        is_drawn = bool(self.boxes) and all(box.reader is not None for box in self.boxes)
+        return None if self.left_out or is_placed or is_drawn else self.probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

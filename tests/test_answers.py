@@ -340,7 +340,7 @@ def test_a_reply_tells_apart_what_is_never_reported() -> None:
     left_out = replace(samples.absent(), left_out=True)
     film = samples.film(findings=(left_out, samples.absent(samples.EDEMA)))
     why = "nobody showed that this model recognizes it well enough"
-    never = f"Pneumothorax is never reported, because {why}, and may be there."
+    never = f"Pneumothorax is not assessed, because {why}, and may be there."
 
     assert ask("pneumothorax?", film) == never
     assert f"Pulmonary edema is not reported, and may have been missed. {never}" in ask("list the findings", film)

@@ -55,6 +55,13 @@ def test_ohif_shows_the_report_of_every_film(viewer: Ohif, folder: Path) -> None
     assert len(seen.deviations) == len(cases.BOTH)
 
 
+def test_ohif_names_who_said_what_of_a_corrected_film(viewer: Ohif, folder: Path) -> None:
+    seen = viewing.view_in_ohif(viewer, study("corrected", folder), kind="sr", folder=folder)
+
+    assert seen.faults == []
+    assert len(seen.deviations) == len(cases.BY_A_READER) + 1
+
+
 @pytest.mark.parametrize(("name", "kind"), [("seven", "sr"), ("taken-back", "sr3d"), ("missed", "sr3d")])
 def test_ohif_shows_the_newest_version_alone(viewer: Ohif, folder: Path, name: str, kind: str) -> None:
     versions = studies.versions(name, folder, kind=kind)

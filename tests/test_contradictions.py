@@ -256,5 +256,8 @@ def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: str) -> N
 def test_a_finding_without_a_sentence_still_says_why() -> None:
     bare = replace(samples.finding(sentence=None), contradiction="film_normal")
 
-    assert wording.about_finding(samples.film(findings=(bare,)), bare) == wording.CONTRADICTIONS["film_normal"]
-    assert wording.about_finding(samples.film(), samples.finding(sentence=None)) is None
+    assert (
+        wording.about_box(samples.film(findings=(bare,)), bare, bare.boxes[0]) == wording.CONTRADICTIONS["film_normal"]
+    )
+    silent = samples.finding(sentence=None)
+    assert wording.about_box(samples.film(), silent, silent.boxes[0]) is None

@@ -169,7 +169,8 @@ def test_a_finding_that_the_model_leaves_out_says_so() -> None:
     whole = message(samples.film(findings=(dataclasses.replace(samples.absent(), left_out=True),)))
 
     (coded,) = observations(whole, "CWE")
-    assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTREPORTED", wording.NEVER)
+    assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTASSESSED", wording.NEVER)
+    assert observations(whole, "NM") == []
 
 
 def test_a_film_that_was_not_read_says_why() -> None:

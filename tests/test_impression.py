@@ -84,7 +84,8 @@ def test_it_counts_what_the_model_never_reports() -> None:
     found = film(findings=(finding(), replace(absent(), left_out=True), absent(EDEMA)))
 
     assert impression.of_film(found)[-1] == (
-        f"Not reported, may have been missed: 2 other findings, of which this model never reports 1. {REST}"
+        "Not reported, may have been missed: 1 other finding. "
+        f"Not assessed by this model, may be there: 1 finding. {REST}"
     )
 
 

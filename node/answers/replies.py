@@ -268,12 +268,15 @@ def _statement(finding: Finding) -> str:
         side=_SIDES[finding.side],
         zone=zone if zone is not None and zone.endswith("zone") else None,
     )
-    doubt = " The network contradicts itself about it." if finding.contradiction is not None else ""
-    return f"{said} The probability is {wording.percent(finding.probability)}.{doubt}"
+    reader, told = wording.reader_of(finding.reader), finding.told_probability
+    whose = "probability" if reader is None else "AI probability"
+    number = None if told is None else f"The {whose} is {wording.percent(told)}."
+    doubt = "The network contradicts itself about it." if finding.contradiction is not None else None
+    return " ".join(filter(None, (said, reader, number, doubt)))
 
 
 def _missing(*findings: Finding) -> Iterator[str]:
-    """Say of findings that they are not reported, and apart of those that the model never reports."""
+    """Say of findings that they are not reported, and apart of those that the model leaves out."""
     for are_left_out in (False, True):
         found = [wording.name_of(finding) for finding in findings if wording.is_left_out(finding) == are_left_out]
         if not found:
@@ -283,7 +286,7 @@ def _missing(*findings: Finding) -> Iterator[str]:
         if are_left_out:
             them = "them" if are_several else "it"
             why = f"nobody showed that this model recognizes {them} well enough"
-            yield f"{names} never reported, because {why}, and may be there."
+            yield f"{names} not assessed, because {why}, and may be there."
         else:
             yield f"{names} not reported, and may have been missed."
 

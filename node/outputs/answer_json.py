@@ -8,17 +8,22 @@ from node.read.model import FilmAnswer
 
 
 def answer_to_json(answer: FilmAnswer) -> JsonObject:
-    """Return an entry of `questions` in the result of `node ask` (design §8)."""
-    question = answer.question
+    """Return an entry of `questions` in the result of `node ask` (design §8).
+
+    What the model leaves out has no number, as in every output: neither a score, nor one of the box asked about.
+    """
+    question, is_told = answer.question, not answer.left_out
     content: JsonObject = {
         "prompt": question.prompt,
         "box": None if question.box is None else list(question.box.edges),
         "sentence": answer.sentence,
-        "score": answer.score,
+        "score": answer.score if is_told else None,
         "state": answer.state,
         "positive": answer.positive,
         "reason": wording.reason_of(answer.contradiction, left_out=answer.left_out),
-        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
+        "boxes": [
+            {"box": list(scored.box.edges), "score": scored.score if is_told else None} for scored in answer.boxes
+        ],
         "notes": list(answer.notes),
     }
     if answer.never_learned:

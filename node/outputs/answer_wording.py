@@ -12,7 +12,7 @@ _LONGEST_NAME = 48
 _BOX_ALONE = "Anything abnormal in the box"
 """What a box alone asks for: its score says how much its content differs from what the negative prompts describe."""
 _NOT_REPORTED = "not reported, may have been missed"
-_NEVER = "never reported by this model, may be there"
+_NEVER = "not assessed by this model, may be there"
 _REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
 _LIMITS = "This answers one question and is no report on the film. Not looked for: all else."
 

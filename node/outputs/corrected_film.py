@@ -65,6 +65,8 @@ _SPOKEN_SIDES: Final[Mapping[Side | None, Literal["left", "right", "both"] | Non
     Side.RIGHT: "right",
     Side.BILATERAL: "both",
 }
+_CERTAIN: Final = 1.0
+"""The score of a reader's boxes and sentences, and of what is made by rule from a reader's word."""
 _LIES_IN: Final = 0.1
 """The share of a box that lies in a region at least if the region holds its finding; as `models.reading` has it."""
 
@@ -167,22 +169,25 @@ def _after(found: Finding, original: Finding, correction: Correction) -> Finding
     if correction.kind is CorrectionKind.ACCEPT:
         boxes = found.boxes or original.boxes
     elif correction.kind is CorrectionKind.MOVE:
-        if all(box.tracking_uid != correction.tracking_uid for box in boxes):
+        moved = next((box for box in boxes if box.tracking_uid == correction.tracking_uid), None)
+        if moved is None:
             return found
-        boxes = tuple(_moved(box, correction) for box in boxes)
+        if moved.reader is not None and moved.reader.what is Assessment.ADDED:
+            mark = replace(mark, what=Assessment.ADDED)  # the network never gave it
+        boxes = tuple(_moved(box, correction, mark) for box in boxes)
     elif correction.box is not None:
         uid = derive_uid("tracking", correction.film, correction.prompt, correction.id)
-        boxes = (*boxes, FindingBox(box=correction.box, score=1.0, tracking_uid=uid))
+        boxes = (*boxes, FindingBox(box=correction.box, score=_CERTAIN, tracking_uid=uid, reader=mark))
     if not boxes:
         return found
     sentence = original.sentence if found.sentence is None else found.sentence
     return replace(found, state=FindingState.PRESENT, boxes=boxes, sentence=sentence, contradiction=None, reader=mark)
 
 
-def _moved(box: FindingBox, correction: Correction) -> FindingBox:
+def _moved(box: FindingBox, correction: Correction, mark: ReaderMark) -> FindingBox:
     if box.tracking_uid != correction.tracking_uid or correction.box is None:
         return box
-    return replace(box, box=correction.box, side=None, evidence=None)
+    return replace(box, box=correction.box, score=_CERTAIN, side=None, evidence=None, reader=mark)
 
 
 def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet, side_of: SideOf) -> Film:
@@ -250,7 +255,7 @@ def _own_sentence(
     if (worded := texts.get(finding.prompt)) is not None:
         mark = ReaderMark(what=Assessment.REWORDED, by=worded.by, at=worded.at)
         return GroundedSentence(
-            text=worded.text, prompt=finding.prompt, score=1.0, boxes=boxes, by="reader", reader=mark
+            text=worded.text, prompt=finding.prompt, score=_CERTAIN, boxes=boxes, by="reader", reader=mark
         )
     if said is not None and (finding.reader is None or _fits(said, finding, prompt)):
         is_own = said.prompt == finding.prompt
@@ -258,7 +263,8 @@ def _own_sentence(
     if said is None and finding.reader is None and finding.sentence is None:
         return None
     text = by_rule(name=prompt.phrases[0], state=_state(finding), side=_SPOKEN_SIDES[finding.side], zone=None)
-    return GroundedSentence(text=text, prompt=finding.prompt, score=finding.probability, boxes=boxes, by="rule")
+    score = finding.probability if finding.reader is None else _CERTAIN
+    return GroundedSentence(text=text, prompt=finding.prompt, score=score, boxes=boxes, by="rule")
 
 
 def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:

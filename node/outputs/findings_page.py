@@ -75,22 +75,21 @@ def _paragraphs(report: Report, film: Film, *, is_drawn: bool) -> Iterator[_Para
 
 def _findings(film: Film) -> Iterator[_Paragraph]:
     for state in FindingState:
-        findings = impression.by_urgency(film.in_state(state))
+        findings = [found for found in impression.by_urgency(film.in_state(state)) if not wording.is_left_out(found)]
         if not findings:
             continue
         yield from _heading(wording.HEADINGS[state])
         if state is FindingState.ABSENT:
-            yield ", ".join(_absent(finding) for finding in findings), _SMALL, WHITE, 0
+            names = (f"{wording.name_of(finding)} {wording.certainty(finding)}" for finding in findings)
+            yield ", ".join(names), _SMALL, WHITE, 0
             continue
         for finding in findings:
             yield _place(finding), _MIDDLE, WHITE, 0
             if finding.sentence is not None:
                 yield wording.said(film.sentences[finding.sentence]), _SMALL, GRAY, _INDENT
-
-
-def _absent(finding: Finding) -> str:
-    name = wording.name_of(finding)
-    return f"{name} (never reported)" if wording.is_left_out(finding) else f"{name} {wording.certainty(finding)}"
+    if left_out := [wording.name_of(finding) for finding in film.findings if wording.is_left_out(finding)]:
+        yield from _heading(wording.LEFT_OUT)
+        yield ", ".join(left_out), _SMALL, WHITE, 0
 
 
 def _heading(text: str) -> Iterator[_Paragraph]:

@@ -144,9 +144,13 @@ def zone_of(finding: Finding) -> str | None:
 def _rest(film: Film) -> str:
     """Return the line about what was not reported, and what was not looked for."""
     absent = [finding for finding in film.in_state(FindingState.ABSENT) if finding.reader is None]
-    count, never = len(absent), sum(map(wording.is_left_out, absent))
-    findings = f"{'other ' if wording.reported(film) else ''}finding{'s' if count > 1 else ''}"
-    of_them = f", of which this model never reports {'any' if never == count else never}" if never else ""
-    below = f"Not reported, may have been missed: {count} {findings}{of_them}. " if count else ""
+    left_out = sum(map(wording.is_left_out, absent))
+    count, other = len(absent) - left_out, "other " if wording.reported(film) else ""
+    below = f"Not reported, may have been missed: {count} {other}{_findings(count)}. " if count else ""
+    never = f"Not assessed by this model, may be there: {left_out} {_findings(left_out)}. " if left_out else ""
     outside = "" if wording.is_whole(film) else ", and all outside the analyzed square"
-    return f"{below}Not looked for: all else{outside}."
+    return f"{below}{never}Not looked for: all else{outside}."
+
+
+def _findings(count: int) -> str:
+    return "finding" if count == 1 else "findings"

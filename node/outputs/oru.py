@@ -239,7 +239,7 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
 
 
 def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
-    """Yield a finding's coded state, also in words (CWE-9), and its probability."""
+    """Yield a finding's coded state, also in words (CWE-9), and its probability if there is one to tell."""
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
     state = state_of(finding)
     side = f", {finding.side}" if finding.side and finding.state is not FindingState.ABSENT else ""
@@ -249,11 +249,13 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     state_in_words = f"{heading}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
     yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))
+    if finding.told_probability is None:
+        return
     number = quantity_name(finding)
     yield _Observation(
         value_type="NM",
         name=(number.value, number.meaning, number.scheme_designator),
-        value=(str(wording.whole_percent(finding.probability)),),
+        value=(str(wording.whole_percent(finding.told_probability)),),
         sub_id=film,
         units=(PERCENT.value, PERCENT.meaning, PERCENT.scheme_designator),
     )

@@ -156,7 +156,7 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "prompt": finding.prompt,
         "code": _code_to_json(finding.code),
         "laterality": finding.side,
-        "probability": finding.probability,
+        "probability": finding.told_probability,
         "state": finding.state,
         "reason": wording.reason_of(finding.contradiction, left_out=wording.is_left_out(finding)),
         **_reader_to_json(finding.reader),
@@ -199,8 +199,12 @@ def _evidence_from_json(value: Json) -> Evidence | None:
 
 
 def _whole_finding_to_json(finding: Finding) -> JsonObject:
-    """Return a finding with what report.json does not have: contradiction, codes, side and evidence of each box."""
+    """Return a finding with what report.json does not have: contradiction, codes, side and evidence of each box.
+
+    And with the probability of what is left out, on which another threshold may be measured.
+    """
     return _finding_to_json(finding) | {
+        "probability": finding.probability,
         "left_out": finding.left_out,
         "site": None if finding.site is None else _code_to_json(finding.site),
         "contradiction": finding.contradiction,
@@ -213,7 +217,8 @@ def _whole_finding_to_json(finding: Finding) -> JsonObject:
 
 
 def _box_to_json(found: FindingBox) -> JsonObject:
-    return {"box": list(found.box.edges), "score": found.score, "tracking_uid": found.tracking_uid}
+    content: JsonObject = {"box": list(found.box.edges), "score": found.score, "tracking_uid": found.tracking_uid}
+    return content | _reader_to_json(found.reader)
 
 
 def _finding_from_json(document: Mapping[str, Json]) -> Finding:

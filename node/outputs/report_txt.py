@@ -51,26 +51,32 @@ def details(film: Film) -> Iterator[str]:
 
 
 def _finding(finding: Finding) -> Iterator[str]:
-    """Yield a finding with its probability and, unless it is absent, its side, sentence and boxes.
+    """Yield a finding with its probability, or who said it, and unless it is absent its side, sentence and boxes.
 
     Stating the side of an absent finding would seem to exclude the other side.
     """
-    name, probability = wording.name_of(finding), f"probability {wording.percent(finding.probability)}"
+    name, sure = wording.name_of(finding), _sure(finding)
     if finding.state is FindingState.ABSENT:
-        yield f"{name}: {probability}{'' if finding.reader is None else f', {wording.certainty(finding)}'}"
+        yield f"{name}: {sure}"
         return
     side = f", {finding.side}" if finding.side else ""
-    yield f"{name}{side}: {probability}"
+    yield f"{name}{side}: {sure}"
     if finding.sentence is not None:
         yield f"  sentence [{finding.sentence + 1}]"
     if reason := wording.reason_of(finding.contradiction):
         yield f"  {reason}"
-    if said := wording.reader_of(finding):
-        yield f"  {said}"
     for name, found in wording.named_boxes(finding):
         where = f", {found.side}" if found.side else ""
         zone = wording.zone_of(found.evidence)
-        yield f"  {name}{where}: {_edges(found.box)} (score {found.score:.2f}){f'; {zone}' if zone else ''}"
+        by = f"score {found.score:.2f}" if found.reader is None else wording.READER[found.reader.what]
+        yield f"  {name}{where}: {_edges(found.box)} ({by}){f'; {zone}' if zone else ''}"
+
+
+def _sure(finding: Finding) -> str:
+    """Return the probability of a finding, and what a reader said about it."""
+    told, mark = finding.told_probability, finding.reader
+    number = None if told is None else f"{'' if mark is None else 'AI '}probability {wording.percent(told)}"
+    return ", ".join(filter(None, (number, None if mark is None else wording.certainty(finding))))
 
 
 def _edges(box: Box) -> str:

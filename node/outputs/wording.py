@@ -21,6 +21,7 @@ from node.domain import (
     FindingState,
     GroundedSentence,
     Note,
+    ReaderMark,
     Reason,
     Report,
     Side,
@@ -80,9 +81,9 @@ HEADINGS: Mapping[FindingState, str] = {
     FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
     FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
 }
-LEFT_OUT = "Never reported, because nobody showed that this model recognizes them well enough; any of them may be there"
+LEFT_OUT = "Not assessed, because nobody showed that this model recognizes them well enough; any of them may be there"
 """What stands before the names of findings that the model leaves out."""
-NEVER = "Never reported, because nobody showed that this model recognizes it well enough; it may be there"
+NEVER = "Not assessed, because nobody showed that this model recognizes it well enough; it may be there"
 """The same of one finding."""
 MARKS: Mapping[FindingState, str] = {
     FindingState.INDETERMINATE: "review",
@@ -140,7 +141,7 @@ def reported(film: Film) -> tuple[Finding, ...]:
 
 
 def is_left_out(finding: Finding) -> bool:
-    """Say whether a finding is absent because the model leaves it out: its probability then says nothing."""
+    """Say whether a finding is absent because the model leaves it out, and no reader judged it."""
     return finding.left_out and finding.state is FindingState.ABSENT and finding.reader is None
 
 
@@ -186,14 +187,23 @@ def whole_percent(probability: float) -> int:
 
 
 def certainty(finding: Finding) -> str:
-    """Return how sure a finding is: the network's probability, or that a reader said it."""
-    return percent(finding.probability) if finding.reader is None else READER[finding.reader.what]
+    """Return how sure a finding is: the network's probability, that a reader said it, or that it is not assessed."""
+    if finding.reader is not None:
+        return READER[finding.reader.what]
+    return "not assessed" if finding.told_probability is None else percent(finding.told_probability)
+
+
+def mark_of(finding: Finding, box: FindingBox) -> ReaderMark | None:
+    """Return what a reader said of one box: that it was drawn, or its finding confirmed; None if the network alone."""
+    is_confirmed = finding.reader is not None and finding.reader.what is Assessment.ACCEPTED
+    return box.reader or (finding.reader if is_confirmed else None)
 
 
 def label(finding: Finding, box: FindingBox) -> str:
-    """Return the label of a drawn box, with its own side."""
-    mark = f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
-    return f"{sided(name_of(finding), box.side)} {certainty(finding)}{mark}"
+    """Return the label of a drawn box, with its own side: how sure it is, or who drew or confirmed it."""
+    said, mark = mark_of(finding, box), f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
+    sure = percent(finding.probability) if said is None else READER[said.what]
+    return f"{sided(name_of(finding), box.side)} {sure}{mark}"
 
 
 def analyzed(film: Film) -> Box:
@@ -237,20 +247,21 @@ def said(sentence: GroundedSentence) -> str:
 
 
 def reason_of(contradiction: str | None, *, left_out: bool = False) -> str | None:
-    """Return in words what speaks against a finding, or why it is never reported; None if nothing does."""
+    """Return in words what speaks against a finding, or why it is not assessed; None if nothing does."""
     if left_out:
         return f"{NEVER}."
     return None if contradiction is None else CONTRADICTIONS[contradiction]
 
 
-def about_finding(film: Film, finding: Finding) -> str | None:
-    """Return the sentence of a finding, what speaks against it, and what a reader said; None if there is nothing.
+def about_box(film: Film, finding: Finding, box: FindingBox) -> str | None:
+    """Return the sentence of a finding, what speaks against it, and what a reader said of one of its boxes; or None.
 
     A sentence that a reader wrote is left out, for it has an observer of its own (`reworded`).
     """
     sentence = None if finding.sentence is None else film.sentences[finding.sentence]
     text = None if sentence is None or sentence.reader is not None else said(sentence)
-    return " ".join(filter(None, (text, reason_of(finding.contradiction), reader_of(finding)))) or None
+    parts = (text, reason_of(finding.contradiction), reader_of(mark_of(finding, box)))
+    return " ".join(filter(None, parts)) or None
 
 
 def reworded(film: Film, finding: Finding) -> GroundedSentence | None:
@@ -259,9 +270,9 @@ def reworded(film: Film, finding: Finding) -> GroundedSentence | None:
     return None if sentence is None or sentence.reader is None else sentence
 
 
-def reader_of(finding: Finding) -> str | None:
-    """Return what a reader said about a finding, as a sentence; None if nobody did."""
-    return None if finding.reader is None else f"{READER[finding.reader.what].capitalize()}."
+def reader_of(mark: ReaderMark | None) -> str | None:
+    """Return what a reader said, as a sentence; None if nobody did."""
+    return None if mark is None else f"{READER[mark.what].capitalize()}."
 
 
 def film_number(report: Report, film: Film) -> str:

@@ -235,17 +235,22 @@ class Watch:
         self._is_ended = True
 
     def note(self, film: Film, header: Dataset) -> None:
-        """Record the findings of a film that was read. Raises OSError when the disk fails."""
+        """Record the findings of a film that was read. Raises OSError when the disk fails.
+
+        A finding that the model leaves out is counted in its state, and has no probability.
+        """
+        told = ((finding.prompt, finding.told_probability) for finding in film.findings)
+        probabilities = {prompt: probability for prompt, probability in told if probability is not None}
         with self._spool.changing_windows():
             changed: dict[str, JsonObject] = {}
             scanners = self._scanners(header, changed)
             scanner = scanners.label_of(*_maker(header))
             for finding in film.findings:
                 self._metrics.findings.labels(finding.prompt, finding.state, scanner).inc()
-                self._metrics.probability.labels(finding.prompt, scanner).observe(finding.probability)
+            for prompt, probability in probabilities.items():
+                self._metrics.probability.labels(prompt, scanner).observe(probability)
             for withheld in film.withheld:
                 self._metrics.withheld.labels(withheld.reason).inc()
-            probabilities = {finding.prompt: finding.probability for finding in film.findings}
             for name in {_ALL, scanner} & {_ALL, *scanners.models}:
                 window = self._window(name).with_film(probabilities)
                 changed[self._name(name)] = window.to_json()

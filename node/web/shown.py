@@ -16,12 +16,15 @@ PRESENT, REVIEW = "present", "review"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownBox:
-    """A box in pixels of the stored film; label: as drawn in every output; zone: where it lies, in words."""
+    """A box in pixels of the stored film; label: as drawn in every output; zone: where it lies, in words.
+
+    by: its score, or who drew it
+    """
 
     tracking_uid: str
     label: str
     box: Box
-    score: float
+    by: str
     zone: str | None
 
 
@@ -124,7 +127,7 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),
             boxes=tuple(_boxes(finding)),
-            reader=wording.reader_of(finding),
+            reader=wording.reader_of(finding.reader),
             plain=explain(finding.code),
         )
 
@@ -135,7 +138,7 @@ def _boxes(finding: Finding) -> Iterator[ShownBox]:
             tracking_uid=found.tracking_uid,
             label=wording.label(finding, found),
             box=found.box,
-            score=found.score,
+            by=f"score {found.score:.2f}" if found.reader is None else wording.READER[found.reader.what],
             zone=wording.zone_of(found.evidence),
         )
 

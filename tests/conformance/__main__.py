@@ -3,7 +3,7 @@
     python -m tests.conformance [--only ohif|dwv|dicomscope|validators]... [--case NAME]... [--studies 60] [--out DIR]
 
 ohif         OHIF beside Orthanc in Chromium: boxes, labels, each film's report, no crash, no tick, for each kind;
-             of seven versions of a report the newest
+             of seven versions of a report the newest; who said what where a reader corrected it
 dwv          dwv in Chromium: boxes and labels of the reports
 dicomscope   DICOMscope on a virtual screen: boxes, contrast of labels, review told from present in presentation states
 validators   dciodvfy, dsrdump, dcmpschk, PixelMed and highdicom on every kind of output of many drawn studies

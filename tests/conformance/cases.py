@@ -13,6 +13,7 @@ import numpy as np
 from pydicom.dataset import Dataset
 
 from node.domain import Box, FindingState, derive_uid
+from node.outputs.correction import CorrectionKind
 from tests import films
 
 Unit = tuple[float, float, float, float]
@@ -36,15 +37,25 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a reader does with a finding; box: where it is drawn, as in `Shown`."""
+
+    kind: CorrectionKind
+    prompt: str
+    box: Unit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
     """One film of a study and the answer to it; prompts that it does not name are absent.
 
-    ratio: whether a cardiothoracic ratio was measured on it
+    ratio: whether a cardiothoracic ratio was measured on it; said: what a reader then corrects
     """
 
     film: Dataset
     answers: tuple[Shown, ...] = ()
     ratio: bool = False
+    said: tuple[Said, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,11 @@ TO_REVIEW: Final = Shown(
     prompt="lung_opacity", boxes=((0.7, 0.42, 0.22, 0.2),), state=FindingState.INDETERMINATE, probability=0.41
 )
 BOTH: Final = (EFFUSION, TO_REVIEW)
+BY_A_READER: Final = (
+    Said(kind=CorrectionKind.ACCEPT, prompt="pleural_effusion"),
+    Said(kind=CorrectionKind.MOVE, prompt="lung_opacity", box=(0.66, 0.62, 0.2, 0.2)),
+    Said(kind=CorrectionKind.ADD, prompt="pneumothorax", box=(0.2, 0.22, 0.16, 0.2)),
+)
 MANY: Final = (
     EFFUSION,
     TO_REVIEW,
@@ -190,6 +206,10 @@ def shown(film: Callable[[], Dataset], *answers: Shown) -> Exposure:
 MAKERS: Final[Mapping[str, tuple[str, Callable[[], tuple[Exposure, ...]]]]] = {
     "one": ("one finding", lambda: (shown(chest, EFFUSION),)),
     "many": ("ten findings in eleven boxes", lambda: (shown(chest, *MANY),)),
+    "corrected": (
+        "one finding confirmed by a reader, one moved, one added, one as the network said",
+        lambda: (replace(shown(chest, *BOTH, MANY[2]), said=BY_A_READER),),
+    ),
     "none": ("nothing to report", lambda: (shown(chest),)),
     "not-processed": ("a lateral film alone", lambda: (shown(lateral),)),
     "two-films": ("two films, both with findings", lambda: (shown(chest, *BOTH), shown(mirrored, *MANY[2:5]))),

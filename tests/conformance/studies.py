@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from pydicom.dataset import Dataset
 
-from node.domain import Box, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
+from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.outputs import report_json, wording
+from node.outputs.corrected_film import correct
+from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.source import Source, from_files
 from node.outputs.writers import WRITERS, kind_of, make_report, numbered, output_of, write_objects
 from node.prompt_set import PromptKind, PromptSet
@@ -23,21 +25,29 @@ from node.read.film import answer_film
 from node.read.model import PathologyAnswer, Reading
 from tests import films, samples
 from tests.conformance import cases
-from tests.conformance.cases import Case, Exposure
+from tests.conformance.cases import Case, Exposure, Said, Unit
 from tests.fakes import ScriptedReader
 from tests.samples import BERLIN
 
 CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
+_BY_READER: Final = {
+    "accepted": "confirmed by reader",
+    "moved": "box drawn by reader",
+    "added": "added by reader",
+}
 MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedBox:
-    """A box of report.json that outputs show: name, state and percentage of its finding, its place on the film."""
+    """A box of report.json that outputs show: name and state of its finding, its place on the film.
+
+    sure: the percentage, or what a reader said of it, as the report names it
+    """
 
     name: str
     state: str
-    percent: int
+    sure: str
     box: Box
 
 
@@ -80,7 +90,7 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
             ReportedBox(
                 name=finding["code"][2],
                 state=finding["state"],
-                percent=wording.whole_percent(finding["probability"]),
+                sure=_sure(finding, box),
                 box=Box(**dict(zip(("left", "top", "right", "bottom"), box["box"], strict=True))),
             )
             for finding in film["findings"]
@@ -88,6 +98,11 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
             for box in finding["boxes"]
         ),
     )
+
+
+def _sure(finding: Mapping[str, Any], box: Mapping[str, Any]) -> str:
+    said = box.get("reader") or finding.get("reader")
+    return str(wording.whole_percent(finding["probability"])) if said is None else _BY_READER[said["what"]]
 
 
 class CaseReader(ScriptedReader):
@@ -150,9 +165,10 @@ def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(WRITERS), ea
         path.write_bytes(films.file_bytes(exposure.film))
         paths.append(path)
         answered.append(answer_film(path, CaseReader(exposure), prompts))
+    read = [answer.film for answer in answered if answer.film is not None]
     report = make_report(
         str(case.exposures[0].film.StudyInstanceUID),
-        [answer.film for answer in answered if answer.film is not None],
+        [_corrected(film, exposure.said, prompts) for film, exposure in zip(read, case.exposures, strict=True)],
         model=MODEL,
         prompts=prompts,
         created_at=CREATED_AT,
@@ -168,6 +184,41 @@ def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(WRITERS), ea
             kind: _objects(report, sources, kind=kind, before=[study.objects[kind] for study in earlier])
             for kind in kinds
         },
+    )
+
+
+def _corrected(film: Film, said: Sequence[Said], prompts: PromptSet) -> Film:
+    """Return the answer to a film after what a reader said."""
+    made: list[Correction] = []
+    for number, item in enumerate(said):
+        finding = next(found for found in film.findings if found.prompt == item.prompt)
+        is_moved = item.kind is CorrectionKind.MOVE
+        made.append(
+            Correction(
+                id=f"{number:032x}",
+                study_uid="1.2",
+                film=film.source,
+                kind=item.kind,
+                at=CREATED_AT,
+                by="Doe",
+                source="page",
+                prompt=item.prompt,
+                box=None if item.box is None else _placed(item.box, wording.analyzed(film)),
+                tracking_uid=finding.boxes[0].tracking_uid if is_moved else "",
+            )
+        )
+    return correct(film, made, prompts=prompts, side_of=lambda _box: None)
+
+
+def _placed(unit: Unit, square: Box) -> Box:
+    """Return a box of an upright square in pixels of the film."""
+    x, y, width, height = unit
+    columns, rows = square.right - square.left, square.bottom - square.top
+    return Box(
+        left=square.left + (x - width / 2) * columns,
+        top=square.top + (y - height / 2) * rows,
+        right=square.left + (x + width / 2) * columns,
+        bottom=square.top + (y + height / 2) * rows,
     )
 
 

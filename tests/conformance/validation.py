@@ -219,6 +219,6 @@ def _expected(film: Film) -> Iterable[tuple[object, ...]]:
                 finding.code.value,
                 STATES[finding.state].meaning,
                 SIDES[side].meaning if side else None,
-                float(wording.whole_percent(finding.probability)),
+                1.0 if wording.mark_of(finding, box) else float(wording.whole_percent(finding.probability)),
                 tuple(round(float(np.float32(edge)), 2) for edge in box.box.edges),
             )

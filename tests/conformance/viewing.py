@@ -225,24 +225,28 @@ def _texts(state: Dataset) -> Iterator[tuple[str, Box]]:
 
 
 def _faults_of_labels(labels: Sequence[str], boxes: Sequence[ReportedBox], where: str) -> list[str]:
-    """Each box has a label that begins with its finding, whatever stands before it, and says the percentage."""
+    """Each box has a label that begins with its finding, whatever stands before it, and says how sure it is.
+
+    No label of what a reader said names a percentage.
+    """
     wrong = []
     left = list(labels)
     for expected in boxes:
         found = next((label for label in left if _says(label, expected)), None)
         if found is None:
-            wrong.append(f"{where}: no label says {expected.name} {expected.percent} %")
+            wrong.append(f"{where}: no label says {expected.name} {expected.sure}")
         else:
             left.remove(found)
     return [*wrong, *(f"{where}: a label of no box: {label}" for label in left)]
 
 
 def _says(label: str, expected: ReportedBox) -> bool:
-    is_review = "review" in label
+    is_review, says_percent = "review" in label, "%" in label
     return (
         expected.name.lower() in label.lower()
-        and f"{expected.percent}" in label
+        and expected.sure in label.replace("by a reader", "by reader")
         and is_review == (expected.state != "present")
+        and says_percent == expected.sure.isdecimal()
     )
 
 

@@ -152,7 +152,7 @@ def _name(item: Dataset) -> str:
     value = _value(code)
     if (code.CodingSchemeDesignator, value) in _finding_codes():
         return "the finding's code"
-    if code.CodingSchemeDesignator == PRIVATE_SCHEME and value[:1] in "PR" and value[1:] in _finding_values():
+    if code.CodingSchemeDesignator == PRIVATE_SCHEME and value[:1] in "PRCMA" and value[1:] in _finding_values():
         return f"`{value[0]}` and the finding's code, `{PRIVATE_SCHEME}`"
     return f"{code.CodeMeaning} (`{value}`, {code.CodingSchemeDesignator})"
 

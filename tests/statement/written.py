@@ -73,11 +73,22 @@ def study() -> Study:
     """Return a study with a film for each state of all findings, one with two states, and one that was not read.
 
     Two films have a cardiothoracic ratio, one in millimeters and with a band. A reader confirmed a finding of the film
-    with two states, rejected another, and wrote the sentence of the first.
+    with two states, moved one, added one, rejected another, and wrote the sentence of the first. The model leaves out
+    the last.
     """
     whole = {state: tuple(_findings(number, state)) for number, state in enumerate(FindingState, 1)}
-    confirmed, rejected, *others = (*whole[FindingState.PRESENT][:1], *whole[FindingState.ABSENT][1:])
-    two = (_said(confirmed, Assessment.ACCEPTED), _said(rejected, Assessment.REJECTED), *others)
+    confirmed, moved, added, rejected, *others, last = (
+        *whole[FindingState.PRESENT][:3],
+        *whole[FindingState.ABSENT][3:],
+    )
+    two = (
+        _said(confirmed, Assessment.ACCEPTED),
+        _drawn(moved, Assessment.MOVED),
+        _drawn(added, Assessment.ADDED),
+        _said(rejected, Assessment.REJECTED),
+        *others,
+        replace(last, left_out=True),
+    )
     films = [samples.film(number, findings=findings) for number, findings in enumerate((*whole.values(), two), 1)]
     films[-1] = _reworded(films[-1])
     films[:2] = [
@@ -154,6 +165,11 @@ def _findings(number: int, state: FindingState) -> Iterator[Finding]:
 
 def _said(finding: Finding, what: Assessment) -> Finding:
     return replace(finding, reader=_mark(what))
+
+
+def _drawn(finding: Finding, what: Assessment) -> Finding:
+    boxes = tuple(replace(box, reader=_mark(what), score=1.0) for box in finding.boxes)
+    return replace(_said(finding, what), boxes=boxes)
 
 
 def _reworded(film: Film) -> Film:

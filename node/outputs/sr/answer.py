@@ -96,7 +96,7 @@ def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> Item
             made_by,
             findings.tracking(name, uid),
             region(box, source, CONTAINS),
-            share=(quantity_name(asked), answer.score or 0.0),
+            number=findings.share(quantity_name(asked), answer.score or 0.0),
             states=_states(answer.state),
             label=answer_wording.label(asked),
             comments=[text(about)] if about else [],

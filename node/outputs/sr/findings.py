@@ -20,7 +20,7 @@ from datetime import tzinfo
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
-from node.domain import Code, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
+from node.domain import Assessment, Code, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
 from node.outputs import impression, wording
 from node.outputs.patient import long_text, short_text
 from node.outputs.sr import content
@@ -45,6 +45,8 @@ STATES: Mapping[FindingState, Concept] = {
 """Codes of states. SNOMED's Absent (272519000) would deny what only stayed below its threshold."""
 REJECTED = Concept("REJECTED", PRIVATE_SCHEME, "Rejected by a reader")
 """In place of `NOTREPORTED` where a person says that the finding is not there."""
+NOT_ASSESSED = Concept("NOTASSESSED", PRIVATE_SCHEME, "Not assessed, may be there")
+"""In place of `NOTREPORTED` of a finding that the model leaves out."""
 SIDES: Mapping[Side, Concept] = {
     Side.RIGHT: Concept("24028007", "SCT", "Right"),
     Side.LEFT: Concept("7771000", "SCT", "Left"),
@@ -53,7 +55,14 @@ SIDES: Mapping[Side, Concept] = {
 PERCENT = Concept("%", "UCUM", "percent")
 SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
 SHORT_LABEL = Concept("125309", "DCM", "Short Label")
+READER = Concept("{reader}", "UCUM", "reader")
 _PROBABILITY = ", AI probability"
+_BY_READER: Mapping[Assessment, tuple[str, str]] = {
+    Assessment.ACCEPTED: ("C", ", confirmed by reader"),
+    Assessment.MOVED: ("M", ", box drawn by reader"),
+    Assessment.ADDED: ("A", ", added by reader"),
+}
+"""First letter of the code and end of the name of a box's number that stands for a reader's word."""
 GROUP = Concept("125007", "DCM", "Measurement Group")
 TRACKING_NAME = Concept("112039", "DCM", "Tracking Identifier")
 TRACKING_UID = Concept("112040", "DCM", "Tracking Unique Identifier")
@@ -73,14 +82,16 @@ def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -
     item, made_by = container(IMAGING_MEASUREMENTS), algorithm(report)
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            tracked, said = tracking(name, box.tracking_uid), _comments(film, finding, zone)
+            tracked, said = tracking(name, box.tracking_uid), _comments(film, finding, box, zone)
             group = _group(made_by, tracked, finding, box, source, comments=said)
-            item.content.append(said_by_reader(group, finding.reader, zone))
+            item.content.append(said_by_reader(group, wording.mark_of(finding, box), zone))
     return item
 
 
 def state_of(finding: Finding) -> Concept:
     """Return the code of a finding's state."""
+    if wording.is_left_out(finding):
+        return NOT_ASSESSED
     return REJECTED if finding.state is FindingState.ABSENT and finding.reader else STATES[finding.state]
 
 
@@ -100,11 +111,11 @@ def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> Item | None:
     return item if item.content else None
 
 
-def _comments(film: Film, finding: Finding, zone: tzinfo) -> Iterator[Item]:
+def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> Iterator[Item]:
     """Yield the texts on a box of a finding; a sentence that a reader wrote says who wrote it and when."""
     if (sentence := wording.reworded(film, finding)) is not None:
         yield said_by_reader(text(wording.said(sentence)), sentence.reader, zone)
-    if (about := wording.about_finding(film, finding)) is not None:
+    if (about := wording.about_box(film, finding, box)) is not None:
         yield text(about)
 
 
@@ -124,7 +135,7 @@ def _group(
         region(box.box, source, CONTAINS),
         finding_type=concept(finding.code),
         sites=_sites(finding, box),
-        share=(probability_name(finding, box.side), finding.probability),
+        number=_number(finding, box),
         states=[(concept(finding.code), state_of(finding))],
         label=wording.label(finding, box),
         comments=comments,
@@ -136,7 +147,7 @@ def group_of(
     tracked: Sequence[Item],
     box: Item,
     *,
-    share: tuple[Concept, float],
+    number: Item,
     states: Iterable[tuple[Concept, Concept]],
     label: str,
     comments: Iterable[Item],
@@ -146,11 +157,10 @@ def group_of(
     """Encode one box (TID 1410).
 
     made_by: `algorithm`; tracked: `tracking`
-    share: name and value, 0..1, of its number, which is written as a whole percent
+    number: its only one, which OHIF 3.13.2 makes the label of the box
     states: questions with their answers
     label: the short label; comments: texts on the box
     """
-    name, value = share
     return with_content(
         container(GROUP, template="1410"),
         (
@@ -158,7 +168,7 @@ def group_of(
             *([] if finding_type is None else [content.code(FINDING, finding_type, CONTAINS)]),
             *sites,
             *made_by,
-            content.number(name, wording.whole_percent(value), PERCENT, CONTAINS),
+            number,
             *(content.code(question, answer, CONTAINS) for question, answer in states),
             content.code(PURPOSE_OF_REGION, BOUNDED_BY, CONTAINS),
             box,
@@ -192,6 +202,23 @@ def _sites(finding: Finding, box: FindingBox) -> list[Item]:
 def _site(code: Code, side: Side | None) -> Item:
     item = content.code(FINDING_SITE, concept(code), HAS_CONCEPT_MOD)
     return item if side is None else with_content(item, [content.code(LATERALITY, SIDES[side], HAS_CONCEPT_MOD)])
+
+
+def share(name: Concept, value: float) -> Item:
+    """Make the number of a group of a share, 0..1, as a whole percent."""
+    return content.number(name, wording.whole_percent(value), PERCENT, CONTAINS)
+
+
+def _number(finding: Finding, box: FindingBox) -> Item:
+    """Make the number of a box: the probability, or that one reader drew it or confirmed its finding.
+
+    A group without a number hides the boxes of all others in OHIF 3.13.2, and a percentage would be the network's.
+    """
+    mark = wording.mark_of(finding, box)
+    if mark is None:
+        return share(probability_name(finding, box.side), finding.probability)
+    letter, end = _BY_READER[mark.what]
+    return content.number(_quantity(finding, letter, end, side=box.side), 1, READER, CONTAINS)
 
 
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:
