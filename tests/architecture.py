@@ -123,6 +123,7 @@ BOUNDARIES = (
     "node/jobs/bell.py",
     "node/jobs/gate.py",
     "node/jobs/takeover.py",
+    "node/dicom/file_head.py",
     "node/dicom/header.py",
     "node/service/http.py",
     "node/service/reload.py",

@@ -21,8 +21,8 @@ HEAVY: Final = tuple(
     chart_split chart_values checking commitment commitment_paused company config conflict connections console
     container_clean_up containers conv_stem correcting cost database declared_sizes desk destination_kinds devices
     dicomscope_questions dicomweb docs doctor doctor_machine doctor_model doctor_peers engine_bench engines evaluate
-    explain_file fallback faults_associations faults_display first_steps flood forked full_size fuzz golden_sizes
-    golden_tasks gpu handover http https importer importer_export importer_parts importer_refusals join
+    explain_file fallback faults_associations faults_display faults_wire first_steps flood forked full_size fuzz
+    golden_sizes golden_tasks gpu handover http https importer importer_export importer_parts importer_refusals join
     journey_commitment journey_hl7 journey_orthanc ledger licences listener local located memory mirror model_files
     order_listener order_tls orthanc_names orthanc_routing packaging packed_decoding patient patient_updates peers
     phantom_dicom phantoms phrasebook privacy profiles published_runs random_weights ratio ratio_reading reader

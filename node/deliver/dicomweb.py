@@ -1,23 +1,26 @@
 """STOW-RS and QIDO-RS (PS3.18 10.5 and 10.6): one request per call, and the meaning of its answer.
 
 The bytes of the stored file are sent as they are. Nothing follows a redirection, and no setting of the environment is
-used, so a token goes nowhere but to the address in the settings. An answer's body is read up to a limit and never
-quoted.
+used, so a token goes nowhere but to the address in the settings. An answer's body is read up to a limit. Of its text
+only known words are told (`answer_words`), because it may quote what was sent.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
+from xml.etree import ElementTree
 
 from pydicom.dataset import Dataset
 
 from node.deliver import connection, dicom
+from node.deliver.answer_words import known_words
 from node.domain import Json
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.settings.destinations import DicomwebDestination
@@ -31,15 +34,19 @@ _MOST_BYTES: Final = 1 << 20
 _NO_STUDY: Final = "2.25.0"
 """A study that no archive has: a probe asks for it, so no patient's data comes back."""
 
-_STORED: Final = frozenset((200, 202))
+_STORED: Final = frozenset((200, 201, 202, 203, 204))
 _FAILED: Final = 409
 _NOT_ALLOWED: Final = frozenset((401, 403))
 _AWAY: Final = frozenset((502, 503, 504))
 _BUSY: Final = frozenset((408, 429, 500))
 _WRONG_ADDRESS: Final = frozenset((301, 302, 303, 307, 308, 404, 405, 501))
-_HOPELESS: Final = frozenset((400, 411, 413, 415, 422))
-_FAILED_SEQUENCE, _REASON, _INSTANCE = "00081198", "00081197", "00080018"
+_HOPELESS: Final = frozenset((400, 406, 411, 413, 414, 415, 416, 417, 422, 431))
+_FAILED_SEQUENCES: Final = ("00081198", "0008119A")
+"""Failed SOP Sequence, and Other Failures Sequence for objects that the archive could not name (PS3.18 I.2)."""
+_REASON, _INSTANCE = "00081197", "00080018"
+_HEXADECIMAL: Final = re.compile(r"0[xX][0-9A-Fa-f]{1,4}|[0-9A-Fa-f]{4}[hH]?")
 _PROCESSING_FAILURE: Final = 0x0110
+_LARGEST_STATUS: Final = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,25 +103,63 @@ def is_kept(study_uid: str, sop_instance_uid: str, destination: DicomwebDestinat
 def judge(answer: WebAnswer, name: str) -> None:
     """Turn the answer to a request to store into an outcome (PS3.18 10.5.3). Raises RetryLater or GiveUp."""
     _require_open(answer, name)
-    if answer.status in _STORED or answer.status == _FAILED:
-        failures = [item for item in _values(_parsed(answer.body), _FAILED_SEQUENCE) if isinstance(item, dict)]
-        for reason in (_values(item, _REASON) for item in failures):
-            _judge_reason(reason[0] if reason else _PROCESSING_FAILURE, name)
-        if answer.status == _FAILED and not failures:
-            raise GiveUp(f"{name} refused the object with status 409; see its log, then retry")
+    is_stored = answer.status in _STORED
+    reasons = list(_reasons(answer.body)) if is_stored or answer.status == _FAILED else []
+    for reason in reasons:
+        _judge_reason(reason, name)
+    if is_stored or reasons:
         return
     if answer.status in _WRONG_ADDRESS:
         raise GiveUp(f"{name} has no STOW-RS at this address ({answer.status}); correct destinations.url, then retry")
-    if answer.status in _HOPELESS:
-        raise GiveUp(f"{name} refused the object with status {answer.status}; see its log, then retry")
-    raise RetryLater(f"{name} answered {answer.status}")
+    if answer.status == _FAILED or answer.status in _HOPELESS:
+        raise GiveUp(f"{name} refused the object with status {answer.status}{_said(answer)}; see its log, then retry")
+    raise RetryLater(f"{name} answered {answer.status}{_said(answer)}")
+
+
+def _said(answer: WebAnswer) -> str:
+    words = known_words(answer.body)
+    return f" ({words})" if words else ""
+
+
+def _reasons(body: bytes) -> Iterator[Json]:
+    """Yield the failure reason of each object that an archive names as failed, in JSON or XML (PS3.18 F, PS3.19 A)."""
+    if body.lstrip().startswith(b"<"):
+        yield from _reasons_in_xml(body)
+        return
+    parsed = _parsed(body)
+    for item in (item for sequence in _FAILED_SEQUENCES for item in _values(parsed, sequence)):
+        if isinstance(item, dict):
+            yield next(iter(_values(item, _REASON)), _PROCESSING_FAILURE)
+
+
+def _reasons_in_xml(body: bytes) -> Iterator[Json]:
+    try:
+        attributes = [item for item in ElementTree.fromstring(body).iter() if item.tag.endswith("DicomAttribute")]
+    except ElementTree.ParseError:
+        return
+    for sequence in (item for item in attributes if item.get("tag", "").upper() in _FAILED_SEQUENCES):
+        for failed in sequence:
+            found = (item for item in failed if item.get("tag") == _REASON)
+            yield next(("".join(item.itertext()) for item in found), _PROCESSING_FAILURE)
 
 
 def _judge_reason(reason: Json, name: str) -> None:
     """Judge the failure reason of an object as the status of a C-STORE, which has the same values (PS3.18 I.2.2)."""
     status = Dataset()
-    status.Status = reason if isinstance(reason, int) else _PROCESSING_FAILURE
+    status.Status = _number(reason)
     dicom.judge(status, name)
+
+
+def _number(reason: Json) -> int:
+    """Read a failure reason; some archives write it as text, in decimals (`43264`) or as the standard does (`A900`)."""
+    if isinstance(reason, bool) or not isinstance(reason, int | float | str):
+        return _PROCESSING_FAILURE
+    if not isinstance(reason, str):
+        return int(reason) if 0 <= reason <= _LARGEST_STATUS else _PROCESSING_FAILURE
+    text = reason.strip()
+    if text.isdecimal() and text.isascii() and not text.startswith("0"):
+        return _number(int(text[:9]))
+    return int(text.rstrip("hH"), 16) if _HEXADECIMAL.fullmatch(text) else _PROCESSING_FAILURE
 
 
 def _require_open(answer: WebAnswer, name: str) -> None:

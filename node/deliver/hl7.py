@@ -1,8 +1,8 @@
 """ORU^R01 over MLLP: one connection per message, and the meaning of its acknowledgment.
 
 The stored message is the same for all destinations. The addresses are written into its header here, from settings
-alone, so that a repeated message has the same bytes. An acknowledgment counts only if it names this message; a late
-acknowledgment of an earlier message is ignored. If no connection can be made, the destination is down and all its
+alone, so that a repeated message has the same bytes. An acknowledgment counts if it names this message, or none; one of
+another message is ignored. If no connection can be made, the destination is down and all its
 deliveries wait. If a connection ends or times out without an answer, only this message is delayed.
 """
 
@@ -109,7 +109,7 @@ def _exchange(connection: socket.socket, content: bytes, destination: Hl7Destina
             answer = read_acknowledgment(received)
         except ValueError as error:
             raise mllp.BrokenFrame("an answer is not an acknowledgment") from error
-        if answer.control_id == control_id:
+        if answer.control_id in ("", control_id):  # some peers name no message, and only one was sent here
             return answer
     raise TimeoutError
 

@@ -6,7 +6,6 @@ import io
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -17,7 +16,6 @@ from pydicom.tag import BaseTag, Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ImplicitVRLittleEndian
 
 from node.dicom import attributes
-from node.domain import is_uid
 from node.errors import Refused
 
 _SOP_INSTANCE_UID, _STUDY_INSTANCE_UID = Tag("SOPInstanceUID"), Tag("StudyInstanceUID")
@@ -28,12 +26,11 @@ _MOST_ELEMENTS: Final = 20_000
 _MOST_READS: Final = 200_000
 """Single reads by the parser: two for each element, including elements within sequences."""
 
-_META_KEYWORDS: Final = ("MediaStorageSOPClassUID", "MediaStorageSOPInstanceUID", "TransferSyntaxUID")
 _PIXELS: Final = frozenset(Tag(keyword) for keyword in ("FloatPixelData", "DoubleFloatPixelData", "PixelData"))
 
-START_BYTES: Final = 144
-"""Preamble, prefix and the first element of the file meta information, which says how long the others are."""
+_START_BYTES: Final = 144
 _START: Final = b"DICM\x02\0\0\0UL\x04\0"
+"""Behind the preamble: the prefix and the first element, which says how long the other elements of group 0002 are."""
 _LONGEST_META: Final = 64 * 1024
 
 StopWhen = Callable[[BaseTag, str | None, int], bool]
@@ -59,39 +56,6 @@ def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
             return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         raise Refused("the object has no readable Study and SOP Instance UID; correct it at the sender") from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileMeta:
-    """What the file meta information of a DICOM file says about its dataset (PS3.10 7.1)."""
-
-    sop_class_uid: str
-    sop_instance_uid: str
-    transfer_syntax_uid: str
-
-
-def head_bytes(start: bytes) -> int:
-    """Return how long preamble and file meta information of a file are; start: its first `START_BYTES`.
-
-    Raises Refused if it is no DICOM file (PS3.10 7.1).
-    """
-    length = int.from_bytes(start[-4:], "little")
-    if len(start) < START_BYTES or start[128:-4] != _START or length > _LONGEST_META:
-        raise Refused("this is not a DICOM file with preamble and file meta information (PS3.10); send one")
-    return START_BYTES + length
-
-
-def parse_head(head: bytes) -> FileMeta:
-    """Read preamble and file meta information. Raises Refused when they do not name the object and its encoding."""
-    try:
-        with attributes.quiet():
-            meta = read_dataset(_frugal(BytesIO(head[132:])), False, True, stop_when=_bounded(_never))
-            uids = [str(meta[keyword].value) for keyword in _META_KEYWORDS]
-    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
-        raise Refused("the file meta information cannot be read; correct it at the sender") from error
-    if not all(map(is_uid, uids)):
-        raise Refused("a UID of the file meta information is not valid; correct it at the sender")
-    return FileMeta(sop_class_uid=uids[0], sop_instance_uid=uids[1], transfer_syntax_uid=uids[2])
 
 
 def read_meta(file: BinaryIO) -> FileMetaDataset:
@@ -197,8 +161,12 @@ def _begins_with_meta(file: BinaryIO, syntax: UID) -> bool:
 
 def _bounded_meta(file: BinaryIO) -> FileMetaDataset | None:
     """Read file meta information of the length that it states; None if it states none, or names no transfer syntax."""
+    start = file.read(_START_BYTES)
+    length = int.from_bytes(start[-4:], "little")
+    if start[128:-4] != _START or length > _LONGEST_META:
+        return None
     try:
-        head = BytesIO(file.read(head_bytes(file.read(START_BYTES)) - START_BYTES))
+        head = BytesIO(file.read(length))
         meta = read_dataset(head, False, True, stop_when=_bounded(_is_no_meta))
     except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
         return None

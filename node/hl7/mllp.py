@@ -5,6 +5,7 @@ Size and time of what a peer sends are limited: a frame that never ends must not
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from typing import Final
@@ -12,6 +13,8 @@ from typing import Final
 LONGEST_MESSAGE: Final = 1024 * 1024
 
 _START, _END, _RETURN = b"\x0b", b"\x1c", b"\x0d"
+_BLANK: Final = b"\0\t\n\r "
+_BEFORE_MESSAGE: Final = re.compile(rb"(?:[\0\t\n\x0b\r ]|\xef\xbb\xbf)+(?=MSH|FHS|BHS)")
 _BLOCK = 64 * 1024
 
 
@@ -56,11 +59,11 @@ class Frames:
         _, mark, message = content.partition(_START)  # bytes before the start character belong to no frame
         if not mark:
             raise BrokenFrame("a frame has no beginning")
-        return message
+        return _bare(message)
 
     def _strip(self) -> bytes:
-        """Drop line ends between frames; some peers add a line end, some omit the last character. Returns the rest."""
-        self._waiting = self._waiting.lstrip(b"\r\n")
+        """Drop blanks between frames; some peers add a line end, some omit the last character. Returns the rest."""
+        self._waiting = self._waiting.lstrip(_BLANK)
         return self._waiting
 
     def _receive(self, seconds: float | None) -> bool:
@@ -69,3 +72,9 @@ class Frames:
         block = self._connection.recv(_BLOCK)
         self._waiting += block
         return bool(block)
+
+
+def _bare(message: bytes) -> bytes:
+    """Drop what some peers send before the first segment: more start characters, blanks, a byte order mark."""
+    found = _BEFORE_MESSAGE.match(message)
+    return message if found is None else message[found.end() :]

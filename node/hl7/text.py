@@ -17,6 +17,7 @@ from node.hl7.character_sets import decode
 
 SEGMENT_END: Final = "\r"
 HEADER: Final = "MSH"
+_BATCH: Final = (b"FHS", b"BHS", b"BTS", b"FTS")
 
 _CHARACTER_SET: Final = 18  # MSH-18 (2.15.9.18)
 
@@ -132,6 +133,12 @@ def _switches(delimiters: Delimiters) -> str:
     r"""Return a pattern of the sequences that switch character sets (2.7.2): `\C2842\`, `\M2442\`."""
     mark = re.escape(delimiters.escape)
     return f"{mark}[CM](?:[0-9A-Fa-f]{{2}}){{2,3}}{mark}"
+
+
+def is_batch(content: bytes) -> bool:
+    """Say whether a content is a file or batch of messages (2.10.3), or has more messages than one."""
+    names = [line[:3] for line in re.split(rb"[\r\n]+", content)]
+    return not {*_BATCH}.isdisjoint(names) or names.count(HEADER.encode()) > 1
 
 
 def _lines(text: str) -> list[str]:

@@ -24,7 +24,7 @@ from node.errors import where
 from node.hl7 import mllp
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge
 from node.hl7.patient import PatientUpdate
-from node.hl7.text import read
+from node.hl7.text import is_batch, read
 from node.metrics import Metrics
 from node.net import admission
 from node.net.callers import RefusalKey, Refusals
@@ -43,6 +43,9 @@ _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 # HL7 table 0357
 _NO_MESSAGE = Complaint(condition="100", text="this is not an HL7 version 2 message; nothing was stored")
+_BATCH = Complaint(
+    condition="200", text="a batch, or several messages in one frame, is not taken; send each message in its own frame"
+)
 _NOT_KEPT = Complaint(condition="207", text="the message could not be stored; send it again later")
 
 
@@ -109,13 +112,12 @@ class _OrderHandler:
     def answer(self, content: bytes) -> tuple[AcknowledgmentCode, bytes]:
         """Answer AA once all that it says is synced to disk, otherwise AE or AR; answers contain no patient data."""
         now = datetime.now(UTC).astimezone(self._zone)
+        if is_batch(content):
+            return self._reject(_BATCH, said="batch", now=now)
         try:
             message = read(content, default=self._character_set)
         except ValueError:
-            self._refuse("content", said="no_message")
-            return AcknowledgmentCode.REJECT, acknowledge(
-                None, AcknowledgmentCode.REJECT, now=now, complaint=_NO_MESSAGE
-            )
+            return self._reject(_NO_MESSAGE, said="no_message", now=now)
         try:
             if self._follow is not None and is_about_patient(message):
                 for update in read_updates(message):
@@ -132,6 +134,12 @@ class _OrderHandler:
                 message, AcknowledgmentCode.REJECT, now=now, complaint=_NOT_KEPT
             )
         return AcknowledgmentCode.ACCEPT, acknowledge(message, AcknowledgmentCode.ACCEPT, now=now)
+
+    def _reject(self, complaint: Complaint, *, said: str, now: datetime) -> tuple[AcknowledgmentCode, bytes]:
+        """Answer AR to what is not one message, so that nobody can say whose control id the answer should have."""
+        self._refuse("content", said=said)
+        code = AcknowledgmentCode.REJECT
+        return code, acknowledge(None, code, now=now, complaint=complaint)
 
     def _keep(self, change: OrderChange) -> None:
         """Raises OSError."""

@@ -17,8 +17,10 @@ from node.hl7.order import Order, Priority
 from node.hl7.text import Message, Segment
 
 _MESSAGES: Final = {"ORM": "O01", "OMI": "O23"}
-# HL7 table 0119: cancel, discontinue, order cancelled, order discontinued
-_CANCELLED: Final = frozenset(("CA", "DC", "OC", "OD"))
+# HL7 table 0119: cancel, discontinue, order cancelled, order discontinued, and both as requested
+_CANCELLED: Final = frozenset(("CA", "DC", "OC", "OD", "CR", "DR"))
+# HL7 table 0038: order was canceled, order was discontinued
+_STATUS_CANCELLED: Final = frozenset(("CA", "DC"))
 # HL7 table 0485, and the words that older systems write; any other value is routine
 _PRIORITIES: Final = {"S": Priority.STAT, "STAT": Priority.STAT, "A": Priority.ASAP, "ASAP": Priority.ASAP}
 
@@ -129,8 +131,13 @@ def _change(group: list[Segment]) -> OrderChange:
             filler_number=filler,
             priority=_priority(group),
         ),
-        is_cancelled=group[0].text(1) in _CANCELLED,
+        is_cancelled=_is_cancelled(group[0]),
     )
+
+
+def _is_cancelled(order: Segment) -> bool:
+    """Say whether an order is withdrawn: by its control code (ORC-1) or its status (ORC-5), whatever the other is."""
+    return order.text(1).upper() in _CANCELLED or order.text(5).upper() in _STATUS_CANCELLED
 
 
 def _is_short_string(value: str) -> bool:

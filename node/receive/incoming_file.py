@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pydicom.uid import UID
 
-from node.dicom import header
-from node.dicom.header import FileMeta
+from node.dicom.file_head import FileMeta, read_head
 from node.errors import NodeError, Refused, SyntaxRefused
 from node.receive import contexts
 from node.receive.intake import Intake
@@ -24,7 +23,7 @@ class TooLong(NodeError):
 class IncomingFile:
     """A file that is being received; for one thread at a time.
 
-    meta: what its file meta information says, once that is here and good
+    meta: what the object is, once that is here and good
     """
 
     def __init__(self, intake: Intake) -> None:
@@ -42,11 +41,7 @@ class IncomingFile:
         if self._failure is not None:
             return
         try:
-            if self._incoming is None:
-                part = self._begin(part)
-            if self._incoming is not None and part:
-                self._size += len(part)
-                self._incoming.write(part)
+            self._add(part, is_last=False)
         except Refused as error:
             self._failure = error
         if self._size > self._intake.longest_bytes:
@@ -55,10 +50,12 @@ class IncomingFile:
     def keep(self, *, is_stat: bool) -> Kept:
         """Store the complete object, synced. Raises Refused when it cannot be stored, or is not complete."""
         with self._intake.attempt():
+            if self._failure is None:
+                self._add(b"", is_last=True)
             if self._failure is not None:
                 raise self._failure
             if self._incoming is None or self.meta is None:
-                raise Refused("the file ends within its file meta information; send it again")
+                raise Refused("the file ends before its dataset; send it again")
             return self._intake.keep(
                 self._incoming,
                 sop_instance_uid=self.meta.sop_instance_uid,
@@ -73,16 +70,22 @@ class IncomingFile:
         if self._incoming is not None:
             self._incoming.discard()
 
-    def _begin(self, part: bytes) -> bytes:
-        """Collect preamble and file meta information; when they are complete, begin the file, and return the rest."""
+    def _add(self, part: bytes, *, is_last: bool) -> None:
+        """Add bytes to the file, or to those that say what it is. Raises Refused."""
+        if self._incoming is None:
+            part = self._begin(part, is_last=is_last)
+        if self._incoming is not None and part:
+            self._size += len(part)
+            self._incoming.write(part)
+
+    def _begin(self, part: bytes, *, is_last: bool) -> bytes:
+        """Collect bytes until they say what the object is; then begin the file, and return its dataset so far."""
         self._head += part
-        if len(self._head) < header.START_BYTES:
+        found = read_head(bytes(self._head), is_whole=is_last)
+        if found is None:
             return b""
-        length = header.head_bytes(bytes(self._head[: header.START_BYTES]))
-        if len(self._head) < length:
-            return b""
-        rest = bytes(self._head[length:])
-        self.meta = header.parse_head(bytes(self._head[:length]))
+        start, self.meta = found
+        dataset = bytes(self._head[start:])
         self._head.clear()
         if not contexts.is_storage(UID(self.meta.sop_class_uid)):
             raise Refused("the object is not of a storage class; correct it at the sender")
@@ -94,4 +97,4 @@ class IncomingFile:
             transfer_syntax_uid=self.meta.transfer_syntax_uid,
             sender="",
         )
-        return rest
+        return dataset

@@ -12,12 +12,11 @@ from typing import Annotated, Final, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Query
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from node.dicom.header import FileMeta
+from node.dicom.file_head import FileMeta
 from node.errors import Refused
 from node.receive.incoming_file import IncomingFile, TooLong
 from node.receive.intake import Intake
@@ -25,6 +24,7 @@ from node.store.instances import Instance
 from node.web import bodies
 from node.web.parts import Parts
 from node.web.problems import Problem, responses
+from node.web.related import NotRelated, PartHandler, RelatedParts
 from node.web.users import audit
 
 MOST_BYTES: Final = 512 * bodies.MIB
@@ -86,30 +86,28 @@ class _Submission:
         self._intake, self._is_stat = intake, is_stat
         self._file: IncomingFile | None = None
         self._count = 0
-        self._parser: MultipartParser | None = None
+        self._parser: RelatedParts | None = None
         kind, options = parse_options_header(content_type)
         if kind == _DICOM.encode():
             self._begin()
             return
         if kind != _RELATED.encode() or options.get(b"type", b"").lower() != _DICOM.encode():
             raise Problem(415, f'send {_DICOM}, or {_RELATED}; type="{_DICOM}"')
-        callbacks = {"on_part_begin": self._begin, "on_part_data": self._add, "on_part_end": self._keep}
+        handler = PartHandler(begin=self._begin, add=self._add, end=self._keep)
         try:
-            if not options.get(b"boundary"):
-                raise Problem(400, "the Content-Type names no boundary")
-            self._parser = MultipartParser(options[b"boundary"], callbacks)  # type: ignore[arg-type]  # keys are exact
-        except FormParserError as error:
-            raise Problem(400, "the boundary in the Content-Type is too long") from error
+            self._parser = RelatedParts(options.get(b"boundary", b""), handler)
+        except NotRelated as error:
+            raise Problem(400, str(error)) from error
 
     def write(self, part: bytes) -> None:
         """Take a part of the body. Raises Problem."""
         try:
             if self._parser is None:
-                self._add(part, 0, len(part))
+                self._add(part)
             else:
                 self._parser.write(part)
-        except FormParserError as error:
-            raise Problem(400, f"the body is not {_RELATED} with this boundary (RFC 2387)") from error
+        except NotRelated as error:
+            raise Problem(400, str(error)) from error
         except TooLong as error:
             raise Problem(413, str(error)) from error
 
@@ -117,10 +115,13 @@ class _Submission:
         """Finish at the end of the body. Raises Problem if that is not the end of a part."""
         if self._parser is None:
             self._keep()
-        elif self._file is not None:
-            raise Problem(400, "the body ends within a part; send it again")
-        elif not self._count:
-            raise Problem(400, "the body has no part")
+            return
+        try:
+            self._parser.end()
+        except NotRelated as error:
+            raise Problem(400, str(error)) from error
+        if not self._count:
+            raise Problem(400, f"the body is not {_RELATED} with this boundary, or has no part (RFC 2387)")
 
     def discard(self) -> None:
         """Remove a file that is not complete."""
@@ -134,9 +135,9 @@ class _Submission:
             raise Problem(413, f"the request has more than {_MOST_FILES} objects; send less at a time")
         self._file = IncomingFile(self._intake)
 
-    def _add(self, data: bytes, start: int, end: int) -> None:
+    def _add(self, data: bytes) -> None:
         if self._file is not None:
-            self._file.write(data[start:end])
+            self._file.write(data)
 
     def _keep(self) -> None:
         """Store the file that is complete."""

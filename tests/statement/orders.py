@@ -35,7 +35,9 @@ def places() -> Rows:
         rows.append((what, ", ".join(map(_named, _by_rank(found, is_read, mark=mark, other=other)))))
     codes = ["".join(letters) for letters in itertools.product(string.ascii_uppercase, repeat=2)]
     ends = [code for code in codes if (change := _order({("ORC", 1, 1): code})) and change.is_cancelled]
-    return [*rows, ("that it was cancelled", f"ORC-1: {', '.join(f'`{code}`' for code in ends)}")]
+    states = [code for code in codes if (change := _order({("ORC", 5, 1): code})) and change.is_cancelled]
+    said = [f"{field}: {', '.join(map('`{}`'.format, found))}" for field, found in (("ORC-1", ends), ("ORC-5", states))]
+    return [*rows, ("that it was cancelled", "; ".join(said))]
 
 
 def _by_rank(found: Sequence[Place], is_read: Callable[[Order], bool], *, mark: str, other: str) -> list[Place]:
