@@ -26,6 +26,8 @@ ROUTINE, CRITICAL = "routine", "critical"
 MESSAGE_KIND: Final = "oru"
 """The kind of output that is an HL7 message; all other outputs are DICOM objects."""
 
+NO_PART: Final = -1
+
 _UID = re.compile(r"[0-9]+(\.[0-9]+)*")
 _NAMESPACE = uuid.UUID("a3f1f7a6-3f0e-5d0b-9f9b-6c1d4b0c7e55")
 
@@ -57,6 +59,7 @@ class Reason(StrEnum):
     DAMAGED = "damaged"
     INTERRUPTED = "interrupted"
     AGE = "age"
+    PATIENT_UNCLEAR = "patient_unclear"
 
 
 class Note(StrEnum):
@@ -75,6 +78,7 @@ class Note(StrEnum):
     POLARITY_UNCLEAR = "polarity_unclear"
     SIGN_DISAGREES = "sign_disagrees"
     PIXELS_CUT = "pixels_cut"
+    IDENTIFIER_LEFT_OUT = "identifier_left_out"
 
 
 class Side(StrEnum):
@@ -336,11 +340,12 @@ class ObjectReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of one round of a study; never changed once created.
+    """The result of one round of a study, or of a part of it; never changed once created.
 
     created_at: start of the analysis, aware UTC, fixed once
     predecessors: the structured reports of the newest earlier round, which those of this round replace
     earlier: the outputs of each earlier round, oldest first
+    part: the name of the part, if the study has several: films of other patients or accession numbers
     """
 
     study_uid: str
@@ -352,6 +357,7 @@ class Report:
     created_at: datetime
     predecessors: tuple[OutputObject, ...] = ()
     earlier: tuple[tuple[OutputObject, ...], ...] = ()
+    part: str = ""
 
     @property
     def read_films(self) -> tuple[Film, ...]:
@@ -397,6 +403,7 @@ class OutputObject:
     priority: `critical` if a film of the round has a critical finding, else `routine`
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
     number: Instance Number; 0 for a message and for what earlier versions wrote
+    part: index of the part of the study that it is about, in `RoundMark.parts`; `NO_PART` if it is about none
     """
 
     kind: str
@@ -408,6 +415,7 @@ class OutputObject:
     priority: str = field(default=ROUTINE, compare=False)
     template: str = field(default="", compare=False)
     number: int = field(default=0, compare=False)
+    part: int = field(default=0, compare=False)
 
 
 class DeliveryState(StrEnum):

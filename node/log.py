@@ -87,6 +87,7 @@ EVENTS: Final = {
     "study.finished": "all outputs of a round are stored and their deliveries queued",
     "answer.written": "a person sent an answer; its objects are stored and their deliveries queued",
     "answer.refused": "an answer that a person sent cannot be written, `reason` says why; ask the question again",
+    "study.divided": "a study has films of several patients or accession numbers; each of its `parts` has results",
     "study.parked": "a round failed; a person must act (`node retry`)",
     "study.removed": "a delivered study was removed from disk after keep_days",
     "reviews.failed": "the films to review of older studies could not be listed; the node tries again in an hour",
@@ -109,6 +110,7 @@ EVENTS: Final = {
     "order.kept": "an order is synced on disk, or was removed because it was cancelled; its sender got AA",
     "patient.held": "an ADT^A08 or ADT^A40, `kind`, has another name than the films of a study; it waits for a person",
     "patient.updated": "a study follows an ADT^A08 or ADT^A40, `kind`: objects of the old identity are rejected",
+    "order.unmatched": "`outputs` results lack order numbers: their order is not known to be for their patient",
     "order.refused": "a connection or message with orders was refused; `reason` says why; the sender got an error",
     "delivery.parked": "a destination refuses an output permanently; a person must act (`node retry`)",
     "audit.delayed": "audit messages wait on disk: the collector did not take them; the node tries again",
@@ -124,6 +126,7 @@ FIELDS: Final = frozenset(
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
     user outcome films changed compared_at compared_by questions corrections trace fetched sent damaged
+    parts
     """.split()
 )
 

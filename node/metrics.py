@@ -130,6 +130,9 @@ class Metrics:
         self.order_connections_open = self._gauge(
             "cxr_order_connections_open", "Connections for orders that are open now."
         )
+        self.orders_unmatched = self._counter(
+            "cxr_orders_unmatched", "Results without order numbers: the order is not known to be for their patient."
+        )
         _start_at_zero(self.orders, ("kept", "cancelled", "refused"))
         _start_at_zero(self.orders_refused, ORDER_REFUSALS)
 
@@ -140,6 +143,9 @@ class Metrics:
         )
         self.turnaround_seconds = self._histogram(
             "cxr_turnaround_seconds", "From the last arrival of a round to its last delivery.", _TURNAROUND_BUCKETS
+        )
+        self.studies_divided = self._counter(
+            "cxr_studies_divided", "Rounds of studies with films of several patients or accession numbers."
         )
         self.damaged = self._counter("cxr_damaged", "Stored files found damaged, by what they hold.", "what")
         self.failures = self._counter("cxr_failures", "Failures by stage and class of reason.", "stage", "reason")

@@ -11,6 +11,7 @@ reading it. No round covers a parked film, so it is read after it was received a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,14 +23,28 @@ from pydicom.dataset import Dataset
 
 from node.dicom.identity import VERSION
 from node.dicom.rejection_note import RejectionNote
-from node.domain import CRITICAL, MESSAGE_KIND, ROUTINE, Film, JsonObject, OutputObject, Reason, Report, derive_uid
+from node.domain import (
+    CRITICAL,
+    MESSAGE_KIND,
+    NO_PART,
+    ROUTINE,
+    Film,
+    JsonObject,
+    OutputObject,
+    Reason,
+    Report,
+    derive_uid,
+)
 from node.errors import Undecodable, is_of_file
-from node.hl7.order import Priority
+from node.hl7.order import Order, Priority
+from node.hl7.patient import Patient
 from node.orders.store import OrderStore
 from node.outputs import document, impression, oru, patient_update, rejection, report_json, writers
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
 from node.outputs.film_headers import FilmHeaders
+from node.outputs.parts import Division, divide, patients_of, related
+from node.outputs.patient import best_described, noted, said_of_request
 from node.outputs.patient_update import Followed, StoredUpdate
 from node.outputs.source import Source, from_files
 from node.outputs.withdrawal import withdraw
@@ -109,22 +124,61 @@ class Round:
 class Answers:
     """The answers of a round.
 
-    sources: every film of the report, by SOP Instance UID
+    report: on all films of the round; outputs are written for each of its parts
+    parts: its parts, one or several; none if the report has no film
+    headers: of all films, also of those that a note rejects, by SOP Instance UID
     parked: file names of the parked films, with the reason
     """
 
     report: Report
-    sources: Mapping[str, Source]
+    parts: tuple[AnsweredPart, ...]
+    headers: Mapping[str, Dataset]
     parked: Mapping[str, Reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredPart:
+    """The answers to the films of one patient and one accession number.
+
+    sources: every film of the report, by SOP Instance UID
+    patients: who the patient is, by all numbers that the films and the updates which they follow name
+    is_only_number: whether no other part is of this patient
+    """
+
+    report: Report
+    sources: Mapping[str, Source]
+    patients: frozenset[Patient]
+    is_only_number: bool
+
+    @property
+    def headers(self) -> dict[str, Dataset]:
+        """The header of each film."""
+        return {uid: source.header for uid, source in self.sources.items()}
+
+    @property
+    def accession(self) -> str:
+        """What the films say of their accession number, "" if nothing."""
+        return said_of_request(best_described(self.headers.values()), "AccessionNumber")
+
+    @property
+    def priority(self) -> str:
+        """Of its outputs."""
+        return CRITICAL if impression.critical_films(self.report) else ROUTINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The outputs that a round wrote, and the films that they are about; parked: as in `Answers`."""
+    """The outputs that a round wrote, and the films that they are about.
+
+    parked: as in `Answers`; parts: as in `RoundMark`
+    unmatched: how many messages lack order numbers, because the order is not known to be for their patient
+    """
 
     outputs: tuple[OutputObject, ...]
     films: tuple[Film, ...]
     parked: Mapping[str, Reason]
+    parts: tuple[tuple[str, ...], ...] = ()
+    unmatched: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,23 +254,61 @@ class Pipeline:
         kept = [file for file in plan.files if sop_instance_uid_of(file) not in rejected]
         films = {file: film for file in kept if (film := self._film(plan.study_uid, file)[0]) is not None}
         film_headers = FilmHeaders(spool=self.spool, study_uid=plan.study_uid, updates=self._updates(plan))
-        headers = {file: film_headers.of(file, film) for file, film in films.items()}
-        known = {films[file].source: header for file, header in headers.items() if header}
+        headers = {
+            film.source: header
+            for file, film in films.items()
+            if (header := film_headers.of(file, is_damaged=film.reason is Reason.DAMAGED)) is not None
+        }
         if all(film.reason is Reason.DAMAGED for film in films.values()):
-            known = {}
-        paths = {film.source: self.spool.received_path(plan.study_uid, file) for file, film in films.items()}
-        rounds = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
+            headers = {}
+        division = divide(plan.study_uid, headers)
+        clear = [film for film in films.values() if film.source in headers and film.source not in division.unclear]
+        rounds = self._before(plan)
         report = writers.make_report(
             plan.study_uid,
-            [self._corrected(plan, film, known[film.source]) for film in films.values() if film.source in known],
+            [self._corrected(plan, film, headers[film.source]) for film in clear],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=plan.created_at,
-            predecessors=writers.predecessors(rounds),
             earlier=tuple(mark.outputs for mark in rounds if mark.outputs),
         )
+        headers |= {
+            sop_instance_uid_of(file): header
+            for file in plan.files
+            if file not in kept and (header := film_headers.of_intact(file)) is not None
+        }
+        unclear = {file: Reason.PATIENT_UNCLEAR for file, film in films.items() if film.source in division.unclear}
         parked = {file: film.reason for file, film in films.items() if film.reason in _PARKED}
-        return Answers(report=report, sources=from_files(known, paths), parked=parked)
+        return Answers(
+            report=report,
+            parts=tuple(self._parts(plan, report, division, headers)),
+            headers=headers,
+            parked=unclear | parked,
+        )
+
+    def _parts(
+        self, plan: Round, report: Report, division: Division, headers: Mapping[str, Dataset]
+    ) -> Iterator[AnsweredPart]:
+        """Yield the parts of a report; headers: of all films, also of those that a note rejects."""
+        whole, rounds, updates = divide(plan.study_uid, headers), self._before(plan), self._updates(plan)
+        paths = {sop_instance_uid_of(file): self.spool.received_path(plan.study_uid, file) for file in plan.files}
+        numbers = Counter(part.patient for part in division.parts)
+        for part in division.parts:
+            own = {uid: headers[uid] for uid in part.films}
+            before = chain.from_iterable(
+                patient_update.before(paths[uid], updates, character_set=self.spool.character_set) for uid in own
+            )
+            earlier = writers.written_on(rounds, related=related(whole, part.films), known=headers)
+            yield AnsweredPart(
+                report=writers.report_on(part, report, earlier=earlier),
+                sources=from_files(own, paths),
+                patients=patients_of(chain(own.values(), before)),
+                is_only_number=numbers[part.patient] == 1,
+            )
+
+    def _before(self, plan: Round) -> list[RoundMark]:
+        """Return the marks of the rounds before one."""
+        return [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
 
     def write(self, plan: Round) -> Written:
         """Write and store every output of a round; reports name those that they replace.
@@ -225,13 +317,19 @@ class Pipeline:
         """
         answers = self.answers(plan)
         critical = impression.critical_films(answers.report)
-        priority = CRITICAL if critical else ROUTINE
         outputs = []
         for output, content in self._objects(plan, answers):
             self._keep(output, content, answers.report)
-            outputs.append(replace(output, priority=priority))
+            outputs.append(output)
         outputs.sort(key=lambda output: output.film not in critical)
-        return Written(outputs=tuple(outputs), films=answers.report.films, parked=answers.parked)
+        messages = answers.parts if MESSAGE_KIND in self.kinds else ()
+        return Written(
+            outputs=tuple(outputs),
+            films=answers.report.films,
+            parked=answers.parked,
+            parts=tuple(tuple(part.sources) for part in answers.parts) if len(answers.parts) > 1 else (),
+            unmatched=sum(self._is_unmatched(plan, part) for part in messages),
+        )
 
     def rewrite(self, study_uid: str) -> None:
         """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs.
@@ -254,8 +352,15 @@ class Pipeline:
                 if output in lost:
                     self.spool.keep_output(output, content)
 
-    def finish(self, plan: Round, outputs: Sequence[OutputObject], *, parked: Mapping[str, Reason]) -> None:
-        """Mark a round as finished; parked: as in `Answers`; parked films stay unread."""
+    def finish(
+        self,
+        plan: Round,
+        outputs: Sequence[OutputObject],
+        *,
+        parked: Mapping[str, Reason],
+        parts: tuple[tuple[str, ...], ...] = (),
+    ) -> None:
+        """Mark a round as finished; parked, parts: as in `Written`; parked films stay unread."""
         mark = RoundMark(
             number=plan.number,
             created_at=plan.created_at,
@@ -263,6 +368,7 @@ class Pipeline:
             outputs=tuple(outputs),
             parked={file: str(reason) for file, reason in parked.items()},
             corrections=plan.corrections,
+            parts=parts,
         )
         self.spool.mark_round(plan.study_uid, mark)
 
@@ -273,35 +379,94 @@ class Pipeline:
 
         instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
         """
-        report, sources = answers.report, answers.sources
-        earlier = [mark for mark in self.spool.rounds(plan.study_uid) if mark.number < plan.number]
-        known = [*(instead_of or ()), *chain.from_iterable(mark.outputs for mark in earlier)]
         documents: list[OutputObject] = []
+        messages: list[bytes] = []
+        known = [*(instead_of or ()), *chain.from_iterable(mark.outputs for mark in self._before(plan))]
         wanted = self.kinds if instead_of is None else {output.kind for output in instead_of}
+        for number, part in enumerate(answers.parts):
+            for output, content in self._of_part(plan, part, wanted=wanted, instead_of=instead_of, known=known):
+                documents.append(output)
+                if output.kind == MESSAGE_KIND:
+                    messages.append(content)
+                yield replace(output, part=number, priority=part.priority), content
+        priority = CRITICAL if impression.critical_films(answers.report) else ROUTINE
+        for output, content in self._taken_back(
+            plan, answers, documents, messages=messages if MESSAGE_KIND in wanted else None, known=known
+        ):
+            yield replace(output, part=NO_PART, priority=priority), content
+
+    def _taken_back(
+        self,
+        plan: Round,
+        answers: Answers,
+        written: Collection[OutputObject],
+        *,
+        messages: Collection[bytes] | None,
+        known: list[OutputObject],
+    ) -> Iterator[tuple[OutputObject, bytes]]:
+        """Yield what takes back outputs of earlier rounds: withdrawals of results, and rejection notes.
+
+        written: the other outputs of this round; messages: those among them that are HL7, None if none are wanted
+        """
+        report, earlier, content_of, zone = answers.report, self._before(plan), self.spool.output, self.zone
+        notes = self._notes(plan.study_uid, plan.files)
+        if messages is not None:
+            rejected = rejection.rejected_by(notes)
+            yield from withdraw(earlier, report, rejected=rejected, instead=messages, content_of=content_of, zone=zone)
+        sent = sent_answers.all_of(self.spool, plan.study_uid)
+        followed = Followed(
+            updates=self._updates(plan),
+            earlier=earlier,
+            answers=sent,
+            header_of=self._unrejected(plan, notes),
+            parts=[part.sources.keys() for part in answers.parts],
+        )
+        for dataset in (
+            *rejection.own_notes(
+                notes, report, earlier=earlier, answers=sent, headers=answers.headers, content_of=content_of, zone=zone
+            ),
+            *followed.notes(report, written=written, content_of=content_of, zone=zone),
+        ):
+            known.append(output := writers.numbered(rejection.KIND, dataset, known))
+            yield output, document.save_bytes(dataset)
+
+    def _of_part(
+        self,
+        plan: Round,
+        part: AnsweredPart,
+        *,
+        wanted: Collection[str],
+        instead_of: Collection[OutputObject] | None,
+        known: list[OutputObject],
+    ) -> Iterator[tuple[OutputObject, bytes]]:
+        """Yield the objects on a part of a study, and its message last; instead_of: as in `_objects`."""
+        documents = []
         kinds = [kind for kind in writers.WRITERS if kind in wanted]
-        for kind, dataset in writers.write_objects(report, sources, zone=self.zone, kinds=kinds):
+        for kind, dataset in writers.write_objects(part.report, part.sources, zone=self.zone, kinds=kinds):
             output = writers.numbered(kind, dataset, known)
             known.append(output)
             if instead_of is None or output in instead_of:
                 documents.append(output)
                 yield output, document.save_bytes(dataset)
-        notes, content_of, zone = self._notes(plan.study_uid, plan.files), self.spool.output, self.zone
-        if MESSAGE_KIND in wanted and not report.films:
-            rejected = rejection.rejected_by(notes)
-            yield from withdraw(earlier, report, rejected=rejected, content_of=content_of, zone=zone)
-        elif MESSAGE_KIND in wanted:
-            headers = {uid: source.header for uid, source in sources.items()}
-            accession = oru.accession_of(headers.values())
-            order = self.orders.fix(study_uid=plan.study_uid, accession=accession, at=plan.created_at)
-            yield oru.write(report, headers, self.zone, order=order, documents=documents)
-        sent, header_of = sent_answers.all_of(self.spool, plan.study_uid), self._unrejected(plan, notes)
-        followed = Followed(updates=self._updates(plan), earlier=earlier, answers=sent, header_of=header_of)
-        for dataset in (
-            *rejection.own_notes(notes, report, earlier=earlier, answers=sent, content_of=content_of, zone=zone),
-            *followed.notes(report, written=documents, content_of=content_of, zone=zone),
-        ):
-            known.append(output := writers.numbered(rejection.KIND, dataset, known))
-            yield output, document.save_bytes(dataset)
+        if MESSAGE_KIND in wanted:
+            order = self._order(plan, part)
+            yield oru.write(part.report, part.headers, self.zone, order=order, documents=documents)
+
+    def _order(self, plan: Round, part: AnsweredPart) -> Order | None:
+        """Return the order that the message on a part answers; the same for each call of a round."""
+        return self.orders.fix(
+            study_uid=plan.study_uid,
+            accession=part.accession,
+            patients=part.patients,
+            is_only_number=part.is_only_number,
+            at=plan.created_at,
+            part=part.report.part,
+        )
+
+    def _is_unmatched(self, plan: Round, part: AnsweredPart) -> bool:
+        """Say whether there is an order that may be for a part of a study, and is not used."""
+        is_known = self.orders.is_known(study_uid=plan.study_uid, accession=part.accession)
+        return is_known and self._order(plan, part) is None
 
     def _updates(self, plan: Round) -> list[StoredUpdate]:
         """Return the updates of patients that a round follows."""
@@ -322,16 +487,17 @@ class Pipeline:
         return rejection.notes_among(self.spool.received_path(study_uid, file) for file in files)
 
     def _is_ordered_stat(self, study_uid: str, file: str) -> bool:
-        accession = ""
+        header = Dataset()
         try:
             path, character_set = self.spool.received_path(study_uid, file), self.spool.character_set
-            accession = oru.accession_of([decoding.read_header(path, character_set=character_set)])
+            header = decoding.read_header(path, character_set=character_set)
         except Undecodable:
             pass
         except OSError as error:
             if not is_of_file(error):
                 raise
-        order = self.orders.find(study_uid=study_uid, accession=accession)
+        accession, patients = said_of_request(header, "AccessionNumber"), patients_of([header])
+        order = self.orders.find(study_uid=study_uid, accession=accession, patients=patients)
         return order is not None and order.priority is not Priority.ROUTINE
 
     def _film(self, study_uid: str, file: str) -> tuple[Film | None, Reason | None]:
@@ -364,13 +530,15 @@ class Pipeline:
             answered = answer_film(path, self.reader, self.prompts, character_set=character_set, timed=self.timed)
         except Undecodable:
             return Film(source=sop_instance_uid_of(file), reason=Reason.UNDECODABLE), None
-        if answered.film is not None and answered.film.is_read:
+        if answered.film is None:
+            return None, answered.reason
+        if answered.film.is_read:
             self.on_read(answered.film, answered.dataset)
-        return answered.film, answered.reason
+        return noted(answered.film, answered.dataset), answered.reason
 
     def _corrected(self, plan: Round, film: Film, header: Dataset) -> Film:
         """Return the answer to a film with the corrections of a round, and without its ratio if none is wanted."""
-        wanted = film if self.has_ratio else replace(film, ratio=None)
+        wanted = noted(film if self.has_ratio else replace(film, ratio=None), header)
         if not plan.corrections:
             return wanted
         stored = [

@@ -25,6 +25,7 @@ from node.orders.store import OrderStore
 from node.settings.destinations import Hl7Destination
 from tests import films, mllp, peers, test_hl7_delivery, test_order_listener, test_web_submit
 from tests.mllp import END, START
+from tests.ordered import find
 from tests.test_dicomweb import deliver as stow
 from tests.test_dicomweb import to as web
 from tests.test_order_listener import refused
@@ -119,7 +120,7 @@ def test_an_order_is_read_behind_what_others_send_first(
     (answer,) = mllp.ask(listener.port, before + ORM.encode())
 
     assert (str(answer.segment("MSA")[1]), str(answer.segment("MSA")[2])) == ("AA", "C1")
-    assert store.find(study_uid=STUDY, accession="A-17") is not None
+    assert find(store, study_uid=STUDY, accession="A-17") is not None
 
 
 BATCHES = {
@@ -145,7 +146,7 @@ def test_a_batch_is_refused_in_words(
     assert "send each message in its own frame" in str(batch.segment("MSA")[3])
     assert str(batch.segment("ERR")[3][0][0]) == "200"
     assert refused(metrics) == {"content": 1.0}
-    assert store.find(study_uid="", accession="A-17") is None
+    assert find(store, study_uid="", accession="A-17") is None
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_an_order_is_cancelled_by_control_code_or_status(
     (answer,) = mllp.ask(listener.port, order.encode())
 
     assert str(answer.segment("MSA")[1]) == "AA"
-    assert (store.find(study_uid=STUDY, accession="A-17") is None) == is_cancelled
+    assert (find(store, study_uid=STUDY, accession="A-17") is None) == is_cancelled
 
 
 def test_a_cancelled_order_leaves_nothing(

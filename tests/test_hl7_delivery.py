@@ -17,7 +17,6 @@ from node.deliver.delivery import StepResult
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
-from node.hl7.order import Order
 from node.hl7.text import read
 from node.jobs.round_steps import Steps, delivery_of
 from node.metrics import Metrics
@@ -33,6 +32,7 @@ from node.store.spool import Spool
 from tests import films, mllp, peers, samples, senders
 from tests.fakes import ScriptedReader
 from tests.mllp import InformationSystem, Mood
+from tests.ordered import PATIENT, ordered
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ class Bench:
     def __init__(self, folder: Path, system: InformationSystem) -> None:
         self.ledger, self.orders = Ledger(connect(folder / "ledger.sqlite")), OrderStore(folder)
         spool = Spool(folder)
-        film = films.thumbnail({"AccessionNumber": "A-17"})
+        film = films.thumbnail({"AccessionNumber": "A-17", "PatientID": PATIENT.number})
         kept = films.keep(spool, film)
         self.pipeline = Pipeline(
             spool=spool,
@@ -255,13 +255,13 @@ def bench(tmp_path: Path, system: InformationSystem) -> Iterator[Bench]:
 def test_an_order_between_two_write_attempts_changes_nothing(bench: Bench) -> None:
     before = bench.written()
 
-    bench.orders.keep(Order(accession="A-17", placer_number=("P1",)))
+    bench.orders.keep(ordered(accession="A-17", placer_number=("P1",)))
 
     assert bench.written() == before
 
 
 def test_an_order_that_came_before_is_answered(bench: Bench) -> None:
-    bench.orders.keep(Order(accession="A-17", placer_number=("P1",)))
+    bench.orders.keep(ordered(accession="A-17", placer_number=("P1",)))
 
     _, content = bench.written()
 

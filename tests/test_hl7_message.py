@@ -342,4 +342,4 @@ def test_the_accession_number_is_found_in_the_request_too() -> None:
     request.AccessionNumber = "A-18"
     header.RequestAttributesSequence = [request]
 
-    assert oru.accession_of([header]) == "A-18"
+    assert only(message(header=header), "OBR").text(18) == "A-18"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from node.domain import Delivery, DeliveryState
-from node.hl7.order import Order
 from node.orders.store import OrderStore
 from node.service.retention import Janitor, removable
 from node.store import files, sent_answers
@@ -17,6 +16,7 @@ from node.store.rounds import RoundMark
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests import films
+from tests.ordered import find, ordered
 
 STUDY = "1.2.3"
 NOW = datetime.now(UTC)
@@ -105,7 +105,7 @@ def test_a_study_with_an_answer_to_be_sent_stays(shelf: Shelf) -> None:
 
 
 def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
-    shelf.orders.keep(Order(accession="A-17"))
+    shelf.orders.keep(ordered(accession="A-17"))
     for path in shelf.spool.directory.glob("orders/*"):
         os.utime(path, (1, 1))
 
@@ -114,7 +114,7 @@ def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
 
     assert shelf.spool.study(STUDY).instances == ()
     assert shelf.ledger.study_state(STUDY) is None
-    assert shelf.orders.find(study_uid=STUDY, accession="A-17") is None
+    assert find(shelf.orders, study_uid=STUDY, accession="A-17") is None
     assert [limit < NOW - timedelta(days=29) for limit in history.limits] == [True]
 
 

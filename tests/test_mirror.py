@@ -11,7 +11,7 @@ import pytest
 
 from node.domain import OutputObject
 from node.errors import SpoolFull
-from node.hl7.order import Order, Priority
+from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.store.bucket import Bucket
 from node.store.mirror import Levelled, Mirror
@@ -19,6 +19,7 @@ from node.store.received import Kept
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests import films
+from tests.ordered import find, ordered
 from tests.peers import wait_until
 from tests.s3 import Network, S3Server, s3_server
 
@@ -193,11 +194,11 @@ def test_the_bucket_is_right_after_a_kill_between_two_writes(bench: Bench) -> No
 
 def test_orders_are_in_the_bucket_until_they_are_forgotten(bench: Bench) -> None:
     orders = OrderStore(bench.folder / "first", place=bench.mirror("first"))
-    order = Order(accession="A1", study_uid="", placer_number=(), filler_number=(), priority=Priority.STAT)
+    order = ordered(accession="A1", study_uid="", placer_number=(), filler_number=(), priority=Priority.STAT)
     orders.keep(order)
     bench.mirror("second").level()
 
-    assert OrderStore(bench.folder / "second").find(study_uid="", accession="A1") == order
+    assert find(OrderStore(bench.folder / "second"), study_uid="", accession="A1") == order
 
     orders.forget(order)
 

@@ -14,11 +14,11 @@ import pytest
 
 from node.config import OrdersSettings, OrdersTlsSettings
 from node.hl7.acknowledgment import read_acknowledgment
-from node.hl7.order import Order
 from node.metrics import Metrics
 from node.orders.listener import OrderListener
 from node.orders.store import OrderStore
 from tests import mllp, peers
+from tests.ordered import find, ordered
 from tests.test_metrics import samples
 from tests.test_orders import OMI, ORM, PATIENT, STUDY
 
@@ -73,7 +73,7 @@ def test_orders_are_answered_in_turn_once_they_are_kept(
         ("AA", "C1"),
         ("AA", "C2"),
     ]
-    assert store.find(study_uid="1.9", accession="A-18") is not None
+    assert find(store, study_uid="1.9", accession="A-18") is not None
     assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 2.0, ("cancelled",): 0.0, ("refused",): 0.0}
     assert refused(metrics) == {}
 
@@ -86,7 +86,7 @@ def test_a_cancelled_order_is_answered_and_forgotten(
     (answer,) = mllp.ask(listener.port, ORM.replace("ORC|NW", "ORC|CA").encode())
 
     assert str(answer.segment("MSA")[1]) == "AA"
-    assert store.find(study_uid=STUDY, accession="A-17") is None
+    assert find(store, study_uid=STUDY, accession="A-17") is None
     assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 1.0, ("cancelled",): 1.0, ("refused",): 0.0}
 
 
@@ -106,7 +106,7 @@ def test_a_bad_message_is_answered_without_a_word_of_the_patient(
 
     assert [str(answer.segment("MSA")[1]) for answer in answers] == [code, "AA"]
     assert not any(secret in str(answers) for secret in ("Zyxwvu", "PID-7788"))
-    assert store.find(study_uid="1.9", accession="A-17") is None
+    assert find(store, study_uid="1.9", accession="A-17") is None
     assert refused(metrics) == {"content": 1.0}
 
 
@@ -200,7 +200,7 @@ def test_who_never_reads_an_answer_is_left(store: OrderStore, metrics: Metrics) 
 
 
 def test_a_disk_that_hangs_does_not_hold_up_the_end(listener: OrderListener, store: OrderStore, tmp_path: Path) -> None:
-    store.keep(Order(accession="A-17"))
+    store.keep(ordered(accession="A-17"))
     (path,) = tmp_path.rglob("*.json")
     path.unlink()
     os.mkfifo(path)

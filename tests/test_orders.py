@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +19,7 @@ from node.hl7.order import Order, Priority
 from node.hl7.text import read
 from node.orders.messages import OrderRefused, read_orders
 from node.orders.store import OrderStore
+from tests.ordered import PATIENTS, find, ordered
 
 NOON = datetime(2024, 1, 31, 12, tzinfo=UTC)
 STUDY = "1.2.840.99.7"
@@ -50,7 +52,7 @@ def orders(text: str) -> list[Order]:
 
 def test_an_orm_gives_numbers_accession_study_and_priority() -> None:
     assert orders(ORM) == [
-        Order(
+        ordered(
             accession="A-17",
             study_uid=STUDY,
             placer_number=("P1", "RIS"),
@@ -62,7 +64,7 @@ def test_an_orm_gives_numbers_accession_study_and_priority() -> None:
 
 def test_an_omi_has_them_elsewhere() -> None:
     assert orders(OMI) == [
-        Order(
+        ordered(
             accession="A-18",
             study_uid=STUDY,
             placer_number=("P2", "RIS"),
@@ -110,6 +112,10 @@ def test_an_order_without_priority_has_that_of_its_request() -> None:
         ("|C1|", "||", AcknowledgmentCode.ERROR, "101"),
         ("ORC|NW", "ZZZ|NW", AcknowledgmentCode.ERROR, "100"),
         ("A-17", "", AcknowledgmentCode.ERROR, "101"),
+        (PATIENT, "PID|1||^^^CLINIC||Zyxwvu^Qrst", AcknowledgmentCode.ERROR, "101"),
+        (PATIENT, "NTE|1", AcknowledgmentCode.ERROR, "101"),
+        ("P1^", "P\\X0D\\1^", AcknowledgmentCode.ERROR, "102"),
+        ("F1^RIS", "F1^R\\X07\\S", AcknowledgmentCode.ERROR, "102"),
         ("OBR|1|", "\r".join(["ORC|NW|P|F"] * 100 + ["OBR|1|"]), AcknowledgmentCode.ERROR, "207"),
     ],
 )
@@ -141,47 +147,47 @@ def store(tmp_path: Path) -> OrderStore:
 
 
 def test_an_order_is_found_by_accession_number_or_by_study(store: OrderStore) -> None:
-    order = Order(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+    order = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
 
     store.keep(order)
 
-    assert store.find(study_uid="1.9", accession="A-17") == order
-    assert store.find(study_uid=STUDY, accession="") == order
-    assert store.find(study_uid="1.9", accession="A-1") is None
+    assert find(store, study_uid="1.9", accession="A-17") == order
+    assert find(store, study_uid=STUDY, accession="") == order
+    assert find(store, study_uid="1.9", accession="A-1") is None
     assert store.counts() == {"stat": 1, "asap": 0, "routine": 0}
 
 
 def test_a_changed_order_replaces_and_a_cancelled_one_removes(store: OrderStore) -> None:
-    store.keep(Order(accession="A-17", priority=Priority.STAT))
-    store.keep(Order(accession="A-17"))
+    store.keep(ordered(accession="A-17", priority=Priority.STAT))
+    store.keep(ordered(accession="A-17"))
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
 
-    store.forget(Order(accession="A-17"))
+    store.forget(ordered(accession="A-17"))
 
-    assert store.find(study_uid="1.9", accession="A-17") is None
-
-
-WHOLE = Order(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+    assert find(store, study_uid="1.9", accession="A-17") is None
 
 
-@pytest.mark.parametrize("named", [Order(accession="A-17"), Order(study_uid=STUDY), WHOLE])
+WHOLE = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+
+
+@pytest.mark.parametrize("named", [ordered(accession="A-17"), ordered(study_uid=STUDY), WHOLE])
 def test_an_order_is_cancelled_by_any_of_its_names(store: OrderStore, named: Order) -> None:
     store.keep(WHOLE)
 
     store.forget(named)
 
-    assert store.find(study_uid=STUDY, accession="A-17") is None
+    assert find(store, study_uid=STUDY, accession="A-17") is None
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
 
 
-@pytest.mark.parametrize("named", [Order(accession="A-17"), Order(study_uid=STUDY)])
+@pytest.mark.parametrize("named", [ordered(accession="A-17"), ordered(study_uid=STUDY)])
 def test_an_order_changed_by_one_of_its_names_keeps_the_other(store: OrderStore, named: Order) -> None:
     store.keep(WHOLE)
 
     store.keep(replace(named, placer_number=("P2",)))
 
-    changed = Order(accession="A-17", study_uid=STUDY, placer_number=("P2",))
-    assert store.find(study_uid=STUDY, accession="") == store.find(study_uid="1.9", accession="A-17") == changed
+    changed = ordered(accession="A-17", study_uid=STUDY, placer_number=("P2",))
+    assert find(store, study_uid=STUDY, accession="") == find(store, study_uid="1.9", accession="A-17") == changed
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
 
 
@@ -190,8 +196,8 @@ def test_a_corrected_accession_number_no_longer_finds_an_order(store: OrderStore
 
     store.keep(replace(WHOLE, accession="A-18"))
 
-    assert store.find(study_uid="1.9", accession="A-17") is None
-    assert store.find(study_uid="1.9", accession="A-18") == replace(WHOLE, accession="A-18")
+    assert find(store, study_uid="1.9", accession="A-17") is None
+    assert find(store, study_uid="1.9", accession="A-18") == replace(WHOLE, accession="A-18")
 
 
 def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -> None:
@@ -200,8 +206,8 @@ def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -
     store.keep(WHOLE)
     store.keep(other)
 
-    assert store.find(study_uid=STUDY, accession="A-17") == WHOLE
-    assert store.find(study_uid="1.2.840.99.8", accession="A-17") == other
+    assert find(store, study_uid=STUDY, accession="A-17") == WHOLE
+    assert find(store, study_uid="1.2.840.99.8", accession="A-17") == other
 
 
 @pytest.mark.parametrize(
@@ -215,43 +221,43 @@ def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -
     ],
 )
 def test_a_damaged_order_is_ignored_and_the_next_replaces_it(store: OrderStore, tmp_path: Path, content: bytes) -> None:
-    store.keep(Order(accession="A-17"))
+    store.keep(ordered(accession="A-17"))
     for path in tmp_path.rglob("*.json"):
         path.write_bytes(content)
 
-    assert store.find(study_uid="1.9", accession="A-17") is None
+    assert find(store, study_uid="1.9", accession="A-17") is None
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
-    store.keep(Order(accession="A-17"))
-    assert store.find(study_uid="1.9", accession="A-17") == Order(accession="A-17")
+    store.keep(ordered(accession="A-17"))
+    assert find(store, study_uid="1.9", accession="A-17") == ordered(accession="A-17")
 
 
-@pytest.mark.parametrize("first", [None, Order(accession="A-17", placer_number=("P1",))])
+@pytest.mark.parametrize("first", [None, ordered(accession="A-17", placer_number=("P1",))])
 def test_what_a_round_knew_stays_so_whatever_comes_in_between(store: OrderStore, first: Order | None) -> None:
     if first is not None:
         store.keep(first)
-    assert store.fix(study_uid=STUDY, accession="A-17", at=NOON) == first
+    assert store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON) == first
 
-    later = Order(accession="A-17", placer_number=("P2",))
+    later = ordered(accession="A-17", placer_number=("P2",))
     store.keep(later)
 
-    assert store.fix(study_uid=STUDY, accession="A-17", at=NOON) == first
-    assert store.fix(study_uid=STUDY, accession="A-17", at=NOON + timedelta(hours=1)) == later
+    assert store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON) == first
+    assert store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON + timedelta(hours=1)) == later
 
 
 def test_old_orders_go_and_young_ones_stay(store: OrderStore, tmp_path: Path) -> None:
-    store.keep(Order(accession="A-17"))
+    store.keep(ordered(accession="A-17"))
     for path in tmp_path.rglob("*.json"):
         os.utime(path, (1, 1))
-    store.keep(Order(accession="A-18"))
+    store.keep(ordered(accession="A-18"))
 
     store.remove_older(NOON)
 
-    assert store.find(study_uid="1.9", accession="A-17") is None
-    assert store.find(study_uid="1.9", accession="A-18") is not None
+    assert find(store, study_uid="1.9", accession="A-17") is None
+    assert find(store, study_uid="1.9", accession="A-18") is not None
 
 
 def test_old_orders_removed_by_another_process_are_skipped(store: OrderStore, tmp_path: Path) -> None:
-    store.keep(Order(accession="A-17"))
+    store.keep(ordered(accession="A-17"))
     for number in range(600):
         path = tmp_path / "orders" / f"{number}.json"
         path.touch()
@@ -270,14 +276,12 @@ def test_old_orders_removed_by_another_process_are_skipped(store: OrderStore, tm
 
 
 def test_no_file_name_holds_a_number_of_a_patient(store: OrderStore, tmp_path: Path) -> None:
-    store.keep(Order(accession="A-17"))
+    store.keep(ordered(accession="A-17"))
 
     assert not [path for path in tmp_path.rglob("*") if "A-17" in path.name]
 
 
-@pytest.mark.parametrize(
-    "number", ["A" * 17, "A\\X0D\\17", "A\\X7F\\17", "A\\E\\17"], ids=["long", "CR", "DEL", "backslash"]
-)
+@pytest.mark.parametrize("number", ["A\\X0D\\17", "A\\X7F\\17", "A\\E\\17"], ids=["CR", "DEL", "backslash"])
 def test_an_accession_number_that_no_film_can_have_is_refused(number: str) -> None:
     with pytest.raises(OrderRefused) as caught:
         orders(ORM.replace("A-17", number))
@@ -285,5 +289,34 @@ def test_an_accession_number_that_no_film_can_have_is_refused(number: str) -> No
     assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "102")
 
 
-def test_the_longest_accession_number_is_taken() -> None:
-    assert [order.accession for order in orders(ORM.replace("A-17", "Ä" * 16))] == ["Ä" * 16]
+def test_an_accession_number_of_any_length_is_taken_whole() -> None:
+    assert [order.accession for order in orders(ORM.replace("A-17", "Ä  1" * 16))] == ["Ä  1" * 16]
+
+
+def test_each_order_of_a_message_is_for_the_patient_before_it() -> None:
+    second = "PID|1||PID-9\rORC|NW|P9|F9\rOBR|1|P9|F9"
+
+    first, last = orders(f"{ORM}\r{second}")
+
+    assert (first.is_for(PATIENTS), last.is_for(PATIENTS), last.is_for([("PID-9", "")])) == (True, False, True)
+
+
+def test_an_order_names_its_patient_by_a_hash_alone(store: OrderStore, tmp_path: Path) -> None:
+    for order in orders(ORM):
+        store.keep(order)
+
+    assert not [path for path in tmp_path.rglob("*.json") if b"PID-7788" in path.read_bytes()]
+
+
+def test_an_order_of_an_older_version_matches_nobody(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(ordered(accession="A-17"))
+    [path] = tmp_path.rglob("*.json")
+    [stored] = json.loads(path.read_bytes())["orders"]
+    del stored["patient"]
+    path.write_text(json.dumps(stored))
+
+    assert find(store, study_uid="1.9", accession="A-17") is None
+    assert store.is_known(study_uid="1.9", accession="A-17")
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
+    store.keep(ordered(accession="A-17"))
+    assert find(store, study_uid="1.9", accession="A-17") == ordered(accession="A-17")

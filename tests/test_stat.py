@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.hl7.order import Order, Priority
+from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.pipeline import Pipeline, Waiting, queue_place
 from node.read import prompts
@@ -20,6 +20,7 @@ from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests import films
 from tests.fakes import ScriptedReader
+from tests.ordered import PATIENT, ordered
 
 MOMENTS = st.datetimes(datetime(2025, 1, 2), datetime(2090, 1, 1), timezones=st.just(UTC))
 SECONDS = st.floats(0.0, 86400.0)
@@ -82,7 +83,7 @@ class Bench:
 
     def keep(self, name: str, *, arrived: datetime = ARRIVED) -> str:
         """Receive one film of the study; the name of its file."""
-        film = films.as_another(films.thumbnail({"AccessionNumber": "A1"}), name)
+        film = films.as_another(films.thumbnail({"AccessionNumber": "A1", "PatientID": PATIENT.number}), name)
         path = films.keep(self.spool, film, study_uid=STUDY).instance.path
         os.utime(path, (arrived.timestamp(), arrived.timestamp()))
         return path.name
@@ -115,16 +116,16 @@ def test_an_order_says_how_urgent_a_study_is(
     bench: Bench, study_uid: str, accession: str, priority: str, is_stat: bool
 ) -> None:
     bench.keep("film")
-    bench.orders.keep(Order(accession="A2", priority=Priority.STAT))
-    bench.orders.keep(Order(study_uid=study_uid, accession=accession, priority=Priority(priority)))
+    bench.orders.keep(ordered(accession="A2", priority=Priority.STAT))
+    bench.orders.keep(ordered(study_uid=study_uid, accession=accession, priority=Priority(priority)))
 
     assert bench.pipeline.waiting(STUDY).is_stat is is_stat
 
 
-def test_a_broken_film_is_as_urgent_as_its_order(bench: Bench) -> None:
+def test_a_broken_film_names_no_patient_that_an_order_is_for(bench: Bench) -> None:
     content = films.file_bytes(films.thumbnail())
     meta = content[: -len(films.body_of(content))]
     films.keep_bytes(bench.spool, study_uid=STUDY, sop_instance_uid="1.2.3", meta=meta, body=b"no dataset")
-    bench.orders.keep(Order(study_uid=STUDY, priority=Priority.STAT))
+    bench.orders.keep(ordered(study_uid=STUDY, priority=Priority.STAT))
 
-    assert bench.pipeline.waiting(STUDY).is_stat
+    assert not bench.pipeline.waiting(STUDY).is_stat

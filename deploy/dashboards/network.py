@@ -128,7 +128,8 @@ _ORDERS = (
     Panel(
         title="Orders and corrections of the archive",
         description="Orders kept and cancelled, messages refused, films rejected by the archive, updates of patients "
-        "(ADT), per hour.",
+        "(ADT), results whose order is not for their patient, rounds of studies with films of several patients or "
+        "accession numbers, per hour. Runbook: Wrong patients.",
         queries={
             "{{outcome}}": 'sum by (outcome) (increase(cxr_orders_total{instance=~"$instance"}[1h]))',
             "films rejected: {{reason}}": (
@@ -137,6 +138,8 @@ _ORDERS = (
             "patients: {{outcome}}": (
                 'sum by (outcome) (increase(cxr_patient_updates_total{instance=~"$instance"}[1h]))'
             ),
+            "orders unmatched": 'sum(increase(cxr_orders_unmatched_total{instance=~"$instance"}[1h]))',
+            "studies divided": 'sum(increase(cxr_studies_divided_total{instance=~"$instance"}[1h]))',
         },
         unit=COUNT,
         kind=Kind.STACK,

@@ -25,7 +25,7 @@ from node.domain import Film, Finding, FindingState, JsonObject
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs.answered_film import AnsweredFilm, all_corrections
 from node.outputs.corrected_film import correct, prompt_of, sides_of
-from node.outputs.patient import read_text
+from node.outputs.patient import said
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
 from node.read.framing import Framing
@@ -76,7 +76,7 @@ def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path
         answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides_of(film.answer, film.header))
         drawn.append(pictures / f"{_number(key, film.instance.sop_instance_uid)}.png")
         if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, drawn[-1]):
-            patient = _number(key, read_text(film.header, "PatientID") or film.instance.study_uid)
+            patient = _number(key, said(film.header, "PatientID") or film.instance.study_uid)
             line = {"file": f"{pictures.name}/{drawn[-1].name}", "patient": patient, "truth": truth}
             yield json.dumps(line) + "\n"
 

@@ -147,7 +147,8 @@ def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> Non
             Round(study_uid=study_uid, number=1, files=files, created_at=datetime.now(UTC).replace(microsecond=0))
         )
         objects = [_received(instance.path) for instance in archive.study(study_uid).instances]
-        write_folder(out, answers.report, objects, answers.sources)
+        sources = {uid: source for part in answers.parts for uid, source in part.sources.items()}
+        write_folder(out, answers.report, objects, sources, sections=[part.report for part in answers.parts])
 
 
 def _received(path: Path) -> tuple[str, Dataset]:

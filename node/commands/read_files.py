@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -14,11 +15,13 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 
 from node.dicom.identity import VERSION
-from node.domain import Box, Film, JsonObject, Reason, Report, is_uid
+from node.domain import Box, Film, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.outputs.folder import hash_of, made_before, write_folder
+from node.outputs.parts import divide
+from node.outputs.patient import noted
 from node.outputs.source import from_files
-from node.outputs.writers import make_report, write_objects
+from node.outputs.writers import make_report, report_on, write_objects
 from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Answered, answer_film
@@ -127,8 +130,9 @@ def read(
             answered.append(_answer(path, identity, reader=reader, prompts=prompts, character_set=character_set))
             on_file(path, str(answered[-1].reason or "read"))
         try:
-            report = _report(study.study_uid, answered, reader=reader, prompts=prompts)
-            yield _write(report, study, answered, out, made_from=made_from, zone=zone, kinds=kinds)
+            yield _write(
+                study, answered, out, reader=reader, prompts=prompts, made_from=made_from, zone=zone, kinds=kinds
+            )
         except OSError as error:
             raise NodeError(
                 f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
@@ -178,36 +182,45 @@ def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, how: Se
 def _answer(path: Path, identity: Dataset, *, reader: Reader, prompts: PromptSet, character_set: str) -> Answered:
     """Answer one object; if its whole header cannot be parsed, it is undecodable and only its identity is known."""
     try:
-        return answer_film(path, reader, prompts, character_set=character_set)
+        answered = answer_film(path, reader, prompts, character_set=character_set)
     except Undecodable:
         film = Film(source=str(identity.SOPInstanceUID), reason=Reason.UNDECODABLE)
         return Answered(dataset=identity, film=film, reason=film.reason)
-
-
-def _report(study_uid: str, answered: Sequence[Answered], *, reader: Reader, prompts: PromptSet) -> Report:
-    films = [answer.film for answer in answered if answer.film is not None]
-    now = datetime.now(UTC).replace(microsecond=0)
-    return make_report(study_uid, films, model=reader.identity, prompts=prompts, created_at=now)
+    return answered if answered.film is None else replace(answered, film=noted(answered.film, answered.dataset))
 
 
 def _write(
-    report: Report,
     study: StudyFiles,
     answered: Sequence[Answered],
     out: Path,
     *,
+    reader: Reader,
+    prompts: PromptSet,
     made_from: str,
     zone: ZoneInfo,
     kinds: Sequence[str],
 ) -> JsonObject:
+    """Write the results of a study: the objects on each of its parts, and one report.json on all films."""
     headers = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    films = {answer.film.source: answer.film for answer in answered if answer.film is not None}
+    division = divide(study.study_uid, {uid: headers[uid] for uid in films})
+    unclear = tuple(Film(source=uid, reason=Reason.PATIENT_UNCLEAR) for uid in sorted(division.unclear))
+    report = make_report(
+        study.study_uid,
+        [*(film for uid, film in films.items() if uid not in division.unclear), *unclear],
+        model=reader.identity,
+        prompts=prompts,
+        created_at=datetime.now(UTC).replace(microsecond=0),
+    )
+    parts = [report_on(part, report) for part in division.parts]
     sources = from_files(headers, dict(zip(headers, study.paths, strict=True)))
     left = [answer for answer in answered if answer.film is None]
     return write_folder(
         out,
         report,
-        write_objects(report, sources, zone=zone, kinds=kinds),
+        chain.from_iterable(write_objects(part, sources, zone=zone, kinds=kinds) for part in parts),
         sources,
+        sections=[*parts, replace(report, films=unclear)] if unclear else parts or [report],
         left_alone=[Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason) for answer in left],
         made_from=made_from,
     )

@@ -16,7 +16,7 @@ from node.deliver.connection import connect
 from node.errors import GiveUp, RetryLater
 from node.hl7 import character_sets, mllp
 from node.hl7.acknowledgment import Acknowledgment, AcknowledgmentCode, read_acknowledgment
-from node.hl7.text import SEGMENT_END, escape
+from node.hl7.text import SEGMENT_END, escape, read
 from node.settings.destinations import Hl7Destination
 
 _CONNECT_SECONDS: Final = 10.0
@@ -25,6 +25,9 @@ _PROBE_SECONDS: Final = 5.0
 # Table 0357: segment sequence, required field missing, data type, table value; unsupported message type, event,
 # processing id, version; duplicate key. The same message would get the same error again.
 _HOPELESS: Final = frozenset(("100", "101", "102", "103", "200", "201", "202", "203", "205"))
+
+# Fields that tell whose the result is, and of which order: `?` in place of a character would name another.
+_IDENTIFIERS: Final = {"PID": (3,), "ORC": (2, 3), "OBR": (2, 3, 18, 19)}
 
 # Where the header names sender, receiver, processing id and character set, counted from the segment's name (2.15.9).
 _FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID, _CHARACTER_SET = 2, 9, 10, 17
@@ -35,6 +38,7 @@ def send(content: bytes, destination: Hl7Destination) -> None:
 
     Raises RetryLater, DestinationDown when no connection can be made, or GiveUp.
     """
+    check_identifiers(content, destination)
     addressed = address(content, destination)
     with connect(destination, limit_seconds=_CONNECT_SECONDS) as connection:
         try:
@@ -71,6 +75,19 @@ def address(content: bytes, destination: Hl7Destination) -> bytes:
     )
     fields[_PROCESSING_ID], fields[_CHARACTER_SET] = destination.processing_id, destination.character_set
     return character_sets.encode(f"{'|'.join(fields)}{SEGMENT_END}{rest}", destination.character_set)
+
+
+def check_identifiers(content: bytes, destination: Hl7Destination) -> None:
+    """Raise GiveUp if the character set of a destination lacks a character of an identifier."""
+    for segment in read(content).named(*_IDENTIFIERS):
+        for field in _IDENTIFIERS[segment.name]:
+            if field < len(segment.fields) and not character_sets.holds(
+                segment.fields[field], destination.character_set
+            ):
+                raise GiveUp(
+                    f"a number of patient or order has a character that the character_set of {destination.name} lacks; "
+                    f'set character_set = "{character_sets.DEFAULT}" if {destination.name} can read it, then retry'
+                )
 
 
 def judge(answer: Acknowledgment, name: str) -> None:

@@ -148,6 +148,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
             modality=modality,
             devices=(attributes.text(item, "DeviceUID") for item in equipment),
             film=only_evidence(dataset),
+            part=identity.part_in(attributes.text(dataset, "SeriesDescription")),
         ),
         modality=modality,
         conversion_type=attributes.text(dataset, "ConversionType"),

@@ -6,6 +6,7 @@ attributes of an object prove that this program wrote it, with any weights (desi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from node import __version__
@@ -19,6 +20,7 @@ ANALYZED_LAYER = "AI SQUARE"
 """The graphic layer of presentation states that has the analyzed square alone."""
 STUDY = "study"
 """What the series of reports on a whole study is about."""
+_PART = re.compile(r", part ([0-9a-f]{8})$")
 SERIES_FORMS = ("", "sr3d", "text")
 """What tells apart the series of objects that say the same in several forms; "" stands for the first form."""
 
@@ -26,6 +28,22 @@ SERIES_FORMS = ("", "sr3d", "text")
 def ratio_of(film: str) -> str:
     """Return what the series of the report on a film's cardiothoracic ratio is about; film: as in `is_own`."""
     return f"ratio {film}" if film else ""
+
+
+def study_of(part: str) -> str:
+    """Return what the series of reports on a part of a study is about; part: its name, "" for the whole study."""
+    return f"{STUDY} {part}" if part else STUDY
+
+
+def described_part(series_description: str, part: str) -> str:
+    """Return the description of such a series, which names the part."""
+    return f"{series_description}, part {part}" if part else series_description
+
+
+def part_in(series_description: str) -> str:
+    """Return the name of the part in a description by `described_part`, or ""."""
+    found = _PART.search(series_description)
+    return found[1] if found else ""
 
 
 def answer_of(question: str) -> str:
@@ -47,16 +65,17 @@ def series_uid(*, study_uid: str, modality: str, device: str, about: str = "", f
     return derive_uid("series", study_uid, modality, device, *filter(None, (about, form)))
 
 
-def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], film: str = "") -> bool:
+def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], film: str = "", part: str = "") -> bool:
     """Return whether this program wrote an object, with any weights: its series UID is derived from its device UID.
 
     study, series: UIDs of the object's study and series
     devices: the device UID of each item of ContributingEquipmentSequence (PS3.3 C.12.1)
     film: SOP Instance UID of the only object that it names as its evidence, or ""
+    part: as `part_in` finds it in the description of its series
     """
     return any(
         series == series_uid(study_uid=study, modality=modality, device=device, about=about, form=form)
         for device in devices
-        for about in ("", STUDY, film, ratio_of(film))
+        for about in ("", STUDY, study_of(part), film, ratio_of(film))
         for form in SERIES_FORMS
     )

@@ -66,6 +66,15 @@ def encode(text: str, character_set: str) -> bytes:
     return text.encode(CODECS[character_set], errors="replace")
 
 
+def holds(text: str, character_set: str) -> bool:
+    """Say whether a set has every character of a text."""
+    try:
+        text.encode(CODECS[character_set])
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def decode(content: bytes, named: Sequence[str], *, default: str = "") -> DecodedMessage:
     """Decode a received message, in any case: by the set that it names, else as UTF-8, else as ISO 8859-1.
 

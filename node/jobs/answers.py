@@ -94,9 +94,10 @@ def objects_of(
     found = pipeline.answers(plan)
     if not found.report.read_films:
         raise InputError("the film of this question cannot be read any more; see its report")
-    source = found.sources[question.film]
+    [alone] = found.parts
+    source = alone.sources[question.film]
     kinds = [kind for kind in answers.KINDS if kind in pipeline.kinds]
-    for kind, dataset in answers.write_objects(question, found.report, source, zone=pipeline.zone, kinds=kinds):
+    for kind, dataset in answers.write_objects(question, alone.report, source, zone=pipeline.zone, kinds=kinds):
         yield writers.output_of(kind, dataset), document.save_bytes(dataset)
 
 

@@ -27,7 +27,7 @@ from node.domain import ModelIdentity
 from node.errors import Undecodable
 from node.jobs.answered_film import AnsweredFilm, as_corrected
 from node.measurement import ErrorOfChange
-from node.outputs.patient import read_text
+from node.outputs.patient import read_text, said
 from node.outputs.rejected_films import rejections_of
 from node.prompt_set import PromptSet
 from node.read import decoding
@@ -148,7 +148,7 @@ def _look_at(path: Path, *, character_set: str = "") -> _Taken:
         header = decoding.read_header(path, character_set=character_set)
     except (Undecodable, OSError):
         return _Taken(patient=None, at=None)
-    number, issuer = read_text(header, "PatientID"), read_text(header, "IssuerOfPatientID")
+    number, issuer = said(header, "PatientID"), said(header, "IssuerOfPatientID")
     patient = sha256(f"{number}\0{issuer}".encode()).digest() if number else None
     times = ((read_text(header, day), read_text(header, time)) for day, time in _TIMES)
     return _Taken(patient=patient, at=next((_moment(day, time) for day, time in times if day), None))

@@ -22,7 +22,7 @@ from typing import Final, cast
 from node.dicom.identity import VERSION
 from node.domain import Json, JsonObject
 from node.outputs import patient_update
-from node.outputs.patient import read_text
+from node.outputs.patient import whole_text
 from node.outputs.patient_update import header_of
 from node.store import files, received
 from node.store.spool import Spool
@@ -31,6 +31,8 @@ _Known = tuple[int, int, frozenset[str]]
 """When the folders of films and of updates changed last, in ns, 0 for one that is missing; the hashes."""
 
 _FOLDERS: Final = ("received", "patients")
+_FORMAT: Final = "whole"
+"""What the numbers are; before, they were cut at 64 characters, and their blanks were merged."""
 _SETTLED_NS: Final = 2_000_000_000
 _READ_BY: Final = "read_by"
 """The key of the file that is no study: the version and the character set that its numbers were read with."""
@@ -74,7 +76,7 @@ class PatientNumbers:
         read = partial(header_of, character_set=self._spool.character_set)
         headers = map(read, received.newest(folder / "received"))
         updates = patient_update.from_json(self._spool.documents(study, "patients"))
-        numbers = {read_text(header, "PatientID") for header in headers if header}
+        numbers = {whole_text(header, "PatientID") for header in headers if header}
         numbers |= {update.changes.get("PatientID", "") for update in updates}
         # A folder that changed in this moment may change again within the same tick of the file system's clock.
         is_settled = time.time_ns() - max(times) > _SETTLED_NS
@@ -93,11 +95,11 @@ def _changed_ns(folder: Path) -> int:
 
 
 def _to_json(known: dict[str, _Known]) -> JsonObject:
-    return {study: [films, updates, *sorted(hashes)] for study, (films, updates, hashes) in known.items()}
+    return {study: [_FORMAT, films, updates, *sorted(hashes)] for study, (films, updates, hashes) in known.items()}
 
 
 def _entries(content: JsonObject) -> Iterator[tuple[str, _Known]]:
     for study, entry in content.items():
         match entry:
-            case [int(films), int(updates), *hashes]:
+            case [str(version), int(films), int(updates), *hashes] if version == _FORMAT:
                 yield study, (films, updates, frozenset(cast(list[str], hashes)))

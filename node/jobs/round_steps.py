@@ -23,7 +23,7 @@ from node.outputs import review
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
-from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, queue_place
+from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, Written, queue_place
 from node.settings.destinations import DestinationSettings
 from node.store import received, sent_answers
 from node.store.instances import Instance
@@ -128,6 +128,7 @@ class Steps:
             spool = self.pipeline.spool
             rounds = spool.rounds(planned.study_uid)
             self._tell_rejected(planned, rounds)
+            self._tell_identity(planned.study_uid, written)
             earlier = {output.sop_instance_uid for mark in rounds for output in mark.outputs}
             deliveries = {
                 name: [
@@ -143,6 +144,7 @@ class Steps:
             return {
                 "outputs": [asdict(output) for output in written.outputs],
                 "parked": dict(written.parked),
+                "parts": [list(part) for part in written.parts],
                 "reviews": [asdict(row) for row in review.rows_of(spool, planned.study_uid, written.films)],
                 "deliveries": {
                     name: [asdict(delivery) for delivery in queued] for name, queued in deliveries.items() if queued
@@ -158,6 +160,15 @@ class Steps:
         for reason, count in new.items():
             self.metrics.rejected.labels(reason).inc(count)
             log.get().info("film.rejected", study=planned.study_uid, reason=reason, films=count)
+
+    def _tell_identity(self, study_uid: str, written: Written) -> None:
+        """Count and log that a study has films of several patients or requests, and orders that are for another."""
+        if written.parts:
+            self.metrics.studies_divided.inc()
+            log.get().warning("study.divided", study=study_uid, parts=len(written.parts))
+        if written.unmatched:
+            self.metrics.orders_unmatched.inc(written.unmatched)
+            log.get().warning("order.unmatched", study=study_uid, outputs=written.unmatched)
 
     def _is_open(self, delivery: Delivery, earlier: Collection[str]) -> bool:
         """Whether this round is to send an output; an output that was sent already is not sent again.
@@ -192,7 +203,8 @@ class Steps:
                     self._tell_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
                 pipeline = self._pipeline(planned.study_uid)
-                pipeline.finish(planned, outputs, parked=parked)
+                parts = tuple(map(tuple, cast(list[list[str]], written.get("parts", []))))
+                pipeline.finish(planned, outputs, parked=parked, parts=parts)
             rows = cast(list[dict[str, Any]], written.get("reviews", []))
             self.ledger.reviews.replace(planned.study_uid, [ReviewRow(**row) for row in rows])
             identity = pipeline.reader.identity
@@ -322,6 +334,11 @@ def _why_parked(film: str, reason: Reason) -> str:
     """Say why a film is parked, and what to do."""
     if reason is Reason.DAMAGED:
         return f"damaged: film {film} has changed on disk since it was received; send it again from where it came"
+    if reason is Reason.PATIENT_UNCLEAR:
+        return (
+            f"patient_unclear: the study has films of several patients or accession numbers, and film {film} does not "
+            "say of which it is; correct it at its sender, and send it again"
+        )
     return (
         f"interrupted: the process ended {MOST_INTERRUPTIONS} times while film {film} was being read; "
         "find the cause in the service's log, then retry"

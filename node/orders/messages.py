@@ -1,6 +1,7 @@
 """Reads what a study needs from ORM^O01 and OMI^O23 order messages. Pure.
 
-Only order numbers, the accession number, the study's UID and the priority are read; patient data are ignored.
+Only order numbers, the accession number, the study's UID, the priority and a hash of the patient's identifiers are
+taken; other patient data are ignored.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from node.domain import is_uid
 from node.errors import NodeError
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
 from node.hl7.order import Order, Priority
+from node.hl7.patient import hashed, numbers_in
 from node.hl7.text import Message, Segment
 
 _MESSAGES: Final = {"ORM": "O01", "OMI": "O23"}
@@ -29,7 +31,6 @@ _SEGMENT_SEQUENCE, _FIELD_MISSING, _DATA_TYPE, _CHARACTER_SET, _INTERNAL = "100"
 _TYPE_UNSUPPORTED, _EVENT_UNSUPPORTED, _VERSION_UNSUPPORTED = "200", "201", "203"
 
 
-_LONGEST_ACCESSION: Final = 16
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MOST_ORDERS: Final = 100  # each is synced to disk before the answer, which should take seconds, not minutes
 
@@ -72,26 +73,29 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
         raise _wrong(_SEGMENT_SEQUENCE, "the message has no order (ORC)")
     if len(groups) > _MOST_ORDERS:
         raise _wrong(_INTERNAL, f"more than {_MOST_ORDERS} orders (ORC) in one message; send them in several")
-    changes = tuple(_change(group) for group in groups)
+    changes = tuple(_change(group, patient) for group, patient in groups)
     if message.doubt and not message.is_utf_8:
         pairs = zip(groups, changes, strict=True)
-        if any(_may_be_garbled(group, change.order) for group, change in pairs):
+        if any(_may_be_garbled(group, change.order) for (group, _), change in pairs):
             raise _wrong(_CHARACTER_SET, f"{message.doubt}; {NAME_IT}")
     return changes
 
 
-def _groups(message: Message) -> Iterator[list[Segment]]:
-    """Split a message into its orders: each begins with ORC; earlier segments are about the patient."""
+def _groups(message: Message) -> Iterator[tuple[list[Segment], Segment | None]]:
+    """Split a message into its orders, each with its patient: it begins with ORC, and the PID before it counts."""
     group: list[Segment] = []
+    patient = of_group = None
     for segment in message.segments:
+        if segment.name == "PID":
+            patient = segment
         if segment.name == "ORC":
             if group:
-                yield group
-            group = []
+                yield group, of_group
+            group, of_group = [], patient
         if group or segment.name == "ORC":
             group.append(segment)
     if group:
-        yield group
+        yield group, of_group
 
 
 def _may_be_garbled(group: list[Segment], order: Order) -> bool:
@@ -109,27 +113,31 @@ def _ends_in_delimiter(segment: Segment) -> bool:
     return re.search(f"[^\\x00-\\x7f][{re.escape(signs)}]", signs[0].join(segment.fields)) is not None
 
 
-def _change(group: list[Segment]) -> OrderChange:
+def _change(group: list[Segment], patient: Segment | None) -> OrderChange:
     accession, study_uid = _first(group, ("IPC", 1, 1), ("OBR", 18, 1)), _study_uid(group)
     filler = _entity(group, ("ORC", 3), ("OBR", 3))
     if not (accession or study_uid):
         accession = filler[0] if filler else ""  # where departments use one number for both
-    if not _is_short_string(accession):
-        raise _wrong(
-            _DATA_TYPE,
-            f"an accession number has at most {_LONGEST_ACCESSION} characters, no control character, no backslash",
-        )
+    placer = _entity(group, ("ORC", 2), ("OBR", 2))
+    if _CONTROL.search("".join((accession, *placer, *filler))):
+        raise _wrong(_DATA_TYPE, "a number of the order has a control character; nobody could match it")
+    if "\\" in accession:  # no film can have it (PS3.5 6.2)
+        raise _wrong(_DATA_TYPE, "an accession number has no backslash")
     if not (accession or study_uid):
         raise _wrong(
             _FIELD_MISSING, "an order needs an accession number (IPC-1, OBR-18) or a Study Instance UID (IPC-3)"
         )
+    numbers = () if patient is None else numbers_in(patient, 3) or numbers_in(patient, 2)
+    if not numbers:
+        raise _wrong(_FIELD_MISSING, "an order needs an identifier of its patient (PID-3), the one in the films")
     return OrderChange(
         order=Order(
             accession=accession,
             study_uid=study_uid,
-            placer_number=_entity(group, ("ORC", 2), ("OBR", 2)),
+            placer_number=placer,
             filler_number=filler,
             priority=_priority(group),
+            patient=tuple(dict.fromkeys(map(hashed, numbers))),
         ),
         is_cancelled=_is_cancelled(group[0]),
     )
@@ -138,11 +146,6 @@ def _change(group: list[Segment]) -> OrderChange:
 def _is_cancelled(order: Segment) -> bool:
     """Say whether an order is withdrawn: by its control code (ORC-1) or its status (ORC-5), whatever the other is."""
     return order.text(1).upper() in _CANCELLED or order.text(5).upper() in _STATUS_CANCELLED
-
-
-def _is_short_string(value: str) -> bool:
-    """Say whether an accession number fits a film's header, where it is an SH (PS3.5 6.2)."""
-    return len(value) <= _LONGEST_ACCESSION and "\\" not in value and not _CONTROL.search(value)
 
 
 def _study_uid(group: list[Segment]) -> str:

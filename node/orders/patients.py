@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
-from node.hl7.patient import PatientNumber, PatientUpdate
+from node.hl7.patient import PatientNumber, PatientUpdate, numbers_in
 from node.hl7.text import Message, Segment
 from node.orders.messages import NAME_IT, OrderRefused
 
@@ -55,7 +55,7 @@ def read_updates(message: Message) -> tuple[PatientUpdate, ...]:
 
 def _updates(message: Message) -> Iterator[PatientUpdate]:
     for patient in message.named("PID"):
-        numbers = _numbers(patient, 3) or _numbers(patient, 2)
+        numbers = numbers_in(patient, 3) or numbers_in(patient, 2)
         if not numbers:
             raise _wrong(_FIELD_MISSING, "the patient has no identifier (PID-3)")
         yield _update(_UPDATE, patient, prior=numbers)
@@ -69,7 +69,7 @@ def _merges(message: Message) -> Iterator[PatientUpdate]:
             continue
         if patient is None:
             raise _wrong(_SEGMENT_SEQUENCE, "a patient that ends (MRG) has no patient that stays (PID) before it")
-        prior, staying = _numbers(segment, 1), _numbers(patient, 3)
+        prior, staying = numbers_in(segment, 1), numbers_in(patient, 3)
         if not prior or not staying:
             raise _wrong(_FIELD_MISSING, "a merge needs the identifiers that stay (PID-3) and that end (MRG-1)")
         for number in prior:
@@ -98,15 +98,6 @@ def _require_text(*texts: str) -> None:
     if any(map(_NOT_IN_IDENTITY.search, texts)):
         said = "a name or number has an escape sequence or a control character that is not read here"
         raise _wrong(_CHARACTER_SET, f"{said}; nothing was changed: send the characters themselves")
-
-
-def _numbers(segment: Segment, field: int) -> tuple[PatientNumber, ...]:
-    """Return the identifiers of a field (CX): of the authority (CX-4) its name and its universal id."""
-    return tuple(
-        PatientNumber(number=number, issuers=tuple(filter(None, (alone.text(field, 4), alone.text(field, 4, 2)))))
-        for alone in segment.repetitions(field)
-        if (number := alone.text(field))
-    )
 
 
 def _fitting(prior: PatientNumber, staying: tuple[PatientNumber, ...]) -> PatientNumber:

@@ -1,24 +1,26 @@
 """Orders for studies that arrive later, in small synced files; and the order that each round used, fixed once.
 
 They are files and not rows: an order was acknowledged, so it must survive the loss of a database. An accession number
-belongs to a patient, so it stays where the films are (mode 0700). A file is named by a hash of its search key.
+belongs to a patient, so it stays where the films are (mode 0700). A file is named by a hash of its search key. Its
+orders are of different patients, or for different studies: numbers are given twice, and two hospitals have the same.
 
-    orders/<hash of accession number or study UID>.json     the order
-    orders/rounds/<study>~<time>.json                       the order that a round used
+    orders/<hash of accession number or study UID>.json     the orders that are named so
+    orders/rounds/<study>~<time>[~<part>].json              the order that a round used for a part of the study
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from node.domain import Json
+from node.domain import Json, JsonObject
 from node.hl7.order import Order, Priority
+from node.hl7.patient import HashedNumber, Patient
 from node.store import files
 from node.store.place import PlainFolder, SafePlace
 
@@ -37,47 +39,80 @@ class OrderStore:
         """
         with self._changing():
             known = self._known(order)
-            if known is not None:
-                order = replace(
-                    order,
-                    accession=order.accession or known.accession,
-                    study_uid=order.study_uid or known.study_uid,
+            named = order
+            for earlier in known:
+                named = replace(
+                    named,
+                    accession=named.accession or earlier.accession,
+                    study_uid=named.study_uid or earlier.study_uid,
                 )
-            for key in _names(order):
-                self._write(self._orders / f"{key}.json", asdict(order))
-            if known is not None:
-                self._remove(set(_names(known)).difference(_names(order)))
+            for key in _names(named):
+                self._write(self._orders / f"{key}.json", _orders_to_json([*self._without(key, known), named]))
+            self._remove(known, besides=_names(named))
 
     def forget(self, order: Order) -> None:
         """Remove a cancelled order, if it is known. Raises OSError."""
         with self._changing():
-            known = self._known(order)
-            self._remove({*_names(order), *(_names(known) if known is not None else ())})
+            self._remove(self._known(order))
 
-    def find(self, *, study_uid: str, accession: str) -> Order | None:
-        """Return the order of a study: by its UID if an order named it, else by its accession number."""
-        kept = (self._read(self._orders / f"{key}.json") for key in _keys(study_uid=study_uid, accession=accession))
-        return next((order for order in kept if order is not None), None)
+    def find(
+        self, *, study_uid: str, accession: str, patients: Collection[Patient], is_only_number: bool = True
+    ) -> Order | None:
+        """Return the order of a study for its patient: by its UID if an order named it, else by its accession number.
 
-    def fix(self, *, study_uid: str, accession: str, at: datetime) -> Order | None:
+        One that names the UID with another accession number is another order; of several that fit it is none.
+        patients: as in `Order.is_for`; none if the films name none
+        is_only_number: whether no film of the patient in the study has another accession number, or none; otherwise an
+            order has to name it
+        """
+        for key in _keys(study_uid=study_uid, accession=accession):
+            own = [
+                order
+                for order in self._stored(key)
+                if order.is_for(patients) and _is_number_of(order, accession, is_only=is_only_number)
+            ]
+            if len(own) == 1:
+                return own[0]
+        return None
+
+    def is_known(self, *, study_uid: str, accession: str) -> bool:
+        """Say whether an order names a study or its accession number, whatever patient it is for."""
+        return any(self._stored(key) for key in _keys(study_uid=study_uid, accession=accession))
+
+    def fix(
+        self,
+        *,
+        study_uid: str,
+        accession: str,
+        patients: Collection[Patient],
+        at: datetime,
+        is_only_number: bool = True,
+        part: str = "",
+    ) -> Order | None:
         """Return the order of a study for one round; a repeated call gives the same answer, whatever arrived since.
 
+        Arguments as in `find`.
         at: the creation time of the round
+        part: name of the part of the study, if it has several
         """
-        path = self._rounds / f"{study_uid}~{at:%Y%m%dT%H%M%S}.json"
+        name = "~".join(filter(None, (study_uid, f"{at:%Y%m%dT%H%M%S}", part)))
+        path = self._rounds / f"{name}.json"
 
         def fix() -> None:
             with self._changing():
                 if not path.exists():
-                    order = self.find(study_uid=study_uid, accession=accession)
+                    order = self.find(
+                        study_uid=study_uid, accession=accession, patients=patients, is_only_number=is_only_number
+                    )
                     self._write(path, {} if order is None else asdict(order))
 
         self._place.patiently(fix)
-        return self._read(path)
+        order = _order(files.read_json(path))
+        return order if order is not None and order.is_for(patients) else None
 
     def counts(self) -> dict[str, int]:
         """Return the number of orders by priority."""
-        orders = {order for path in self._orders.glob("*.json") if (order := self._read(path)) is not None}
+        orders = {order for path in self._orders.glob("*.json") for order in self._stored(path.stem)}
         return {str(priority): sum(order.priority is priority for order in orders) for priority in Priority}
 
     def remove_older(self, limit: datetime) -> None:
@@ -98,47 +133,76 @@ class OrderStore:
     def _files(self) -> Iterator[Path]:
         return (path for folder in (self._orders, self._rounds) for path in folder.glob("*") if path.is_file())
 
-    def _known(self, order: Order) -> Order | None:
-        """Return the earlier form of an order.
+    def _known(self, order: Order) -> list[Order]:
+        """Return the earlier forms of an order, each once; of forms for several studies the newest that fits best."""
+        named = (other for key in _names(order) for other in self._stored(key))
+        forms = list(dict.fromkeys(other for other in named if other.is_form_of(order)))
+        if len({form.study_uid for form in forms} - {""}) < 2:
+            return forms
+        return sorted(forms, key=order.has_number_of)[-1:]
 
-        One accession number may belong to several studies, so an order for another study is another order.
-        """
-        found = self.find(study_uid=order.study_uid, accession=order.accession)
-        if found is not None and found.study_uid and order.study_uid and found.study_uid != order.study_uid:
-            return None
-        return found
+    def _without(self, key: str, orders: Collection[Order]) -> list[Order]:
+        return [order for order in self._stored(key) if order not in orders]
 
     def _write(self, path: Path, content: Mapping[str, object]) -> None:
         files.make_folder(path.parent)
         self._place.write(path, files.to_json(content))
 
-    def _remove(self, names: Iterable[str]) -> None:
+    def _remove(self, orders: Collection[Order], *, besides: Iterable[str] = ()) -> None:
+        """Remove orders from the files that have their names; besides: names of files that are right already."""
+        names = {name for order in orders for name in _names(order)}.difference(besides)
+        gone = []
+        for name in names:
+            if others := self._without(name, orders):
+                self._write(self._orders / f"{name}.json", _orders_to_json(others))
+            else:
+                gone.append(self._orders / f"{name}.json")
         files.make_folder(self._orders)
-        paths = [self._orders / f"{name}.json" for name in names]
-        self._place.withdraw(paths)
-        for path in paths:
+        self._place.withdraw(gone)
+        for path in gone:
             path.unlink(missing_ok=True)
         files.sync_folder(self._orders)
 
-    def _read(self, path: Path) -> Order | None:
-        """Read an order; None if it is missing or damaged."""
-        content = files.read_json(path)
-        if not content:
-            return None
-        try:
-            return Order(
-                accession=str(content["accession"]),
-                study_uid=str(content["study_uid"]),
-                placer_number=_texts(content["placer_number"]),
-                filler_number=_texts(content["filler_number"]),
-                priority=Priority(str(content["priority"])),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
+    def _stored(self, key: str) -> list[Order]:
+        """Return the readable orders of a file; an earlier version stored one, without its patient."""
+        content = files.read_json(self._orders / f"{key}.json") or {}
+        stored = content.get("orders", [content])
+        return list(filter(None, map(_order, stored if isinstance(stored, list) else [])))
+
+
+def _orders_to_json(orders: Iterable[Order]) -> dict[str, object]:
+    return {"orders": list(map(asdict, orders))}
+
+
+def _order(content: Json) -> Order | None:
+    """Read an order; None if it is missing or damaged."""
+    if not isinstance(content, dict) or not content:
+        return None
+    try:
+        return Order(
+            accession=str(content["accession"]),
+            study_uid=str(content["study_uid"]),
+            placer_number=_texts(content["placer_number"]),
+            filler_number=_texts(content["filler_number"]),
+            priority=Priority(str(content["priority"])),
+            patient=tuple(map(_number, cast("list[JsonObject]", content.get("patient", [])))),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _number(content: JsonObject) -> HashedNumber:
+    return HashedNumber(sha256=str(content["sha256"]), issuers=_texts(content["issuers"]))
 
 
 def _texts(value: Json) -> tuple[str, ...]:
     return tuple(str(item) for item in cast(list[object], value))
+
+
+def _is_number_of(order: Order, accession: str, *, is_only: bool) -> bool:
+    """Say whether an accession number is that of an order; if it is the only one, either may leave it out."""
+    is_left_out = not (order.accession and accession)
+    return is_only if is_left_out else order.accession == accession
 
 
 def _names(order: Order) -> Iterator[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pydicom.dataset import Dataset
 
 from node.dicom.header import read_meta
-from node.domain import Film, Reason
 from node.errors import Undecodable
 from node.outputs import patient_update
 from node.outputs.patient_update import StoredUpdate
@@ -26,10 +25,14 @@ class FilmHeaders:
     study_uid: str
     updates: Sequence[StoredUpdate] = ()
 
-    def of(self, file: str, film: Film) -> Dataset | None:
+    def of(self, file: str, *, is_damaged: bool = False) -> Dataset | None:
         """Return the header of a film for its outputs; None when even the file meta information is damaged."""
-        header = self.received(file, is_damaged=film.reason is Reason.DAMAGED)
+        header = self.received(file, is_damaged=is_damaged)
         return None if header is None else patient_update.corrected(header, file, self.updates)
+
+    def of_intact(self, file: str) -> Dataset | None:
+        """Return the header of a received object as `of` does; None if it is damaged or removed."""
+        return self.of(file) if received.is_intact(self.spool.received_path(self.study_uid, file)) else None
 
     def received(self, file: str, *, is_damaged: bool = False) -> Dataset | None:
         """Return a header as it was received; if it cannot be parsed, what file meta information and path say."""

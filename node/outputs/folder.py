@@ -35,6 +35,7 @@ def write_folder(
     objects: Iterable[tuple[str, Dataset]],
     sources: Mapping[str, Source],
     *,
+    sections: Sequence[Report] = (),
     left_alone: Sequence[Film] = (),
     made_from: str = "",
 ) -> JsonObject:
@@ -42,6 +43,8 @@ def write_folder(
 
     objects: kind and dataset of every DICOM object of the report; an existing intact file with the same UID is kept
     sources: every film by SOP Instance UID; a film that cannot be decoded gets no overlay
+    sections: the reports that report.txt has one after the other, if that is not the report itself: on each part of the
+        study
     left_alone: objects without an answer, for report.json only
     made_from: identifies everything that the results depend on, for `made_before`
     """
@@ -64,13 +67,26 @@ def write_folder(
         _write(folder / names[-1], png.getvalue())
     for stale in {path.name for pattern in _RESULTS for path in folder.glob(pattern)} - set(names):
         (folder / stale).unlink()
-    _write(folder / _TEXT, report_txt.render(report).encode())
+    _write(folder / _TEXT, _text(sections or [report]).encode())
     content = report_json.report_to_json(report, names, left_alone=left_alone)
+    if len(sections) > 1:
+        content["parts"] = [[film.source for film in section.films] for section in sections]
     if made_from:
         hashes: JsonObject = {name: hash_of(folder / name) for name in (*names, _TEXT)}
         content["made"] = {"from": made_from, "files": hashes}
     _write(folder / _REPORT, (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode())
     return content
+
+
+def _text(sections: Sequence[Report]) -> str:
+    """Render reports; of several, each under a line that says so, for nobody may take them for one patient's."""
+    if len(sections) == 1:
+        return report_txt.render(sections[0])
+    title = "Part {} of {}: this study has films of several patients or accession numbers"
+    return "\n".join(
+        f"{title.format(number, len(sections))}\n\n{report_txt.render(section)}"
+        for number, section in enumerate(sections, 1)
+    )
 
 
 def made_before(folder: Path, made_from: str) -> JsonObject | None:
@@ -96,7 +112,7 @@ def _name(kind: str, dataset: Dataset, report: Report) -> str:
     """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none.
 
     Of the secondary captures of a film, `.sc.dcm` is the film and `.sc2.dcm` the page. `.ratio.dcm` is the report
-    on a film's cardiothoracic ratio.
+    on a film's cardiothoracic ratio. If the study has several parts, the report on one has its name before the kind.
     """
     if kind == "sc":
         return f"{document.film_of(dataset)}.sc{'' if dataset.InstanceNumber == secondary_capture.FILM else 2}.dcm"
@@ -105,6 +121,9 @@ def _name(kind: str, dataset: Dataset, report: Report) -> str:
     film, source = document.film_of(dataset), only_evidence(dataset)
     if film and film == identity.ratio_of(source):
         return f"{source}.ratio.dcm"
+    part = identity.part_in(str(dataset.SeriesDescription))
+    if part:
+        return f"study.{part}.{kind}.dcm"
     if not film:
         return f"study.{kind}.dcm" if report.read_films else f"{kind}.dcm"
     return f"{film}.{kind}.dcm" if len(report.read_films) > 1 else f"{kind}.dcm"

@@ -64,7 +64,7 @@ _STATES: Final = (FindingState.PRESENT, FindingState.INDETERMINATE, FindingState
 def of_film(film: Film) -> list[str]:
     """Return the impression of one film, one text a line."""
     if not film.is_read:
-        return [wording.not_processed(film)]
+        return [wording.not_processed(film), *wording.cautions_of_header(film)]
     return [*(_found(film) or [_NOTHING]), *wording.cautions(film), _rest(film)]
 
 

@@ -31,7 +31,7 @@ from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
 from node.measurement import CardiothoracicRatio
 from node.outputs import impression, measured, report_txt, wording
-from node.outputs.patient import best_described, read_text
+from node.outputs.patient import best_described, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
 from node.outputs.sr.forms import FORMS
 from node.outputs.sr.ratio import BAND, NO_UNITS, RATIO
@@ -47,6 +47,8 @@ _STRUCTURED_REPORT: Final = ("", "SR Instance UID")  # IHE RAD TF-2 4.28, with i
 FILM: Final = ("", "Film SOP Instance UID")
 _PRELIMINARY: Final = "P"  # tables 0085 and 0123
 _NOT_ABNORMAL: Final = frozenset(("SUPPORT_DEVICES",))
+_NULL: Final = '""'
+"""Tells a receiver to delete what it knows (2.5.3); nothing that is said here means that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +84,9 @@ def write(
         _segment("SFT", {1: identity.MANUFACTURER, 2: identity.VERSION, 3: identity.PROGRAM, 4: _model(report)})
     )
     result = message.add_group("ORU_R01_PATIENT_RESULT")
-    result.add_group("ORU_R01_PATIENT").add(_patient(described, report.study_uid))
+    result.add_group("ORU_R01_PATIENT").add(_patient(described, f"{report.study_uid}{report.part}"))
     observations = result.add_group("ORU_R01_ORDER_OBSERVATION")
-    accession = _requested(described, "AccessionNumber") or (order.accession if order else "")
+    accession = whole_of_request(described, "AccessionNumber") or (order.accession if order else "")
     numbers = _numbers(described, order, accession)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
     observations.add(_request(described, numbers, accession, at=_study_time(described, zone)))
@@ -104,11 +106,6 @@ def write(
     return output, (message.to_er7().rstrip(SEGMENT_END) + SEGMENT_END).encode()
 
 
-def accession_of(sources: Iterable[Dataset]) -> str:
-    """Return the accession number of a study, which identifies its order, or "". Raises ValueError without a film."""
-    return _requested(best_described(sources), "AccessionNumber")
-
-
 def control_id(uid: str) -> str:
     """Return MSH-10, which has 20 characters (2.15.9.10), too few for a UID."""
     return hashlib.sha256(uid.encode()).hexdigest()[:20].upper()
@@ -118,29 +115,32 @@ def _model(report: Report) -> str:
     return f"{report.model.name} {report.model.version} {report.model.weights_sha256[:16]}"
 
 
-def _patient(source: Dataset, study_uid: str) -> Segment:
-    """Identify the patient (PID); attributes that the film does not have stay empty, except the identifier."""
-    number, issuer = read_text(source, "PatientID"), read_text(source, "IssuerOfPatientID")
+def _patient(source: Dataset, about: str) -> Segment:
+    """Identify the patient (PID); attributes that the film does not have stay empty, except the identifier.
+
+    about: names the films that the message is about, among all studies
+    """
+    number, issuer = whole_text(source, "PatientID"), whole_text(source, "IssuerOfPatientID")
     return _segment(
         "PID",
         {
             1: "1",
-            3: (number, "", "", issuer, "PI") if number else (_placeholder(study_uid), "", "", identity.PROGRAM, "U"),
-            5: list(_names(read_text(source, "PatientName"))),
+            3: (number, "", "", issuer, "PI") if number else (_placeholder(about), "", "", identity.PROGRAM, "U"),
+            5: list(_names(whole_text(source, "PatientName"))),
             7: read_text(source, "PatientBirthDate"),
             8: sex if (sex := read_text(source, "PatientSex")) in ("M", "F", "O") else "",
         },
     )
 
 
-def _placeholder(study_uid: str) -> str:
+def _placeholder(about: str) -> str:
     """Return an identifier for a patient whose film has none: PID-3 and its CX-1 are required (3.4.2, 2.A).
 
-    It belongs to this study alone, is issued by this program and is of unspecified type (table 0203, U), so it is no
+    It belongs to these films alone, is issued by this program and is of unspecified type (table 0203, U), so it is no
     other patient's number. An accession number may be one, for a receiver that reads CX-1 alone; and the null value
     ("") would tell the receiver to delete the numbers that it has.
     """
-    return f"S{hashlib.sha256(study_uid.encode()).hexdigest()[:14].upper()}"  # CX-1 has 15 characters
+    return f"S{hashlib.sha256(about.encode()).hexdigest()[:14].upper()}"  # CX-1 has 15 characters
 
 
 def _names(name: str) -> Iterator[Components]:
@@ -162,8 +162,8 @@ def _numbers(source: Dataset, order: Order | None, accession: str) -> tuple[Comp
 
     If no filler number is known, the accession number replaces it, as in most departments.
     """
-    placer = (_requested(source, "PlacerOrderNumberImagingServiceRequest"),)
-    filler = (_requested(source, "FillerOrderNumberImagingServiceRequest") or accession,)
+    placer = (whole_of_request(source, "PlacerOrderNumberImagingServiceRequest"),)
+    filler = (whole_of_request(source, "FillerOrderNumberImagingServiceRequest") or accession,)
     return (order.placer_number or placer, order.filler_number or filler) if order else (placer, filler)
 
 
@@ -178,7 +178,7 @@ def _request(source: Dataset, numbers: tuple[Components, Components], accession:
             4: _procedure(source),
             7: at,
             18: accession,
-            19: _requested(source, "RequestedProcedureID") or read_text(source, "StudyID"),
+            19: whole_of_request(source, "RequestedProcedureID") or whole_text(source, "StudyID"),
             24: "RAD",
             25: _PRELIMINARY,
         },
@@ -190,9 +190,9 @@ def _procedure(source: Dataset) -> Components:
     for holder in (*attributes.items(source, "RequestAttributesSequence"), source):
         for keyword in ("RequestedProcedureCodeSequence", "ProcedureCodeSequence"):
             for code in attributes.items(holder, keyword):
-                if read_text(code, "CodeValue"):
+                if whole_text(code, "CodeValue"):
                     return tuple(
-                        read_text(code, part) for part in ("CodeValue", "CodeMeaning", "CodingSchemeDesignator")
+                        whole_text(code, part) for part in ("CodeValue", "CodeMeaning", "CodingSchemeDesignator")
                     )
     return _REPORT
 
@@ -209,12 +209,6 @@ def _study_time(source: Dataset, zone: ZoneInfo) -> str:
     local = stated_offset(source) or (None if zone.key == LEFT else zone)
     moment = datetime.strptime(f"{date}{time:0<6}", "%Y%m%d%H%M%S").replace(tzinfo=local)
     return f"{date}{time}{offset_of(moment)}"
-
-
-def _requested(source: Dataset, keyword: str) -> str:
-    """Return an attribute of the request: from the film itself, else from its first request item that has it."""
-    holders = (source, *attributes.items(source, "RequestAttributesSequence"))
-    return next(filter(None, (read_text(holder, keyword) for holder in holders)), "")
 
 
 def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator[_Observation]:
@@ -337,4 +331,4 @@ def _fill(segment: Segment, fields: Mapping[int, _Field]) -> None:
 
 def _encoded(value: str | Components) -> str:
     components = (value,) if isinstance(value, str) else value
-    return "^".join(escape(printable(component)) for component in components).rstrip("^")
+    return "^".join("" if part == _NULL else escape(printable(part)) for part in components).rstrip("^")

@@ -1,7 +1,8 @@
 """Copy the patient and study attributes of the source, with validation.
 
-Every copied value is valid for its value representation, or empty. Text is decoded here from its bytes, not by
-pydicom's converters: their warnings quote a bad value, which may be a name or a birth date.
+Every copied value is whole and valid for its value representation, or empty: a part of an identifier may be another
+patient's. Text is decoded here from its bytes, not by pydicom's converters: their warnings quote a bad value, which may
+be a name or a birth date.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
 
-from pydicom.datadict import dictionary_VR, tag_for_keyword
+from pydicom.datadict import dictionary_VM, dictionary_VR, tag_for_keyword
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 
 from node.character_sets import LOST
-from node.dicom import film_text
+from node.dicom import attributes, film_text
 from node.dicom.dates import read_date
 from node.dicom.patient_age import age_string
+from node.domain import Film, Note
 
 # Type 2 in every object we write (PS3.3 C.7.1.1, C.7.2.1): present even if empty.
 _REQUIRED = (
@@ -32,6 +36,20 @@ _REQUIRED = (
     "ReferringPhysicianName",
 )
 _OPTIONAL = ("IssuerOfPatientID", "PatientAge", "PatientSize", "PatientWeight", "StudyDescription")
+REQUESTED: Final = (
+    "AccessionNumber",
+    "PlacerOrderNumberImagingServiceRequest",
+    "FillerOrderNumberImagingServiceRequest",
+    "RequestedProcedureID",
+    "RequestedProcedureDescription",
+)
+"""What a report says of the request (PS3.3 C.17.2.3)."""
+
+_LONGEST: Final = {"SH": 16, "LO": 64, "PN": 64}
+"""Characters of a value, of a PN in each group (PS3.5 6.2)."""
+_PADDING: Final = " \0"
+_NULL: Final = '""'
+"""The null value of HL7, which worklists pass on: it names nobody, and tells a receiver to delete what it knows."""
 
 _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_IN_LONG_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -51,23 +69,83 @@ def copy_patient(source: Dataset, target: Dataset) -> None:
 
 
 def best_described(sources: Iterable[Dataset]) -> Dataset:
-    """Return the source with the most patient and study attributes, the first of equals. Raises ValueError if none."""
-    return max(sources, key=lambda source: sum(bool(read_text(source, keyword)) for keyword in _REQUIRED))
+    """Return the source that says most, the first of equals. Raises ValueError if none.
+
+    One that names its patient goes before others, then one with an accession number, then one with more attributes.
+    """
+
+    def rank(source: Dataset) -> tuple[bool, bool, int]:
+        known = sum(bool(read_text(source, keyword)) for keyword in _REQUIRED)
+        return bool(said(source, "PatientID")), bool(said_of_request(source, "AccessionNumber")), known
+
+    return max(sources, key=rank)
 
 
 def described_by(film: Dataset, films: Iterable[Dataset]) -> Dataset:
-    """Return the header that describes the patient of a film: its own, or the study's best if it names no patient."""
-    return film if read_text(film, "PatientID") else best_described(films)
+    """Return the header that describes the patient of a film: its own, or the best of others if it names no patient."""
+    return film if said(film, "PatientID") else best_described(films)
 
 
 def read_text(source: Dataset, keyword: str) -> str:
-    """Read the first value of an attribute as valid text of its value representation, or "" (PS3.5 6.2)."""
-    clean = _CLEAN.get(dictionary_VR(keyword), short_text)
-    return clean(_decoded(source, keyword).split("\\")[0])
+    """Read an attribute as valid text of its value representation, whole, or "" (PS3.5 6.2).
+
+    Of an attribute that may have several values it is the first.
+    """
+    representation, value = dictionary_VR(keyword), whole_text(source, keyword)
+    return "" if _length(value, representation) > _LONGEST.get(representation, len(value)) else value
+
+
+def whole_text(source: Dataset, keyword: str) -> str:
+    """Read an attribute as `read_text` does, however long it is: other standards have more room."""
+    values = _decoded(source, keyword).split("\\")
+    if len(values) > 1 and dictionary_VM(keyword) == "1":  # nobody can tell which of them is meant
+        return ""
+    return _CLEAN.get(dictionary_VR(keyword), _text)(values[0])
+
+
+def said(source: Dataset, keyword: str) -> str:
+    """Return all that an attribute says, valid or not, to compare it with another; "" if it says nothing."""
+    whole = "\\".join(value.strip(_PADDING) for value in _decoded(source, keyword).split("\\"))
+    return whole if whole.strip("\\") and whole != _NULL else ""
+
+
+def said_of_request(source: Dataset, keyword: str) -> str:
+    """Return what a film says of its request, as `said` does: the film itself, else its request items."""
+    items = attributes.items(source, "RequestAttributesSequence")
+    of_items = dict.fromkeys(filter(None, (said(item, keyword) for item in items)))
+    return said(source, keyword) or "\\".join(of_items)
+
+
+def whole_of_request(source: Dataset, keyword: str) -> str:
+    """Read an attribute of the request as `whole_text` does: of the film itself, else of its request items.
+
+    "" if that is not valid, or if the items do not agree: nothing stands in for it.
+    """
+    whole = said_of_request(source, keyword)
+    holders = (source, *attributes.items(source, "RequestAttributesSequence"))
+    return next((whole_text(holder, keyword) for holder in holders if whole and said(holder, keyword) == whole), "")
+
+
+def leaves_out(source: Dataset) -> bool:
+    """Say whether objects lack an identifier, a name or a text that the source has, because it is not valid."""
+    items = attributes.items(source, "RequestAttributesSequence")
+    copied = [(source, keyword) for keyword in (*_REQUIRED, *_OPTIONAL, *REQUESTED)]
+    copied += [(item, keyword) for item in items for keyword in REQUESTED]
+    texts = [(holder, keyword) for holder, keyword in copied if dictionary_VR(keyword) in _LONGEST]
+    return any(said(holder, keyword) and not read_text(holder, keyword) for holder, keyword in texts)
+
+
+def noted(film: Film, header: Dataset) -> Film:
+    """Return the answer to a film with a note if objects lack what its header says of patient or request."""
+    others = tuple(note for note in film.notes if note is not Note.IDENTIFIER_LEFT_OUT)
+    return replace(film, notes=(*others, Note.IDENTIFIER_LEFT_OUT) if leaves_out(header) else others)
 
 
 def short_text(value: str, limit: int = 64) -> str:
-    """Make text valid as LO (PS3.5 6.2): no control characters, no backslash, at most `limit` characters."""
+    """Make a text of ours valid as LO (PS3.5 6.2): no control characters, no backslash, at most `limit` characters.
+
+    Never for an identifier: it cuts, and merges blanks.
+    """
     return " ".join(_NOT_IN_SHORT_TEXT.sub(" ", value).replace("\\", "/").split())[:limit].strip()
 
 
@@ -90,10 +168,21 @@ def _decoded(source: Dataset, keyword: str) -> str:
     return "" if LOST in text else text
 
 
+def _text(value: str) -> str:
+    """Return a text without its padding, or "" if LO and SH cannot hold one of its characters (PS3.5 6.2)."""
+    text = value.strip(_PADDING)
+    return "" if text == _NULL or _NOT_IN_SHORT_TEXT.search(text) else text
+
+
 def _name(value: str) -> str:
-    """Make text valid as PN: at most three groups of at most five components and 64 characters (PS3.5 6.2.1)."""
-    groups = [_NOT_IN_SHORT_TEXT.sub(" ", group).strip(" ") for group in value.split("=")[:3]]
-    return "=".join("^".join(group.split("^")[:5])[:64].strip(" ") for group in groups).rstrip("=")
+    """Return a name without its padding, or "" if it is no PN: three groups of five components (PS3.5 6.2.1)."""
+    groups = [group.strip(_PADDING) for group in _text(value).rstrip("=").split("=")]
+    is_name = len(groups) <= 3 and not any("".join(group.split("^")[5:]).strip() for group in groups)
+    return "=".join("^".join(group.split("^")[:5]).strip(" ") for group in groups).rstrip("=") if is_name else ""
+
+
+def _length(value: str, representation: str) -> int:
+    return max(map(len, value.split("="))) if representation == "PN" else len(value)
 
 
 def _date(value: str) -> str:
@@ -126,6 +215,5 @@ _CLEAN: Mapping[str, Callable[[str], str]] = {
     "DA": _date,
     "DS": _decimal,
     "PN": _name,
-    "SH": lambda value: short_text(value, 16),
     "TM": _time,
 }

@@ -24,7 +24,7 @@ from node.domain import JsonObject, OutputObject, Report
 from node.errors import Undecodable, is_of_file
 from node.hl7.patient import PatientUpdate
 from node.outputs import person_name, rejection
-from node.outputs.patient import read_text
+from node.outputs.patient import said, whole_text
 from node.read import decoding
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
@@ -76,21 +76,28 @@ def from_json(documents: Iterable[JsonObject], *, ids: Collection[str] | None = 
 
 def changes_of(update: PatientUpdate, header: Dataset) -> dict[str, str]:
     """Return what an update changes in the header of a film, by keyword; empty if the film is another patient's."""
-    number, issuer = read_text(header, "PatientID"), read_text(header, "IssuerOfPatientID")
+    number, issuer = whole_text(header, "PatientID"), whole_text(header, "IssuerOfPatientID")
     if not any(prior.is_of(number, issuer) for prior in update.prior):
         return {}
-    name = person_name.merged(read_text(header, "PatientName"), update)
+    name = person_name.merged(whole_text(header, "PatientName"), update)
     new = {"PatientName": name, "PatientBirthDate": update.birth_date, "PatientSex": update.sex}
     if (staying := update.merged_into) is not None:
         new["PatientID"] = staying.number
         if issuer and staying.issuers:
             new["IssuerOfPatientID"] = staying.issuers[0]
-    return {keyword: value for keyword, value in new.items() if value and value != read_text(header, keyword)}
+    return {keyword: value for keyword, value in new.items() if value and value != whole_text(header, keyword)}
+
+
+def before(path: Path, updates: Sequence[StoredUpdate], *, character_set: str) -> list[Dataset]:
+    """Return the header of a received film as it was before each update of it; none if it has none."""
+    own = [update for update in updates if path.name in update.files]
+    header = header_of(path, character_set=character_set) if own else None
+    return [] if header is None else [corrected(header, path.name, own[:number]) for number in range(len(own))]
 
 
 def names_another(update: PatientUpdate, header: Dataset) -> bool:
     """Say whether an update may be about another person than a film: their names share no letter."""
-    return person_name.shares_no_letter(read_text(header, "PatientName"), update)
+    return person_name.shares_no_letter(whole_text(header, "PatientName"), update)
 
 
 def corrected(header: Dataset, file: str, updates: Iterable[StoredUpdate]) -> Dataset:
@@ -115,12 +122,14 @@ class Followed:
     earlier: the rounds before this one
     answers: what a person has sent, with the updates that each follows
     header_of: reads the received header of a file; None if it cannot be read
+    parts: films that are of one patient and accession number by now, by SOP Instance UID
     """
 
     updates: Sequence[StoredUpdate]
     earlier: Sequence[RoundMark]
     answers: Sequence[SentAnswer]
     header_of: Callable[[str], Dataset | None]
+    parts: Sequence[Collection[str]]
 
     def notes(
         self,
@@ -142,8 +151,12 @@ class Followed:
             if (header := self.header_of(file)) is not None:
                 headers[file] = corrected(header, file, before)
         named: set[OutputObject] = set(written)
-        by_identity = sorted(headers, key=lambda file: _identity(headers[file]))
-        for _, files in groupby(by_identity, key=lambda file: _identity(headers[file])):
+
+        def place(file: str) -> tuple[int, tuple[str, ...]]:
+            own = (number for number, part in enumerate(self.parts) if sop_instance_uid_of(file) in part)
+            return next(own, len(self.parts)), _identity(headers[file])
+
+        for _, files in groupby(sorted(headers, key=place), key=place):
             group = list(files)
             found = (self._carrying(group, before, content_of), self._answering(group, known, content_of))
             own = [output for output in _by_series(*found) if output not in named]
@@ -188,7 +201,7 @@ def _by_series(*several: Iterable[OutputObject]) -> list[OutputObject]:
 
 
 def _identity(header: Dataset) -> tuple[str, ...]:
-    return tuple(read_text(header, keyword) for keyword in _IDENTITY)
+    return tuple(said(header, keyword) for keyword in _IDENTITY)
 
 
 def header_of(path: Path, *, character_set: str) -> Dataset | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from node.dicom.rejection_note import RejectionNote
 from node.domain import MESSAGE_KIND, OutputObject, Report
 from node.errors import Undecodable
 from node.outputs import document
+from node.outputs.parts import divide
+from node.outputs.patient import best_described
 from node.read import decoding
 from node.store import received
 from node.store.rounds import RoundMark
@@ -55,37 +58,60 @@ def own_notes(
     *,
     earlier: Sequence[RoundMark],
     answers: Iterable[SentAnswer],
+    headers: Mapping[str, Dataset],
     content_of: Callable[[OutputObject], bytes | None],
     zone: ZoneInfo,
 ) -> Iterator[Dataset]:
     """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
 
+    A note about films of several patients or accession numbers gets an answer for each.
     notes: all of the study, in the order of the round's files
     earlier: the rounds before this one
     answers: what a person has sent about the study
+    headers: of all films that the node has, by SOP Instance UID
     """
     covered = {file for mark in earlier for file in mark.files}
     written = [*(mark.outputs for mark in earlier), *(answer.outputs for answer in answers)]
     outputs = list(chain.from_iterable(written))
     known = rejected_by({file: note for file, note in notes.items() if file in covered})
     for note in (note for file, note in notes.items() if file not in covered):
-        own = outputs_about(note.rejected - known, outputs, _or_films(earlier, content_of))
+        named = set[OutputObject]()
+        for alone in _by_part(note, report.study_uid, headers):
+            about = outputs_about(alone.rejected - known, outputs, _or_films(earlier, content_of))
+            if own := [output for output in about if output not in named]:
+                named.update(own)
+                yield write(alone, own, report, zone=zone)
         known |= note.rejected
-        if own:
-            yield write(note, own, report, zone=zone)
+
+
+def _by_part(note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset]) -> list[RejectionNote]:
+    """Divide a note about films of several patients or accession numbers, with a header of each; others stay whole."""
+    here = {uid: headers[uid] for uid in sorted(note.rejected) if uid in headers}
+    parts = divide(study_uid, here).parts
+    if len(parts) < 2:
+        return [note]
+    rest = note.rejected.difference(*(part.films for part in parts))
+    return [
+        replace(
+            note,
+            rejected=rest.union(part.films) if part is parts[0] else frozenset(part.films),
+            header=best_described(here[uid] for uid in part.films),
+        )
+        for part in parts
+    ]
 
 
 def _or_films(
     earlier: Sequence[RoundMark], content_of: Callable[[OutputObject], bytes | None]
 ) -> Callable[[OutputObject], bytes | None]:
-    """Return what reads an output, or if its content was removed, and it is about no single film, its round's films."""
-    files_of = {output: mark.files for mark in earlier for output in mark.outputs if not output.film}
+    """Return what reads an output; of one that was removed, and is about no single film, all films it may be about."""
+    films_of = {output: mark.films_beside(output) for mark in earlier for output in mark.outputs if not output.film}
 
     def read(output: OutputObject) -> bytes | None:
         content = content_of(output)
-        if content is not None or output not in files_of:
+        if content is not None or output not in films_of:
             return content
-        return " ".join(map(received.sop_instance_uid_of, files_of[output])).encode()
+        return " ".join(films_of[output]).encode()
 
     return read
 

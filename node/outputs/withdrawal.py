@@ -1,4 +1,4 @@
-"""Withdraws an HL7 result when an archive has rejected every film that it is about.
+"""Withdraws an HL7 result when an archive has rejected every film that it is about, and no new result replaces it.
 
 It is the result's own message again, with a time and control id of its own: OBR-25 is X (no result available, order
 cancelled; table 0123), OBX-11 of each observation is W (posted as wrong, for example for a wrong patient; table 0085).
@@ -7,13 +7,13 @@ Patient, order numbers and identifiers of the observations are those under which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from node.domain import MESSAGE_KIND, OutputObject, Report, derive_uid
-from node.hl7.text import SEGMENT_END, read
+from node.hl7.text import SEGMENT_END, Message, read
 from node.outputs import oru
 from node.store.rounds import RoundMark
 
@@ -28,24 +28,46 @@ def withdraw(
     report: Report,
     *,
     rejected: Collection[str],
+    instead: Iterable[bytes],
     content_of: Callable[[OutputObject], bytes | None],
     zone: ZoneInfo,
 ) -> Iterator[tuple[OutputObject, bytes]]:
-    """Yield the withdrawal of the newest result, if all its films are rejected and it was not withdrawn yet.
+    """Yield the withdrawal of each newest result whose films are all rejected, if no other takes its place.
 
     earlier: the rounds before this one; a result whose content was removed with its study is not withdrawn
     rejected: SOP Instance UIDs
+    instead: the new results; one takes the place of an earlier one of the same patient and accession number
     """
-    results = [output for mark in earlier for output in mark.outputs if output.kind == MESSAGE_KIND]
-    content = content_of(results[-1]) if results else None
-    if content is None:
-        return
-    message = read(content)
-    films = {segment.text(5) for segment in message.named("OBX") if segment.text(3, 2) == oru.FILM[1]}
-    is_withdrawn = any(segment.text(_STATUS) == _WITHDRAWN for segment in message.named("OBR"))
-    if is_withdrawn or not films or not films.issubset(rejected):
-        return
-    uid = report.object_uid(derive_uid("withdrawal", results[-1].sop_instance_uid))
+    results = [output for mark in earlier for output in mark.outputs if output.kind == MESSAGE_KIND and rejected]
+    places = [_place(read(content)) for content in instead]
+    told: set[str] = set()
+    for result in reversed(results):
+        content = content_of(result)
+        message = None if content is None else read(content)
+        if content is None or message is None:
+            continue
+        films = {segment.text(5) for segment in message.named("OBX") if segment.text(3, 2) == oru.FILM[1]}
+        is_newest = told.isdisjoint(films)
+        told |= films
+        is_withdrawn = any(segment.text(_STATUS) == _WITHDRAWN for segment in message.named("OBR"))
+        is_replaced = any(_is_same(_place(message), place) for place in places)
+        if is_newest and films and films.issubset(rejected) and not (is_withdrawn or is_replaced):
+            yield _withdrawal(result, content, report, zone)
+
+
+def _place(message: Message) -> tuple[str, str]:
+    """Return where a receiver puts a result: the patient with the authority, as encoded, and the accession number."""
+    patient, request = next(message.named("PID")), next(message.named("OBR"))
+    return patient.fields[3], request.text(18)
+
+
+def _is_same(earlier: tuple[str, str], later: tuple[str, str]) -> bool:
+    """Say whether a result takes the place of an earlier one; an order may have told the accession number since."""
+    return earlier[0] == later[0] and (earlier[1] == later[1] or "" in (earlier[1], later[1]))
+
+
+def _withdrawal(result: OutputObject, content: bytes, report: Report, zone: ZoneInfo) -> tuple[OutputObject, bytes]:
+    uid = report.object_uid(derive_uid("withdrawal", result.sop_instance_uid))
     moment = f"{report.created_at.astimezone(zone):%Y%m%d%H%M%S%z}"
     changes = {
         "MSH": {_TIME_OF_MESSAGE: moment, _CONTROL_ID: oru.control_id(uid)},
@@ -56,4 +78,4 @@ def withdraw(
     for fields in lines:
         for place, value in changes.get(fields[0], {}).items():
             fields[place] = value
-    yield replace(results[-1], sop_instance_uid=uid), SEGMENT_END.join(map(_FIELD.join, lines)).encode()
+    return replace(result, sop_instance_uid=uid), SEGMENT_END.join(map(_FIELD.join, lines)).encode()

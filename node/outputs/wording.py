@@ -44,6 +44,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.DAMAGED: "its stored copy was damaged on the disk of this program; it has to be sent again",
     Reason.AGE: "its patient's age lies outside the ages that the model is for",
     Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
+    Reason.PATIENT_UNCLEAR: "its study has films of several patients or requests, and it does not say of which it is",
 }
 BY_PICTURE: Mapping[Reason, str] = {
     Reason.NOT_CHEST: "its picture does not look like one of the chest, and no known words name its view and the chest",
@@ -64,6 +65,10 @@ NOTES: Mapping[Note, str] = {
     Note.POLARITY_UNCLEAR: "its header contradicts itself, so viewers disagree; it was read with low values bright",
     Note.SIGN_DISAGREES: "its header and its compressed pixels disagree whether values are signed; the pixels count",
     Note.PIXELS_CUT: "more bytes follow its pixels than its header states; they were left out",
+    Note.IDENTIFIER_LEFT_OUT: (
+        "its header has an identifier, a name or a text of patient or request that is no valid value in DICOM (too "
+        "long, several values, or a control character); DICOM objects leave it empty"
+    ),
 }
 OF_TEXT = (Note.TEXT_RECODED, Note.TEXT_LEFT_OUT)
 """Notes that concern a film that was not read, too: its report names the patient."""
@@ -73,8 +78,9 @@ CAUTIONS: Mapping[Note, str] = {
     Note.ROTATED: "The picture looks rotated.",
     Note.STRETCHED: "No person could read the picture as given: it was stretched.",
     Note.POLARITY_UNCLEAR: "Its header contradicts itself: some viewers show it as a negative.",
+    Note.IDENTIFIER_LEFT_OUT: "DICOM objects leave an identifier empty: see the film.",
 }
-"""Notes that stand in every output, in few words: such a film may have been read wrongly."""
+"""Notes that stand in every output, in few words: such a film may have been read wrongly, or be taken for another."""
 HEADINGS: Mapping[FindingState, str] = {
     FindingState.PRESENT: "Present (at or above threshold)",
     FindingState.INDETERMINATE: "Indeterminate (neither present nor absent, or contradicted; to be reviewed)",
@@ -332,6 +338,11 @@ def version(number: int) -> tuple[str, ...]:
 def cautions(film: Film) -> tuple[str, ...]:
     """Return the notes of a film that stand in every output."""
     return tuple(CAUTIONS[note] for note in film.notes if note in CAUTIONS)
+
+
+def cautions_of_header(film: Film) -> tuple[str, ...]:
+    """Return those of `cautions` that do not depend on the picture, for a film that was not read."""
+    return (CAUTIONS[Note.IDENTIFIER_LEFT_OUT],) if Note.IDENTIFIER_LEFT_OUT in film.notes else ()
 
 
 def is_whole(film: Film) -> bool:

@@ -15,6 +15,7 @@ from pydicom.uid import UID
 from node.dicom import attributes
 from node.domain import Film, ModelIdentity, OutputObject, Report, derive_uid
 from node.outputs import document, gsps, rejection, secondary_capture
+from node.outputs.parts import Part
 from node.outputs.source import Source
 from node.outputs.sr import report as sr
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
@@ -61,7 +62,6 @@ def make_report(
     model: ModelIdentity,
     prompts: PromptSet,
     created_at: datetime,
-    predecessors: tuple[OutputObject, ...] = (),
     earlier: tuple[tuple[OutputObject, ...], ...] = (),
 ) -> Report:
     """Make a report of films, model and prompt set; the films are sorted, so their order of arrival has no effect."""
@@ -73,9 +73,16 @@ def make_report(
         prompts_version=prompts.version,
         prompts_sha256=prompts.sha256,
         created_at=created_at,
-        predecessors=predecessors,
         earlier=earlier,
     )
+
+
+def report_on(part: Part, report: Report, *, earlier: tuple[tuple[OutputObject, ...], ...] = ()) -> Report:
+    """Return what a report on a study says of one of its parts; earlier: `written_on` it."""
+    films = tuple(film for film in report.films if film.source in part.films)
+    reports = [tuple(output for output in outputs if output.kind in FORMS) for outputs in earlier]
+    newest = next(filter(None, reversed(reports)), ())
+    return replace(report, films=films, part=part.name, earlier=earlier, predecessors=newest)
 
 
 def write_objects(
@@ -87,7 +94,8 @@ def write_objects(
     """
     if not report.films:
         return
-    named = {uid: replace(source, header=_with_series(source.header)) for uid, source in sources.items()}
+    own = {film.source: sources[film.source] for film in report.films}  # what others say is not about this patient
+    named = {uid: replace(source, header=_with_series(source.header)) for uid, source in own.items()}
     drawn = [kind for kind in kinds if kind in _DRAWN]
     texts = [dataset for kind in kinds if kind not in _DRAWN for dataset in WRITERS[kind](report, named, zone)]
     each_once = {str(dataset.SOPInstanceUID): dataset for dataset in texts}
@@ -179,7 +187,19 @@ def numbered(kind: str, dataset: Dataset, known: Collection[OutputObject]) -> Ou
     return output_of(kind, dataset)
 
 
-def predecessors(rounds: Iterable[RoundMark]) -> tuple[OutputObject, ...]:
-    """Return the structured reports of the newest finished round that wrote any, in every form."""
-    reports = [tuple(output for output in mark.outputs if output.kind in FORMS) for mark in rounds]
-    return next(filter(None, reversed(reports)), ())
+def written_on(
+    rounds: Iterable[RoundMark], *, related: Collection[str], known: Collection[str]
+) -> tuple[tuple[OutputObject, ...], ...]:
+    """Return the outputs on a part of a study of each round that wrote any on the study, oldest first.
+
+    related: the films of the part, and those that a note rejects but that are of the same patient and accession number
+    known: all films of the study that the node has
+    """
+    strangers = set(known).difference(related)
+
+    def is_own(output: OutputObject, mark: RoundMark) -> bool:
+        film = output.film.rpartition(" ")[2]  # without the mark of a ratio
+        about = {film} if film in known else mark.films_beside(output)
+        return not about.isdisjoint(related) or about.isdisjoint(strangers)
+
+    return tuple(tuple(output for output in mark.outputs if is_own(output, mark)) for mark in rounds if mark.outputs)

@@ -12,6 +12,7 @@ from node.domain import JsonObject, OutputObject
 from node.errors import is_of_file
 from node.store import files
 from node.store.place import SafePlace
+from node.store.received import sop_instance_uid_of
 
 AGAIN: Final = "again"
 """The reason of files that a person has queued to be read again."""
@@ -23,6 +24,8 @@ class RoundMark:
 
     parked: the files of parked films, each with its reason; they count as unread again, whatever earlier rounds covered
     corrections: the ids of all corrections, and of all updates of patients, that its answers follow
+    parts: the films of each part of the study, by SOP Instance UID, if it had several: films of other patients or
+        accession numbers
     """
 
     number: int
@@ -31,6 +34,13 @@ class RoundMark:
     outputs: tuple[OutputObject, ...]
     parked: Mapping[str, str] = field(default_factory=dict)
     corrections: tuple[str, ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ()
+
+    def films_beside(self, output: OutputObject) -> frozenset[str]:
+        """Return the films of the part of the study that an output is about; all, if the study was not divided."""
+        if 0 <= output.part < len(self.parts):
+            return frozenset(self.parts[output.part])
+        return frozenset(map(sop_instance_uid_of, (*self.files, *self.parked)))
 
 
 def marks(folder: Path) -> list[RoundMark]:
@@ -92,4 +102,5 @@ def _mark(content: JsonObject) -> RoundMark:
         outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, Any]], content["outputs"])),
         parked=cast(dict[str, str], content.get("parked", {})),
         corrections=tuple(cast(list[str], content.get("corrections", []))),
+        parts=tuple(map(tuple, cast(list[list[str]], content.get("parts", [])))),
     )

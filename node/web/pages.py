@@ -125,6 +125,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     about = {
         "study": found.line,
         "films": found.films,
+        "parts": found.parts,
         "film": film,
         "path": "" if film is None else f"/api/v1/films/{film.uid}",
         "corrections": corrections,
@@ -194,7 +195,7 @@ def about_header(header: Dataset | None) -> dict[str, object]:
 
 
 def _patient(header: Dataset) -> dict[str, str]:
-    return {name: _readable(patient.read_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
+    return {name: _readable(patient.whole_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
 
 
 def _held(update: StoredUpdate) -> dict[str, str]:
@@ -264,4 +265,6 @@ def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
     film = numbers.get(uid, "a removed film") if uid else ""
     if output.question:
         return f'the answer to "{output.asked}" on {film}' if output.asked else "the answer to a damaged question"
+    if output.films:
+        return " and ".join(sorted(numbers.get(film, "a removed film") for film in output.films))
     return f"cardiothoracic ratio of {film}" if of_ratio else film

@@ -106,10 +106,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDetail:
-    """Everything that is known of one study."""
+    """Everything that is known of one study.
+
+    parts: the UIDs of its films by patient and accession number, if the newest round that wrote something found several
+    """
 
     line: StudyLine
     films: tuple[StudyFilm, ...]
+    parts: tuple[tuple[str, ...], ...]
     outputs: tuple[StudyOutput, ...]
     deliveries: tuple[Sent, ...]
 
@@ -212,6 +216,7 @@ def study_with_films(
     detail = StudyDetail(
         line=_line(study_uid, row, seen, spool, deliveries=counts, waits=waits),
         films=tuple(found.described for found in seen),
+        parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
     )
@@ -274,7 +279,9 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
         number, parked = rounds.get(instance.path.name, (None, None))
         _, reading = newest_reading(readings, instance) or (None, {})
         film = None
-        if reading:
+        if parked == Reason.PATIENT_UNCLEAR:
+            film = Film(source=instance.sop_instance_uid, reason=Reason.PATIENT_UNCLEAR)
+        elif reading:
             film = report_json.film_from_json(reading)
             if corrections:
                 sides = sides_of(film, header_of(instance.path))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from node.domain import OutputObject
+from node.domain import NO_PART, OutputObject
 from node.errors import InputError
 from node.jobs.answers import stored_question
 from node.outputs import answer_wording
@@ -20,6 +20,7 @@ class StudyOutput:
 
     kind: sr, sr3d, text, gsps, sc, oru or rejection
     film: SOP Instance UID of the film that it is about, if it is about one
+    films: those of the films that it is about, if it is about some of a study of several patients or accession numbers
     round: its number; None for an answer
     question: id of the question that it answers; "" for an output of a round
     asked: what that question asks for, in words; "" if the question is damaged
@@ -30,6 +31,7 @@ class StudyOutput:
     kind: str
     uid: str
     film: str
+    films: tuple[str, ...]
     round: int | None
     question: str
     asked: str
@@ -49,6 +51,7 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 kind=output.kind,
                 uid=output.sop_instance_uid,
                 film=output.film,
+                films=tuple(sorted(mark.films_beside(output))) if mark.parts and _is_of_part(output) else (),
                 round=mark.number,
                 question="",
                 asked="",
@@ -62,12 +65,17 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 kind=output.kind,
                 uid=output.sop_instance_uid,
                 film=output.film or film,
+                films=(),
                 round=None,
                 question=answer.question,
                 asked=asked,
                 written_at=answer.requested_at,
                 is_there=spool.has_output(output),
             )
+
+
+def _is_of_part(output: OutputObject) -> bool:
+    return not output.film and output.part != NO_PART
 
 
 def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:

@@ -57,7 +57,7 @@ def _is_read(values: Mapping[Place, str], is_read: Callable[[Order], bool]) -> b
 def _order(values: Mapping[Place, str]) -> OrderChange | None:
     """Read an order with these values; None if the node refuses it. The study is named last, where nothing else is."""
     filled = {("ORC", 1, 1): "NW", ("ZDS", 1, 1): "9.9.9", **values}
-    segments = [r"MSH|^~\&|RIS||||20240131||ORM^O01|1|P|2.5.1"]
+    segments = [r"MSH|^~\&|RIS||||20240131||ORM^O01|1|P|2.5.1", "PID|1||P-1"]
     for name in _SEGMENTS:
         fields = [
             "^".join(filled.get((name, field, component), "") for component in _COMPONENTS).rstrip("^")

@@ -11,6 +11,7 @@ from node.commands.explain.values import ABSENT, shown, uid_name
 from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
+from node.outputs.patient import leaves_out
 from node.read import decoding, pixel_format, routing
 from node.read.film_rule import FilmRule, read_film_rule
 from node.read.routing import Action, Decision, Rule
@@ -40,6 +41,7 @@ _WANTED: Final[Mapping[Note, str]] = {
     Note.TABLE_SCALED: "declares in LUTDescriptor the bits that the lookup table has",
     Note.TEXT_RECODED: "names in SpecificCharacterSet the set of its text",
     Note.TEXT_LEFT_OUT: "names in SpecificCharacterSet the set of its text",
+    Note.IDENTIFIER_LEFT_OUT: "writes numbers and names of patient and request that are valid in DICOM",
 }
 """What a modality has to do so that a note goes."""
 _WHAT_HAPPENS: Final[Mapping[Action, str]] = {
@@ -125,6 +127,8 @@ def explain_file(path: Path, *, model: Path, character_set: str = "") -> FilmExp
     lack, rule = _film_rule(model)
     rules = routing.rules_for(rule.ages)
     decision = routing.choose(header, rules)
+    if decision.action is not Action.LEAVE and leaves_out(dataset):
+        notes = (*notes, Note.IDENTIFIER_LEFT_OUT)
     decision = replace(decision, notes=(*decision.notes, *notes))
     is_film = decision.action is not Action.LEAVE and pixel_format.objection(header.pixels) is None
     decoded = _decode(path, header, rule, lack) if is_film else None

@@ -173,8 +173,9 @@ def _received_line(instance: ReceivedObject, zone: tzinfo) -> str:
 
 
 def _round_line(finished: FinishedRound, zone: tzinfo) -> str:
+    parts = f"of {len(finished.parts)} patients or accession numbers, " if finished.parts else ""
     return (
-        f"{finished.number} began {_time(finished.began_at, zone)}, {len(finished.files)} objects, "
+        f"{finished.number} began {_time(finished.began_at, zone)}, {len(finished.files)} objects, {parts}"
         f"wrote {_outputs(finished.outputs)}"
     )
 

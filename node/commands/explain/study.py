@@ -76,12 +76,16 @@ class WrittenObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRound:
-    """A finished round: when it began, the received files that it covers, and its outputs."""
+    """A finished round: when it began, the received files that it covers, and its outputs.
+
+    parts: SOP Instance UIDs of its films by patient and accession number, if it found several
+    """
 
     number: int
     began_at: datetime
     files: tuple[str, ...]
     outputs: tuple[WrittenObject, ...]
+    parts: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +230,8 @@ def _outcome(
 ) -> str | None:
     """Return the outcome of an object: from its stored reading, from why it is parked, or from routing."""
     if reading is not None:
-        return str(reading[1].get("reason") or Action.READ)
+        outcome = str(reading[1].get("reason") or Action.READ)
+        return f"{outcome}, not reported ({parked})" if parked == Reason.PATIENT_UNCLEAR else outcome
     if not is_intact:
         return Reason.DAMAGED
     if not is_covered or parked == Reason.DAMAGED:  # damaged, and received again since then
@@ -246,6 +251,7 @@ def _finished(mark: RoundMark, spool: Spool) -> FinishedRound:
         began_at=mark.created_at,
         files=(*mark.files, *(file for file, reason in mark.parked.items() if reason != AGAIN)),
         outputs=_written(mark.outputs, spool),
+        parts=mark.parts,
     )
 
 

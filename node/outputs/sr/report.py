@@ -29,7 +29,7 @@ from node.dicom import attributes, encoding, identity
 from node.domain import Film, ObjectReference, OutputObject, Report
 from node.measurement import CardiothoracicRatio
 from node.outputs import document, impression, measured, wording
-from node.outputs.patient import best_described, described_by, read_text
+from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said
 from node.outputs.sr import content, findings, ratio, text_report
 from node.outputs.sr.content import CONTAINS, HAS_ACQ_CONTEXT, HAS_CONCEPT_MOD, Item, container, with_content
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS, Form
@@ -156,9 +156,10 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
         modality="SR",
         series_number=form.study_number,
         instance_number=1,
-        about=identity.STUDY,
+        about=identity.study_of(report.part),
         form=form.series,
     )
+    dataset.SeriesDescription = identity.described_part(document.SERIES_DESCRIPTION, report.part)
     describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
     # A destination of Comprehensive 3D SR has this report too.
     kinds = [form.kind] if form is BASIC_TEXT else [COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind]
@@ -292,21 +293,14 @@ def _references(study_uid: str, references: Iterable[ObjectReference | OutputObj
 def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     """Return the requests that the films name, each once (PS3.3 C.17.2.3)."""
     found: dict[tuple[str, ...], Dataset] = {}
-    keywords = (
-        "AccessionNumber",
-        "PlacerOrderNumberImagingServiceRequest",
-        "FillerOrderNumberImagingServiceRequest",
-        "RequestedProcedureID",
-        "RequestedProcedureDescription",
-    )
     for film in films:
         for request in attributes.items(film, "RequestAttributesSequence") or (film,):
-            values = tuple(read_text(request, keyword) or read_text(film, keyword) for keyword in keywords)
+            values = tuple(read_text(request if said(request, name) else film, name) for name in REQUESTED)
             item = Dataset()
             item.StudyInstanceUID = study_uid
             item.ReferencedStudySequence = []
             item.RequestedProcedureCodeSequence = []
-            for keyword, value in zip(keywords, values, strict=True):
+            for keyword, value in zip(REQUESTED, values, strict=True):
                 setattr(item, keyword, value)
             found.setdefault(values, item)
     return [item for values, item in found.items() if any(values)]

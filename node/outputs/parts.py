@@ -1,0 +1,157 @@
+"""Divides the films of a study into parts: those of one patient and one accession number. Pure.
+
+A Study Instance UID should belong to one patient and one request, but modalities give it to the next patient too, and
+one examination may answer two requests. Each part gets a report and a message of its own; most studies have one part.
+
+- A patient is told by Patient ID and issuer, exactly as they are said. A film without an issuer fits the only issuer of
+  its number. Names do not count: one patient's are spelled in many ways.
+- A film without a Patient ID is the study's only patient's, unless name, date of birth or accession number say
+  otherwise. If no film of the study has one, names and dates of birth tell the patients.
+- A film without an accession number goes with the only number of its patient; if there are several, with none.
+
+What these rules do not tell belongs to no part: a person has to look.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydicom.dataset import Dataset
+
+from node.hl7.patient import Patient
+from node.outputs.patient import said, said_of_request
+
+_Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The films of one patient and one accession number, by SOP Instance UID, sorted.
+
+    name: tells the parts of a study apart, as long as patients and numbers stay; "" if the study has only one
+    patient: tells the patients of a study apart; never leaves the process
+    """
+
+    name: str
+    patient: tuple[str, ...]
+    films: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """The parts of a study, by their first films, and the films that belong to no part."""
+
+    parts: tuple[Part, ...]
+    unclear: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What a film says of its patient and its request; "" for what it does not say."""
+
+    number: str
+    issuer: str
+    name: str
+    born: str
+    accession: str
+
+
+def divide(study_uid: str, headers: Mapping[str, Dataset]) -> Division:
+    """Divide the films of a study; headers: of each film, by SOP Instance UID."""
+    films = {uid: _read(header) for uid, header in headers.items()}
+    patients = _patients(films)
+    by_patient: dict[_Key, list[_Told]] = defaultdict(list)
+    for uid, patient in patients.items():
+        by_patient[patient].append(films[uid])
+    numbers = {patient: {film.accession for film in own} - {""} for patient, own in by_patient.items()}
+    keys = {uid: _key(film, patients.get(uid), by_patient, numbers) for uid, film in films.items()}
+    by_key: dict[_Key, list[str]] = defaultdict(list)
+    for uid, key in keys.items():
+        if key is not None:
+            by_key[key].append(uid)
+    parts = (
+        Part(name=_name(study_uid, key) if len(by_key) > 1 else "", patient=key[:-1], films=tuple(sorted(uids)))
+        for key, uids in by_key.items()
+    )
+    return Division(
+        parts=tuple(sorted(parts, key=lambda part: part.films)),
+        unclear=frozenset(uid for uid, key in keys.items() if key is None),
+    )
+
+
+def related(division: Division, films: Collection[str]) -> frozenset[str]:
+    """Return some films, and those of their parts in a division of more films than these."""
+    return frozenset(films).union(*(part.films for part in division.parts if not set(films).isdisjoint(part.films)))
+
+
+def patients_of(headers: Iterable[Dataset]) -> frozenset[Patient]:
+    """Return the patients that headers of one part name by their numbers."""
+    issuers: dict[str, set[str]] = defaultdict(set)
+    for header in headers:
+        issuers[said(header, "PatientID")].add(said(header, "IssuerOfPatientID"))
+    return frozenset(
+        (number, issuer) for number, several in issuers.items() for issuer in (several - {""} or {""}) if number
+    )
+
+
+def _read(header: Dataset) -> _Told:
+    return _Told(
+        number=said(header, "PatientID"),
+        issuer=said(header, "IssuerOfPatientID"),
+        name=said(header, "PatientName").split("=")[0].rstrip("^ ").casefold(),  # films seldom agree on the case
+        born="".join(filter(str.isdigit, said(header, "PatientBirthDate"))),
+        accession=said_of_request(header, "AccessionNumber"),
+    )
+
+
+def _patients(films: Mapping[str, _Told]) -> dict[str, _Key]:
+    """Return a key of the patient for each film that tells its patient."""
+    issuers: dict[str, set[str]] = defaultdict(set)
+    for film in films.values():
+        if film.number:
+            issuers[film.number] |= {film.issuer} - {""}
+    if issuers:
+        return {
+            uid: (film.number, film.issuer or "".join(issuers[film.number]))
+            for uid, film in films.items()
+            if film.number and (film.issuer or len(issuers[film.number]) < 2)
+        }
+    named: dict[str, _Key] = {uid: (film.name, film.born) for uid, film in films.items() if film.name or film.born}
+    return named or dict.fromkeys(films, ("", ""))
+
+
+def _key(
+    film: _Told,
+    patient: _Key | None,
+    by_patient: Mapping[_Key, Sequence[_Told]],
+    numbers: Mapping[_Key, set[str]],
+) -> _Key | None:
+    """Return patient and accession number of a film; None if they are not clear.
+
+    patient: None if the film does not tell it
+    by_patient: the films that tell their patient; numbers: their accession numbers
+    """
+    is_told = patient is not None
+    if patient is None:
+        if len(by_patient) != 1:
+            return None
+        [patient] = by_patient
+    known = numbers[patient]
+    accession = film.accession or ("".join(known) if len(known) == 1 else "")
+    if not is_told and (accession not in (known or {""}) or _is_another(film, by_patient[patient])):
+        return None
+    return (*patient, accession)
+
+
+def _is_another(film: _Told, others: Sequence[_Told]) -> bool:
+    """Say whether a film's name or date of birth is not among those of a patient."""
+    names, born = {other.name for other in others} - {""}, {other.born for other in others} - {""}
+    is_other_name = bool(film.name and names) and film.name not in names
+    return is_other_name or (bool(film.born and born) and film.born not in born)
+
+
+def _name(study_uid: str, key: _Key) -> str:
+    return hashlib.sha256("\0".join((study_uid, *key)).encode()).hexdigest()[:8]
