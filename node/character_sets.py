@@ -1,4 +1,8 @@
-"""Decodes bytes strictly, and tells UTF-8 from other character sets in which the same bytes are valid."""
+"""Decodes bytes strictly, and tells UTF-8 from other character sets in which the same bytes are valid.
+
+The settings need the names of sets, and commands ask for settings before anything large is imported: pydicom is not
+needed here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,13 @@ from typing import Final
 
 LOST: Final = "\ufffd"
 """What stands in a text where it could not be decoded."""
+
+UTF_8: Final = "ISO_IR 192"
+TERMS: Final = (
+    *(f"ISO_IR {number}" for number in (13, 100, 101, 109, 110, 126, 127, 138, 144, 148, 166, 203)),
+    *("ISO 2022 IR 58", "ISO 2022 IR 87", "ISO 2022 IR 149", "GB18030", "GBK", UTF_8),
+)
+"""The defined terms (PS3.3 C.12.1.1.2) that a site may name as its character set."""
 
 _NOT_TEXT: Final = re.compile(f"[\x80-\x9f{LOST}]")
 _BETWEEN_LETTERS: Final = re.compile(r"[A-Za-z][^\x00-\x7f]|[^\x00-\x7f][A-Za-z]")

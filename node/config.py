@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 
 import tomli_w
 
-from node.dicom.film_text import TERMS
-from node.dicom.time_zone import LEFT
+from node.character_sets import TERMS
+from node.domain import UNSET_ZONE
 from node.errors import ConfigError
 from node.hl7.character_sets import NAMES
 from node.settings.audit import AuditSettings, unusable_audit
@@ -120,7 +120,7 @@ class SiteSettings:
     character_set: of films whose text is neither in the set that they name nor in UTF-8; a defined term, empty for none
     """
 
-    timezone: str = setting(TIME_ZONE, default=LEFT)
+    timezone: str = setting(TIME_ZONE, default=UNSET_ZONE)
     character_set: str = setting(one_of("", *TERMS), default="")
 
     @property
@@ -131,7 +131,7 @@ class SiteSettings:
     @property
     def is_zone_left(self) -> bool:
         """Whether the time zone is the default, which says nothing of the site."""
-        return self.timezone == LEFT
+        return self.timezone == UNSET_ZONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ MESSAGE_KIND: Final = "oru"
 
 NO_PART: Final = -1
 
+UNSET_ZONE: Final = "UTC"
+"""The zone of a site that has set none. It says nothing of the clocks there; a site in UTC writes Etc/UTC."""
+
 _UID = re.compile(r"[0-9]+(\.[0-9]+)*")
 _NAMESPACE = uuid.UUID("a3f1f7a6-3f0e-5d0b-9f9b-6c1d4b0c7e55")
 

@@ -12,6 +12,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node import config
+from node.character_sets import TERMS
 from node.config import OrdersSettings
 from node.dicom import film_text
 from node.dicom.film_header import parse_header
@@ -247,7 +248,7 @@ def test_one_setting_decodes_names_everywhere_in_a_round(tmp_path: Path) -> None
     assert reading[1]["notes"] == ["text_recoded"]
 
 
-@pytest.mark.parametrize("term", ["", *film_text.TERMS])
+@pytest.mark.parametrize("term", ["", *TERMS])
 def test_every_defined_term_can_be_the_set_of_a_site(term: str) -> None:
     table = {
         "storage": {"directory": "node"},

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from node.character_sets import TERMS
 from node.config import ENGINES, ModelSettings, ReportSettings
-from node.dicom.film_text import TERMS
 from node.domain import Box
 from node.errors import InputError
 from node.settings.destinations import DEFAULT_OUTPUTS, OUTPUT_KINDS

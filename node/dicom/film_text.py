@@ -18,16 +18,9 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag, Tag
 
-from node.character_sets import LOST, is_rather_utf_8, strictly, valid
+from node.character_sets import LOST, UTF_8, is_rather_utf_8, strictly, valid
 from node.dicom import attributes
 from node.domain import Note
-
-UTF_8: Final = "ISO_IR 192"
-TERMS: Final = (
-    *(f"ISO_IR {number}" for number in (13, 100, 101, 109, 110, 126, 127, 138, 144, 148, 166, 203)),
-    *("ISO 2022 IR 58", "ISO 2022 IR 87", "ISO 2022 IR 149", "GB18030", "GBK", UTF_8),
-)
-"""The defined terms that a site may name as its character set."""
 
 COPIED: Final = frozenset(
     (

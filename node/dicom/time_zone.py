@@ -11,9 +11,6 @@ from pydicom.dataset import Dataset
 from node.dicom import attributes
 
 OFFSET: Final = "TimezoneOffsetFromUTC"
-LEFT: Final = "UTC"
-"""The zone of a site that has set none. It says nothing of the clocks there; a site in UTC writes Etc/UTC."""
-
 _OFFSET: Final = re.compile(r"([-+])([01][0-9])([0-5][0-9])")
 _LEAST, _MOST = timedelta(hours=-12), timedelta(hours=14)
 

@@ -25,8 +25,8 @@ from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
-from node.dicom.time_zone import LEFT, offset_of, stated_offset
-from node.domain import MESSAGE_KIND, Finding, FindingState, OutputObject, Report, derive_uid
+from node.dicom.time_zone import offset_of, stated_offset
+from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, FindingState, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
 from node.measurement import CardiothoracicRatio
@@ -206,7 +206,7 @@ def _study_time(source: Dataset, zone: ZoneInfo) -> str:
     date, time = read_text(source, "StudyDate"), read_text(source, "StudyTime").split(".")[0]
     if not date or len(time) not in (4, 6):
         return date
-    local = stated_offset(source) or (None if zone.key == LEFT else zone)
+    local = stated_offset(source) or (None if zone.key == UNSET_ZONE else zone)
     moment = datetime.strptime(f"{date}{time:0<6}", "%Y%m%d%H%M%S").replace(tzinfo=local)
     return f"{date}{time}{offset_of(moment)}"
 

@@ -32,5 +32,6 @@ def check_clock(settings: Settings, *, now: datetime | None = None) -> Iterator[
             )
             return
     if settings.site.is_zone_left:
-        yield note(_NAME, ZONE_IS_LEFT)
+        yield note(_NAME, f"{local}; {ZONE_IS_LEFT}")
+        return
     yield ok(_NAME, f"{local}; whether a time service keeps it is not checked: see timedatectl or chronyc tracking")
