@@ -17,12 +17,11 @@ from models.decisions import Decisions, Measurement
 from models.reading.decision import State, Trusted, decide
 from node.answers.questions import understand
 from node.answers.replies import answer
-from node.domain import Assessment, Box, Film, Finding, FindingState, ReaderMark
+from node.domain import Assessment, Film, Finding, FindingState, ReaderMark
 from node.metrics import Metrics
 from node.outputs import impression, report_json, wording
 from node.outputs.answer_json import answer_to_json
-from node.outputs.corrected_film import correct
-from node.outputs.correction import Correction, CorrectionKind
+from node.outputs.correction import CorrectionKind
 from node.read import prompts
 from node.read.model import FilmAnswer
 from node.service.drift import Watch
@@ -31,6 +30,7 @@ from tests import samples
 from tests.samples import EDEMA, PNEUMOTHORAX, absent, finding, uncalibrated
 from tests.spoken import PROMPTS
 from tests.test_asked import LEFT_OUT as ASKED
+from tests.test_faults_readers import DRAWN, corrected
 from tests.told import told
 
 SET = prompts.load("chexpert14")
@@ -41,27 +41,12 @@ LEFT_OUT = replace(absent(), probability=P, left_out=True)
 OUTPUTS = ("sr", "sr3d", "text", "gsps", "oru", "report.txt", "report.json", "study page", "impression", "sc page")
 NAMING = tuple(name for name in OUTPUTS if name not in ("gsps", "impression"))
 """Outputs that list what is not reported; a presentation state draws what is, the impression counts the rest."""
-BOX = Box(left=200, top=100, right=500, bottom=600)
 
 
 def said_by_reader(*kinds: CorrectionKind) -> Film:
     """The film with what is left out after a reader's corrections of it."""
     film = samples.film(findings=(finding(), LEFT_OUT))
-    made = [
-        Correction(
-            id=f"{number:032x}",
-            study_uid=samples.STUDY,
-            film=film.source,
-            kind=kind,
-            at=datetime(2026, 11, 23, 12, 0, number, tzinfo=UTC),
-            by="anna",
-            source="page",
-            prompt="pneumothorax",
-            box=BOX if kind is CorrectionKind.ADD else None,
-        )
-        for number, kind in enumerate(kinds)
-    ]
-    return correct(film, made, prompts=SET, side_of=lambda _box: None)
+    return corrected(tuple((kind, "pneumothorax") for kind in kinds), film)
 
 
 FILMS = {
@@ -140,7 +125,7 @@ def test_a_reading_keeps_the_number_for_those_who_measure() -> None:
 def test_what_a_reader_said_of_it_counts() -> None:
     added, rejected = (found_in(FILMS[of]) for of in ("added", "rejected"))
 
-    assert (added.state, [box.box for box in added.boxes]) == (FindingState.PRESENT, [BOX])
+    assert (added.state, [box.box for box in added.boxes]) == (FindingState.PRESENT, [DRAWN])
     assert "Pneumothorax, added by a reader" in impression.of_film(FILMS["added"])
     assert wording.is_left_out(rejected) is False
     assert "not assessed" not in " ".join(impression.of_film(FILMS["rejected"])).lower()

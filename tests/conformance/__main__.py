@@ -78,6 +78,7 @@ def in_ohif(
     seen: dict[str, Seen] = {}
     missed: list[str] = []
     wanted = [study for study in shown if study.case.name not in cases.WRONG_IN_OHIF]
+    total = (len(wanted) + len(cases.VERSIONS)) * len(OHIF_KINDS)
     for kind in OHIF_KINDS:
         # An archive for each kind: two kinds of report on one study would both be listed.
         place = Path(tempfile.mkdtemp(dir=folder))
@@ -85,11 +86,12 @@ def in_ohif(
             for study in wanted:
                 name = f"{study.case.name} {kind}"
                 seen[name] = viewing.view_in_ohif(viewer, study, kind=kind, folder=arguments.out / "ohif")
-                say("OHIF", len(seen), len(wanted) * len(OHIF_KINDS))
+                say("OHIF", len(seen), total)
             for name in cases.VERSIONS:
                 several = studies.versions(name, folder, kind=kind)
                 where = arguments.out / "ohif"
                 seen[f"{name} {kind}"] = viewing.view_versions_in_ohif(viewer, several, kind=kind, folder=where)
+                say("OHIF", len(seen), total)
             if kind == "sr":
                 missed = controls.missed(viewer, place, pictures=arguments.out / "ohif")
     result = summary(seen)
