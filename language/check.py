@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Final, Literal
 
+from language.clauses import clauses_of
 from language.cues import cues
 from language.labels import DEVICES, NO_FINDING, ClassRule, class_rules, named_rule
 from language.legible import is_legible, speaks_of_an_earlier_film
@@ -49,6 +50,10 @@ class Fault(StrEnum):
     """The sentence names no finding and no state of a region."""
     UNREADABLE = "unreadable"
     """The sentence repeats itself, breaks off, or is no text."""
+    DENIAL = "denial"
+    """The sentence denies something, or calls something normal. Only a reader may: the network may have missed it."""
+    SEVERITY = "severity"
+    """The sentence says how much, how large or how bad, which nothing measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ class _Read:
 
 
 def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
-    """Return what is wrong with a sentence for a claim, each fault once, in the order of `Fault`."""
+    """Return what is wrong with a sentence for a claim, each fault once, in the order of `Fault`; see `never_said`."""
     rules = _rules() | _rule_of(claim)
     statements = statements_of(sentence, rules)
     read = _Read(
@@ -90,7 +95,19 @@ def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
         statements=statements,
         normal=normal_statements(sentence),
     )
-    return tuple(fault for fault in Fault if _CHECKS[fault](read, claim))
+    return tuple(fault for fault, has in _CHECKS.items() if has(read, claim))
+
+
+def never_said(sentence: str, *, names: Iterable[str] = ()) -> tuple[Fault, ...]:
+    """Return what no sentence of a network may say, whatever was decided: a denial, a severity.
+
+    names: of its finding; what they say is asked for, and no fault
+    """
+    text = " ".join(sentence.lower().split())
+    own = tuple(names)
+    unnamed = named_rule(own).mentions.sub(" ", text) if own else text
+    found = {Fault.DENIAL: _denies_something(text), Fault.SEVERITY: bool(cues().severe.search(unnamed))}
+    return tuple(fault for fault, holds in found.items() if holds)
 
 
 def contradictions(sentence: str, decided: Mapping[str, str]) -> tuple[str, ...]:
@@ -219,6 +236,16 @@ def _denies(own: tuple[Statement, ...], asked: frozenset[Side]) -> bool:
             and not statement.sides & (reported | asked)
         )
         for statement in own
+    )
+
+
+def _denies_something(text: str) -> bool:
+    """Say whether a text denies a finding or anything else, or calls anything normal; "cannot be excluded" does not."""
+    words = cues()
+    return (
+        any(statement.stance in _DENIED for statement in statements_of(text, _rules()))
+        or bool(normal_statements(text))
+        or any(words.negation.search(words.doubt.sub(" ", clause.text)) for clause in clauses_of(text))
     )
 
 

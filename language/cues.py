@@ -57,6 +57,7 @@ class Cues:
     earlier: Pattern
     not_earlier: Pattern
     descriptions: Pattern
+    severe: Pattern
 
 
 class _Rewrite(TypedDict):
@@ -79,6 +80,7 @@ class _File(TypedDict):
     sides: dict[str, str | list[str]]
     normal: _Normal
     film: dict[str, str | list[str]]
+    severity: dict[str, list[str]]
 
 
 @cache
@@ -109,6 +111,7 @@ def cues() -> Cues:
         zones={name: re.compile(pattern) for name, pattern in normal["zones"].items()},
         denied_by_normal={name: tuple(keys) for name, keys in normal["denies"].items()},
         **{key: _any(words) for key, words in film.items()},
+        severe=_any(file["severity"]["severe"]),
     )
 
 

@@ -1,8 +1,9 @@
-"""A sentence made by rule, for a finding whose generated sentence has a fault."""
+"""A sentence made by rule, for a finding whose generated sentence has a fault; and the state before a generated one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,10 @@ _MASS: Final = re.compile(r"(tion|ema|aly|sis|nia|ology|disease|ment|ing|pathy|i
 """Endings of words without an article, such as "edema", "cardiomegaly" and "consolidation"."""
 _PLURAL: Final = re.compile(r"(?<![siu])s$")  # "devices", and neither "mass" nor "atelectasis"
 _ZONE: Final = re.compile(r"\bzones?$")
+_SPOTS: Final = ("apex", "hilum")
+_TO_REVIEW: Final = "To be reviewed"
+_STATE: Final = re.compile(rf"^{_TO_REVIEW}( \([^)]*\))?: ")
+_REVIEWED: Final[tuple[State, ...]] = ("indeterminate", "uncalibrated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,7 @@ def by_rule(*, name: str, state: State, side: str | None, zone: str | None) -> s
     """Say in one plain sentence what was decided about a finding.
 
     name: of the finding, such as "Pleural effusion"; side: "left", "right", "both" or None
-    zone: of the lung, such as "lower" or "lower zone"
+    zone: of the lung, such as "lower" or "lower zone"; or its "apex" or "hilum"
     Raises ValueError for an absent finding, because nobody may say that there is none, and for a name or side that
     is none.
     """
@@ -44,6 +49,35 @@ def by_rule(*, name: str, state: State, side: str | None, zone: str | None) -> s
     return f"The model points to {noun.words}; please review, its threshold is uncalibrated."
 
 
+def of_words(state: State) -> str:
+    """Say what was decided about the words of a person that no sentence may repeat. Raises ValueError if absent."""
+    if state == "absent":
+        raise ValueError("no sentence says that something is absent: it may have been missed")
+    if state == "present":
+        return "What was asked for is above the threshold."
+    if state == "indeterminate":
+        return "What was asked for is possible; please review."
+    return "The model points to what was asked for; please review, its threshold is uncalibrated."
+
+
+def stated(text: str, asserted: Mapping[str, State]) -> str:
+    """Put the state before a sentence of the network, whose words are never changed, if it asserts what is in review.
+
+    asserted: the state of each reported finding that the sentence asserts, by name. If only some of them are to be
+    reviewed, these are named.
+    """
+    reviewed = [name for name, state in asserted.items() if state in _REVIEWED]
+    if not reviewed:
+        return text
+    of_them = "" if len(reviewed) == len(asserted) else f" ({', '.join(map(_in_a_sentence, reviewed))})"
+    return f"{_TO_REVIEW}{of_them}: {text}"
+
+
+def unstated(text: str) -> str:
+    """Return a sentence without the state that `stated` put before it."""
+    return _STATE.sub("", text)
+
+
 def is_plural(name: str) -> bool:
     """Say whether the name of a finding takes the plural, as "Support devices" does."""
     return bool(_PLURAL.search(name.partition(" of ")[0].split()[-1]))
@@ -58,6 +92,8 @@ def _place(zone: str | None, side: str | None) -> str:
     if zone is None or not zone.strip():
         return ""
     words = zone.strip().lower()
+    if words in _SPOTS:
+        return f" at the {words}"
     words = words if _ZONE.search(words) else f"{words} zone"
     return f" in the {words}s" if side == "both" and words.endswith("zone") else f" in the {words}"
 

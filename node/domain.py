@@ -234,6 +234,7 @@ class Finding:
     contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
     reader: what a person said about it; None if nobody did. The probability stays the network's
     left_out: whether the model leaves it out on such films, whatever its probability
+    near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
     """
 
     prompt: str
@@ -248,6 +249,7 @@ class Finding:
     contradiction: str | None = None
     reader: ReaderMark | None = None
     left_out: bool = False
+    near: bool | None = False
 
     @property
     def told_probability(self) -> float | None:

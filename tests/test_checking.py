@@ -53,13 +53,15 @@ def decided(
 @pytest.mark.parametrize(
     ("index", "text", "fault"),
     [
-        (0, "There is a small right pleural effusion.", None),
+        (0, "There is a right pleural effusion.", None),
+        (0, "There is a small right pleural effusion.", "severity"),
+        (0, "There is a right pleural effusion without pneumothorax.", "denial"),
         (0, "No pleural effusion is seen.", "denied"),
         (0, "There is a left pleural effusion.", "wrong_side"),
         (0, "There is consolidation.", "not_named"),
         (0, "There is a new right pleural effusion.", "earlier_film"),
         (0, "There is a right pleural effusion and pulmonary edema.", "contradicts"),
-        (1, "No pulmonary edema is seen.", None),
+        (1, "No pulmonary edema is seen.", "denial"),
         (1, "There is pulmonary edema.", "asserted"),
         (2, "Abnormal.", "not_measured"),
         (2, "Normal.", "not_measured"),
@@ -105,8 +107,8 @@ def test_each_box_of_a_zone_holds_a_finding_that_is_said_there() -> None:
     assert replace(decided(), boxes=[RIGHT_BASE, ELSEWHERE, ELSEWHERE, two]).fault(0, text) == "wrong_zone"
 
 
-def test_a_region_without_a_box_may_be_called_normal() -> None:
-    assert decided(boxes=ELSEWHERE).fault(3, "The right lower lung zone is normal.") is None
+def test_a_region_without_a_box_is_not_called_normal() -> None:
+    assert decided(boxes=ELSEWHERE).fault(3, "The right lower lung zone is normal.") == "denial"
 
 
 FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
@@ -127,10 +129,10 @@ CENTER = np.array([[0.5, 0.5, 0.1, 0.1]], dtype=np.float32)
         (4, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
         (0, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
         (0, "There is a right pleural effusion and a left rib fracture.", None),
-        (3, "The cardiac silhouette is normal.", None),
+        (3, "The cardiac silhouette is normal.", "denial"),
         (3, "The right lower lung zone is normal.", "not_named"),
         (0, "There is a right pleural effusion; the right lower lung zone is normal.", "normal_with_finding"),
-        (1, "There is a fracture on the left; the cardiac silhouette is normal.", None),
+        (1, "There is a fracture on the left; the cardiac silhouette is normal.", "denial"),
     ],
 )
 def test_what_else_a_sentence_says_must_fit_the_boxes(index: int, text: str, fault: str | None) -> None:
@@ -161,17 +163,17 @@ def test_a_measured_finding_denies_no_other_that_is_not() -> None:
     film = decided("absent", boxes=ELSEWHERE)
     vague = replace(film, measured={0: True, 1: False, 2: False})
 
-    assert film.fault(0, "No pleural effusion or edema.") is None
+    assert film.fault(0, "No pleural effusion or edema.") == "denial"
     assert vague.fault(0, "No pleural effusion or edema.") == "not_measured"
-    assert vague.fault(0, "No pleural effusion.") is None
+    assert vague.fault(0, "No pleural effusion.") == "denial"
 
 
 @pytest.mark.parametrize("boxes", [RIGHT_BASE, np.concatenate([RIGHT_BASE, ELSEWHERE])])
 def test_a_side_that_nobody_knows_is_not_named(boxes: FloatArray) -> None:
     unknown = decided(knows_sides=False, boxes=boxes)
 
-    assert unknown.fault(0, "There is a small right pleural effusion.") == "side_unknown"
-    assert unknown.fault(0, "There is a small pleural effusion.") is None
+    assert unknown.fault(0, "There is a right pleural effusion.") == "side_unknown"
+    assert unknown.fault(0, "There is a pleural effusion.") is None
 
 
 @pytest.mark.parametrize(
@@ -200,10 +202,11 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
     said = settle(decided(), {0: "No pleural effusion.", 1: "No edema.", 2: "Normal."}, again)
 
     assert asked == [[0]]
-    assert said.texts == {0: "There is a right pleural effusion.", 1: "No edema."}
+    assert said.texts == {0: "There is a right pleural effusion."}
     assert said.by_rule == frozenset()
     assert [(sentence.text, sentence.key, sentence.reason) for sentence in said.withheld] == [
         ("No pleural effusion.", "pleural_effusion", "denied"),
+        ("No edema.", "edema", "denial"),
         ("Normal.", "no_finding", "not_measured"),
     ]
 
@@ -221,7 +224,15 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
     ],
 )
 def test_a_reported_finding_gets_a_sentence_by_rule(state: State, text: str) -> None:
-    said = settle(decided(state, is_measured=state != "uncalibrated"), {0: "No effusion."}, lambda _: ["No effusion."])
+    film = replace(
+        decided(state, is_measured=state != "uncalibrated"),
+        regions={ZONE.key: RIGHT_BASE[0]},
+        zone_of=lambda key, boxes, regions: (
+            "lower zone" if (key, len(boxes), [*regions]) == (EFFUSION.key, 1, [ZONE.key]) else None
+        ),
+    )
+
+    said = settle(film, {0: "No effusion."}, lambda _: ["No effusion."])
 
     assert (said.texts, said.by_rule) == ({0: text}, frozenset((0,)))
 
@@ -255,8 +266,8 @@ def test_every_reason_is_counted_from_zero() -> None:
     assert set(WITHHELD) == reasons
 
 
-def test_a_trusted_denial_of_other_words_is_said() -> None:
-    assert answer_in_words("No nodule.", prompt="Nodule", state="absent", measured=True) == ("No nodule.", "network")
+def test_no_denial_of_other_words_is_said() -> None:
+    assert answer_in_words("No nodule.", prompt="Nodule", state="absent", measured=True) == ("", "network")
 
 
 # Not the rules of the program: words within a few words of each other, in whole sentences.

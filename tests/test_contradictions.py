@@ -206,7 +206,7 @@ class CountingEngine(ScriptedEngine):
     [
         (True, (EDEMA,), [2]),
         (False, (EDEMA,), [1]),
-        (True, (EDEMA, FRACTURE, NORMAL, LEFT), [7]),
+        (True, (EDEMA, FRACTURE, NORMAL, LEFT), [6]),
         (True, (EDEMA, FRACTURE, NORMAL, LEFT, DEVICES), [5, 3]),
     ],
 )

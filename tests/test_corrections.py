@@ -123,7 +123,7 @@ def test_an_accepted_finding_is_present_and_says_so() -> None:
     assert (accepted.state, accepted.contradiction) == (FindingState.PRESENT, None)
     assert accepted.reader is not None and accepted.reader.what is Assessment.ACCEPTED
     assert accepted.boxes == found("consolidation", film()).boxes
-    assert said("consolidation", answer).text == "There is left consolidation."
+    assert said("consolidation", answer).text == "There is left consolidation in the lower zone."
     assert "Left lung consolidation, lower zone, confirmed by a reader" in impression.of_film(answer)
 
 

@@ -18,6 +18,7 @@ from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.prompt_set import PromptKind
 from node.read import prompts
+from node.read.findings import ZONES
 from tests import samples
 from tests.samples import BERLIN, EDEMA, absent, cr, film, finding, report, several, sources, uncalibrated, unread
 
@@ -100,6 +101,12 @@ def test_what_is_to_be_reviewed_follows_what_is_present() -> None:
     ]
 
 
+def lying_in(found: Finding, zone: str | None) -> Finding:
+    """A finding that lies in a zone with all of its boxes."""
+    evidence = Evidence(zone=zone, extent=0.5)
+    return replace(found, evidence=evidence, boxes=tuple(replace(box, evidence=evidence) for box in found.boxes))
+
+
 @pytest.mark.parametrize(
     ("zone", "expected"),
     [
@@ -114,9 +121,7 @@ def test_what_is_to_be_reviewed_follows_what_is_present() -> None:
     ],
 )
 def test_a_finding_names_its_zone_if_it_is_one_of_its_lung(zone: str | None, expected: str) -> None:
-    located = replace(finding(), evidence=Evidence(zone=zone, extent=0.5))
-
-    assert impression.of_film(film(findings=(located,)))[0] == expected
+    assert impression.of_film(film(findings=(lying_in(finding(), zone),)))[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -131,9 +136,7 @@ def test_a_finding_names_its_zone_if_it_is_one_of_its_lung(zone: str | None, exp
     ],
 )
 def test_no_zone_is_named_that_says_too_much(of: Finding, zone: str, expected: str) -> None:
-    located = replace(of, evidence=Evidence(zone=zone, extent=0.5))
-
-    assert impression.of_film(film(findings=(located,)))[0] == expected
+    assert impression.of_film(film(findings=(lying_in(of, zone),)))[0] == expected
 
 
 def test_a_finding_to_be_reviewed_names_its_zone_too() -> None:
@@ -148,7 +151,7 @@ def test_every_zone_is_a_region_of_the_set() -> None:
     regions = {prompt.key for prompt in prompts.load("chexpert14").prompts if prompt.kind is PromptKind.REGION}
     sites = {prompt.site.value for prompt in prompts.load("chexpert14").prompts if prompt.finding and prompt.site}
 
-    for site, zones in impression.ZONES.items():
+    for site, zones in ZONES.items():
         assert site in sites
         assert {f"{side}_{zone}" for side in ("right", "left") for zone in zones} <= regions
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from language.check import Claim, Fault, State, contradictions, faults
+from language.check import Claim, Fault, State, contradictions, faults, never_said
 from language.labels import NO_FINDING, class_rules
 from models.chexpert import CHEXPERT
 from models.phantoms import Phantom, phantom
@@ -103,9 +103,20 @@ def test_a_sentence_contradicts_these_decisions(sentence: str, decided: str, exp
     assert set(contradictions(sentence, decisions)) == set(expected.split())
 
 
+@pytest.mark.parametrize(("sentence", "expected", "_"), rows("never"))
+def test_what_no_sentence_may_say_is_found(sentence: str, expected: str, _: str) -> None:
+    assert named(never_said(sentence)) == expected
+
+
+def test_what_the_name_of_a_finding_says_is_no_severity() -> None:
+    assert never_said("There is severe edema.", names=("Severe edema",)) == ()
+    assert never_said("There is massive severe edema.", names=("Severe edema",)) == (Fault.SEVERITY,)
+
+
 def test_the_cases_have_every_fault_and_every_class() -> None:
     cases = [(words.split()[0], expected) for words, _, expected in rows("findings")]
     expected = {fault for table in ("findings", "regions") for row in rows(table) for fault in row[2].split()}
+    expected |= {fault for row in rows("never") for fault in row[1].split()}
 
     assert expected == {fault.value for fault in Fault}
     assert {finding for finding, _ in cases} == set(CHEXPERT)

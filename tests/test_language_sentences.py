@@ -31,7 +31,7 @@ NAMES = sorted(
 )
 STATES: tuple[State, ...] = ("present", "indeterminate", "uncalibrated")
 SIDES: tuple[Literal["left", "right", "both"] | None, ...] = ("left", "right", "both", None)
-ZONES = ("upper", "mid lung zone", "lower zone", None)
+ZONES = ("upper", "mid lung zone", "lower zone", "apex", "hilum", None)
 OF_A_SITE = (
     "Aortic enlargement, Calcification, COPD, Enlarged pulmonary artery (PA), Hiatal hernia, ILD, Mass or nodule, "
     "Mediastinal shift, Pulmonary fibrosis, Rib fracture, Scoliosis, Vascular congestion, Clips, Azygos lobe"
@@ -107,6 +107,7 @@ def test_so_has_one_of_a_sites_own_finding(
         ("Support devices", None, None, "There are support devices."),
         ("Mass or nodule", "both", None, "There is a mass or nodule on both sides."),
         ("COPD", None, None, "There is COPD."),
+        ("Pneumothorax", "left", "apex", "There is a left pneumothorax at the apex."),
     ],
 )
 def test_articles_and_plurals_are_right(name: str, side: str | None, zone: str | None, sentence: str) -> None:

@@ -154,7 +154,7 @@ def test_a_film_without_findings_gets_a_text_and_no_measurement() -> None:
         "TEXT",
     }
     for expected in (
-        wording.NOTHING_NEAR,
+        "No prompted finding came near its threshold in the analyzed square. This is not a report of a normal film",
         "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels",
         "Pneumothorax: probability 4 %",
         "The left lung is clear.",

@@ -88,6 +88,7 @@ class PromptReading:
     generated: what the network said for it at first, before any check; empty if nothing
     contradiction: what speaks against a finding that is reported; None if nothing does
     left_out: whether the model leaves this finding out on such films, whatever its probability
+    near: whether it is reported, or stayed less than `decision.NEAR` below that
     """
 
     key: str
@@ -100,6 +101,7 @@ class PromptReading:
     generated: str = ""
     contradiction: Contradiction | None = None
     left_out: bool = False
+    near: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

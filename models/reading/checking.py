@@ -1,25 +1,29 @@
 """Decides which sentences may leave: those that say what was decided, as a reader of sentences by rule finds.
 
-A sentence with a fault is generated once more, moved further toward the decision. If that fails too, it is withheld
-with its reason, and a finding that is reported gets a sentence made by rule. What nobody measured is neither asserted
-nor denied nor called normal.
+A sentence with a fault is withheld with its reason. That of a finding that is reported is generated once more, moved
+further toward the decision; if that fails too, a rule makes one. What nobody measured is neither asserted nor denied
+nor called normal, nothing is said of what is absent, and no sentence denies anything or says how severe it is. Before a
+sentence about what is to be reviewed stands that state; its words stay as they were generated.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from typing import Final, Literal
 
 import numpy as np
 
-from language.check import Claim, Fault, assertions, called_normal, contradictions, faults
+from language.check import Claim, Fault, assertions, called_normal, contradictions, faults, never_said
 from language.clauses import clauses_of
+from language.cues import cues
 from language.labels import DEVICES, NO_FINDING, RuleLabeler
+from language.legible import speaks_of_an_earlier_film
 from language.normal import names_in
-from language.sentences import by_rule
+from language.sentences import by_rule, of_words, stated
 from language.statements import sides_in
 from models import boxes as unit_boxes
 from models.decisions import Decisions
@@ -29,6 +33,9 @@ from models.reading.decision import State
 Side = Literal["left", "right", "both"]
 SideOf = Callable[[float, float], Literal["left", "right"] | None]
 """Says on which side of the patient a box lies, by its center and width in the square; None across the middle."""
+ZoneOf = Callable[[str, FloatArray, Mapping[str, FloatArray]], str | None]
+"""Says in which zone a finding lies, as in "lower zone", by its key, its boxes [n, 4], and the best box [4] of each
+region by its key; None if it lies in no one zone."""
 
 NOT_MEASURED: Final = "not_measured"
 """Says that a finding is there or not without a measured threshold, or though it is left out, or calls a region normal
@@ -52,7 +59,8 @@ class Decided:
 
     states, measured: by index of a judged prompt; measured: whether its threshold is trusted
     boxes: [n, 4] of each prompt, those that are shown
-    side_of: None if the film does not say which side is which
+    regions: the best box [4] of each region, by its key
+    side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
     """
 
     prompts: Sequence[ReaderPrompt]
@@ -60,6 +68,8 @@ class Decided:
     measured: Mapping[int, bool]
     boxes: Sequence[FloatArray]
     side_of: SideOf | None
+    regions: Mapping[str, FloatArray] = field(default_factory=dict)
+    zone_of: ZoneOf | None = None
 
     def is_reported(self, index: int) -> bool:
         """Whether a prompt is a pathology that outputs report."""
@@ -78,7 +88,18 @@ class Decided:
             return NOT_MEASURED
         if fault := self._fault_of_boxes(index, text):
             return fault.value
-        return self._fault_of_side(index, text) or (WRONG_ZONE if self._names_other_zone(index, text.lower()) else None)
+        if fault_of_place := self._fault_of_side(index, text) or self._fault_of_zone(index, text.lower()):
+            return fault_of_place
+        if found := never_said(text, names=self._names(index)):
+            return found[0].value
+        return None if prompt.kind == "region" or self.is_reported(index) else Fault.DENIAL.value
+
+    def stated(self, index: int, text: str) -> str:
+        """Return a sentence as it may leave: with the state of what it asserts before it, if that is to be reviewed."""
+        keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
+        places = [index] if self.is_reported(index) else []
+        places += [keys[statement.key] for statement in assertions(text) if statement.key in keys]
+        return stated(text, {self.prompts[place].phrases[0]: self.states[place] for place in places})
 
     def _denies_unmeasured(self, text: str) -> bool:
         """Say whether a sentence denies, beside others, a finding that nothing may be said of."""
@@ -120,14 +141,14 @@ class Decided:
         centers = {self.side_of(float(x), 0.0) for x, _, _, _ in self.boxes[index]}
         return None if named <= centers else Fault.WRONG_SIDE.value
 
-    def _names_other_zone(self, index: int, text: str) -> bool:
-        """Say whether a sentence on a reported finding names a zone of the lung in which none of its boxes lies.
+    def _fault_of_zone(self, index: int, text: str) -> str | None:
+        """Return the fault of a sentence on a reported finding that names a zone in which none of its boxes lies.
 
         Of a zone with several boxes each must hold one. The tip of a device has no box of its own, so its zone is not
         compared.
         """
         if not self.is_reported(index) or self.prompts[index].key == DEVICES:
-            return False
+            return None
         regions = {
             place: prompt.phrases[0].lower()
             for place, prompt in enumerate(self.prompts)
@@ -142,8 +163,8 @@ class Decided:
                     if zone in names_in(phrase, "zones") and of & sides_in(phrase)
                 ]
                 if asked and not any(self._fills(index, place) for place in asked):
-                    return True
-        return False
+                    return WRONG_ZONE
+        return None
 
     def _fills(self, index: int, region: int) -> bool:
         """Say whether a box of a finding lies in each box of a region."""
@@ -206,19 +227,14 @@ class Decided:
     def _lies_in(self, index: int, region: int) -> bool:
         return any(_share_inside(box, self.boxes[region]) >= _LIES_IN for box in self.boxes[index])
 
+    def _names(self, index: int) -> tuple[str, ...]:
+        """Return the words that name a prompt's finding; none of a region."""
+        return () if self.prompts[index].kind == "region" else self.prompts[index].phrases
+
     def _zone(self, index: int) -> str | None:
-        """Return the lung zone that holds most of a finding with one box: upper, mid or lower; else None."""
-        if len(self.boxes[index]) != 1:
+        if self.zone_of is None:
             return None
-        shares = {
-            place: _share_inside(self.boxes[index][0], self.boxes[place])
-            for place, prompt in enumerate(self.prompts)
-            if prompt.key.endswith("_lung_zone")
-        }
-        best = max(shares, key=shares.__getitem__, default=None)
-        if best is None or shares[best] < 0.5:
-            return None
-        return next((zone for zone in ("upper", "mid", "lower") if f"_{zone}_" in self.prompts[best].key), None)
+        return self.zone_of(self.prompts[index].key, self.boxes[index], self.regions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,19 +254,19 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
     again: generates sentences for some prompts once more, moved further toward what was decided
     """
     wrong = {index: why for index, text in texts.items() if (why := decided.fault(index, text))}
-    tried = [index for index, why in wrong.items() if index in decided.states and why != NOT_MEASURED]
+    tried = [index for index, why in wrong.items() if decided.is_reported(index) and why != NOT_MEASURED]
     second = dict(zip(tried, again(tried) if tried else (), strict=True))
     said: dict[int, str] = {}
     made_by_rule: set[int] = set()
     withheld: list[Withheld] = []
     for index, text in texts.items():
         if index not in wrong:
-            said[index] = text
+            said[index] = decided.stated(index, text)
             continue
         if text:
             withheld.append(Withheld(text=text, key=decided.prompts[index].key, reason=wrong[index]))
         if (better := second.get(index)) and decided.fault(index, better) is None:
-            said[index] = better
+            said[index] = decided.stated(index, better)
         elif made := decided.sentence_by_rule(index):
             said[index] = made
             made_by_rule.add(index)
@@ -270,20 +286,28 @@ def answer_in_words(text: str, *, prompt: str | None, state: State | None, measu
 
     prompt: None for a box alone; state: None for a region
     measured: whether thresholds that nobody measured are trusted
-    Returns an empty sentence where nothing may be said: without a trusted threshold nothing is denied, a finding that a
-    prompt names is asserted by rule only, and no region is called normal.
+    Returns an empty sentence where nothing may be said: what is absent, a region, and a box alone without a sentence of
+    the network that may leave. Without a trusted threshold a finding that a prompt names is asserted by rule only.
     """
-    key = None if prompt is None else _class_in(prompt)
-    claim = Claim(finding=key, state=state or "absent", side=None, region=None, region_has_finding=True)
-    found = set(faults(text, claim))
     if state is None or state == "absent":
-        may_deny = measured and key is not None and not found
-        return (text, "network") if may_deny else ("", "network")
-    if not found & (_ANY_FAULT if key is None else found) and (measured or prompt is None):
-        return text, "network"
+        return "", "network"
+    key = None if prompt is None else _class_in(prompt)
+    claim = Claim(finding=key, state=state, side=None, region=None, region_has_finding=True)
+    found = {*faults(text, claim)} & (_ANY_FAULT if key is None else {*Fault}) or never_said(text)
+    if not found and (measured or prompt is None):
+        return stated(text, {prompt or "": state}), "network"
     if prompt is None:
         return "", "network"
-    return by_rule(name=prompt.strip().rstrip("."), state=state, side=None, zone=None), "rule"
+    return _by_rule(prompt, state), "rule"
+
+
+def _by_rule(prompt: str, state: State) -> str:
+    """Make a sentence about what a prompt names; it repeats no words that no sentence may say, and no question."""
+    name = " ".join(prompt.split()).rstrip(".")
+    is_name = _NAME.fullmatch(name) and not cues().verb.search(name.lower())
+    if not is_name or never_said(name) or speaks_of_an_earlier_film(name):
+        return of_words(state)
+    return by_rule(name=name, state=state, side=None, zone=None)
 
 
 def left_out_in(prompt: str | None, decisions: Decisions) -> str | None:
@@ -304,4 +328,5 @@ def _labeler() -> RuleLabeler:
     return RuleLabeler()
 
 
+_NAME: Final = re.compile(r"\w[\w ,'()/-]*")
 _ANY_FAULT: Final = frozenset((Fault.EARLIER_FILM, Fault.UNREADABLE, Fault.SAYS_NOTHING))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from models.engines import Regions
 from models.reading.answers import Contradiction, FloatArray, ReaderPrompt
-from models.reading.checking import Decided, SideOf, is_reported
+from models.reading.checking import Decided, SideOf, ZoneOf, is_reported
 from models.reading.decision import State
 from models.reading.phrasebook import PromptVectors
 
@@ -17,7 +17,7 @@ class DecidedFilm:
     """Answers by index of the prompt; probabilities and states: of the judged prompts only.
 
     visible: the boxes and scores of each prompt that are shown
-    side_of: None if the film does not say which side is which
+    side_of: None if the film does not say which side is which; zone_of: as of `checking.Decided`
     contradictions: of findings that are reported
     """
 
@@ -28,6 +28,7 @@ class DecidedFilm:
     probabilities: Mapping[int, float]
     states: Mapping[int, State]
     side_of: SideOf | None
+    zone_of: ZoneOf | None = None
     contradictions: Mapping[int, Contradiction] = field(default_factory=dict)
 
     @property
@@ -57,5 +58,11 @@ class DecidedFilm:
             states=self.states,
             measured=measured,
             boxes=[boxes for boxes, _ in self.visible],
+            regions={
+                prompt.key: boxes[scores.argmax()]
+                for prompt, (boxes, scores) in zip(self.prompts, self.visible, strict=True)
+                if prompt.kind == "region"
+            },
             side_of=self.side_of,
+            zone_of=self.zone_of,
         )

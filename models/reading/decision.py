@@ -6,7 +6,7 @@ read. A site may trust every threshold all the same (`model.uncalibrated = "acce
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from models.decisions import PHANTOMS, Decisions, RatioError
 
@@ -15,6 +15,9 @@ State = Literal["present", "indeterminate", "absent", "uncalibrated"]
 
 Trusted = Literal["real", "phantoms", "any"]
 """Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
+
+NEAR: Final = 0.05
+"""A probability less than this below the threshold, or below its band, came near it."""
 
 
 def decide(decisions: Decisions, key: str | None, probability: float, *, trusted: Trusted) -> State:
@@ -42,6 +45,11 @@ def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
         return True
     measurement = None if key is None else decisions.measurements.get(key)
     return measurement is not None and _counts(measurement.measured_on, trusted)
+
+
+def is_near(decisions: Decisions, key: str, probability: float) -> bool:
+    """Say whether a probability came near what makes its finding reported. None does of a finding that is left out."""
+    return not decisions.leaves_out(key) and probability > decisions.lower(key) - NEAR
 
 
 def is_ratio_trusted(error: RatioError | None, trusted: Trusted) -> bool:

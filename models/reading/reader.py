@@ -28,10 +28,10 @@ from models.reading.answers import (
     ReaderPrompt,
     Sentence,
 )
-from models.reading.checking import Settled, SideOf, answer_in_words, left_out_in
+from models.reading.checking import Settled, SideOf, ZoneOf, answer_in_words, left_out_in
 from models.reading.contradictions import SecondLook
 from models.reading.decided_film import DecidedFilm
-from models.reading.decision import State, Trusted, decide, is_trusted
+from models.reading.decision import State, Trusted, decide, is_near, is_trusted
 from models.reading.fusion import fuse
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
 from models.reading.preprocess import Square, prepare, square
@@ -157,15 +157,22 @@ class ChexReader:
             return ()
         return tuple(word for word in dict.fromkeys(words_of(text)) if word not in self._vocabulary)
 
-    def report(self, look: Look, prompts: Sequence[ReaderPrompt], *, side_of: SideOf | None = None) -> FilmReading:
+    def report(
+        self,
+        look: Look,
+        prompts: Sequence[ReaderPrompt],
+        *,
+        side_of: SideOf | None = None,
+        zone_of: ZoneOf | None = None,
+    ) -> FilmReading:
         """Read a film: locate every prompt, decide, generate sentences, check them, remove duplicates (spec §9.1).
 
-        side_of: None if the film does not say which side is which
+        side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
         """
         prompts = tuple(prompts)
         if not prompts:
             return FilmReading(sentences=(), prompts=())
-        film = self._find(look, prompts, side_of)
+        film = self._find(look, prompts, side_of=side_of, zone_of=zone_of)
         film, said = self._say(film, self._told(prompts, film.vectors, film.features))
         kept, standing = self._speech.without_duplicates(
             said.texts, film.regions.aggregated_scores[0], film.states, checked=self.checked
@@ -180,7 +187,7 @@ class ChexReader:
 
     def locate_all(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
         """Read a film as `report` does, without sentences."""
-        film, unsaid = self._find(look, tuple(prompts), None), Settled(texts={}, generated={})
+        film, unsaid = self._find(look, tuple(prompts)), Settled(texts={}, generated={})
         return FilmReading(
             sentences=(), prompts=tuple(self._reading(film, i, unsaid, None) for i in range(len(prompts)))
         )
@@ -192,6 +199,7 @@ class ChexReader:
         *,
         reference: Sequence[ReaderPrompt] = (),
         side_of: SideOf | None = None,
+        zone_of: ZoneOf | None = None,
     ) -> list[Answer]:
         """Answer each question independently of the others.
 
@@ -217,7 +225,10 @@ class ChexReader:
         for indices, answer in (
             (boxed, self._describe(look, [questions[index] for index in boxed], reference)),
             (located, self._locate(look, [questions[index] for index in located], reference)),
-            (list(of_set), self._answer_of_set(look, list(of_set.values()), reference, side_of)),
+            (
+                list(of_set),
+                self._answer_of_set(look, list(of_set.values()), reference, side_of=side_of, zone_of=zone_of),
+            ),
         ):
             answers.update(zip(indices, answer, strict=True))
         return [answers[index] for index in range(len(questions))]
@@ -256,6 +267,8 @@ class ChexReader:
             generated=said.generated.get(index, ""),
             contradiction=film.contradictions.get(index),
             left_out=index in film.states and self.manifest.decisions.leaves_out(prompt.key),
+            near=index in film.states
+            and is_near(self.manifest.decisions, prompt.key, float(film.probabilities[index])),
         )
 
     def _sentence(self, film: DecidedFilm, text: str, index: int, *, by: By) -> Sentence:
@@ -281,12 +294,18 @@ class ChexReader:
         return boxes[best], scores[best]
 
     def _answer_of_set(
-        self, look: Look, places: Sequence[int], prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None
+        self,
+        look: Look,
+        places: Sequence[int],
+        prompts: tuple[ReaderPrompt, ...],
+        *,
+        side_of: SideOf | None,
+        zone_of: ZoneOf | None,
     ) -> list[Answer]:
         """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set."""
         if not places:
             return []
-        film, said = self._say(self._find(look, prompts, side_of), places)
+        film, said = self._say(self._find(look, prompts, side_of=side_of, zone_of=zone_of), places)
         return [
             Answer(
                 sentence=said.texts.get(place, ""),
@@ -301,7 +320,14 @@ class ChexReader:
             for place in places
         ]
 
-    def _find(self, look: Look, prompts: tuple[ReaderPrompt, ...], side_of: SideOf | None) -> DecidedFilm:
+    def _find(
+        self,
+        look: Look,
+        prompts: tuple[ReaderPrompt, ...],
+        *,
+        side_of: SideOf | None = None,
+        zone_of: ZoneOf | None = None,
+    ) -> DecidedFilm:
         """Locate all prompts of a set, decide about each that can be judged, and look for contradictions."""
         vectors = self._phrasebook.vectors(prompts)
         regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
@@ -316,6 +342,7 @@ class ChexReader:
             probabilities=probabilities,
             states=states,
             side_of=side_of,
+            zone_of=zone_of,
         )
         return self._second_look.check(look, film)
 

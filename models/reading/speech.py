@@ -65,7 +65,7 @@ class Speech:
         """
         emphasis = self._rule.emphasis
         shares = emphasis, max(2 * emphasis, _FIRM)
-        tried = [index for index in told if _has_second_try(film, index, measured)]
+        tried = [index for index in told if index in film.reported]
         if not checked or len(told) > _FEW:
             tried = []
         features = [
@@ -142,11 +142,6 @@ class Speech:
         place = {sentence: number for number, sentence in enumerate(kept)}
         standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}
         return [spoken[sentence] for sentence in kept], standing
-
-
-def _has_second_try(film: DecidedFilm, index: int, measured: Mapping[int, bool]) -> bool:
-    """Say whether a sentence may be generated again: not that of a region, nor one that must not leave anyway."""
-    return index in film.states and (measured[index] or film.states[index] != "absent")
 
 
 def printable(text: str) -> str:

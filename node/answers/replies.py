@@ -20,7 +20,10 @@ from node.answers.questions import Query, Topic
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Side
 from node.outputs import impression, measured, wording
 from node.prompt_set import PromptSet
+from node.read.findings import ZONES, zone_of
 from node.read.model import FilmQuestion
+
+_Boxes = tuple[FindingBox, ...]
 
 _SIDES: Final[Mapping[Side | None, str | None]] = {
     Side.RIGHT: "right",
@@ -39,6 +42,7 @@ _NOTHING: Final = (
 _DRAWN: Final = "drawn box"
 _LIES_IN: Final = 0.5
 """The share of one of two boxes that lies in the other at least if the one counts as lying in the other."""
+_ACROSS: Final = "across the known zones or outside them"
 _ALL_ZONES: Final = 4
 """The zones of one lung: upper, mid, lower and apical."""
 _CHOOSE: Final = "Choose an earlier film of this patient to compare with."
@@ -138,19 +142,33 @@ def _size(query: Query, film: Film) -> Iterator[_Said]:
 
 def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
     """Say what was reported in a box that was drawn on the film."""
-    yield from _inside([(found, _overlapping(found.boxes, box)) for found in _by_urgency(film)], place=_DRAWN)
+    yield from _inside([(found, _overlapping(found.boxes, box), ()) for found in _by_urgency(film)], place=_DRAWN)
 
 
-def _inside(findings: Iterable[tuple[Finding, tuple[FindingBox, ...]]], *, place: str) -> Iterator[_Said]:
-    """State each finding that has boxes in a place, and how many of its boxes these are."""
-    found = [(finding, boxes) for finding, boxes in findings if boxes]
-    if not found:
+def _inside(findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place: str) -> Iterator[_Said]:
+    """State each finding that has boxes in a place, and how many of its boxes these are.
+
+    findings: each with the boxes that lie there, and those that may reach there
+    """
+    is_empty = True
+    for finding, inside, spread in findings:
+        if inside or spread:
+            is_empty = False
+            texts = [
+                f"{_lie(finding, boxes)} {where}{place}."
+                for boxes, where in ((inside, "in the "), (spread, f"{_ACROSS}, and may reach into the "))
+                if boxes
+            ]
+            yield _Said(text=" ".join((_statement(finding), *texts)), finding=finding.prompt, boxes=(*inside, *spread))
+    if is_empty:
         yield _Said(text=f"None of the reported boxes lies in the {place}; what is there may have been missed.")
-    for finding, boxes in found:
-        count = len(finding.boxes)
-        share = f"All {count} boxes lie" if len(boxes) == count else f"{len(boxes)} of {count} boxes lie"
-        lie = "The box lies" if count == 1 else f"{share}s" if len(boxes) == 1 else share
-        yield _Said(text=f"{_statement(finding)} {lie} in the {place}.", finding=finding.prompt, boxes=boxes)
+
+
+def _lie(finding: Finding, boxes: Sequence[FindingBox]) -> str:
+    """Say how many boxes of a finding these are: "The box lies", "1 of 2 boxes lies", "All 2 boxes lie"."""
+    count = len(finding.boxes)
+    share = f"All {count} boxes lie" if len(boxes) == count else f"{len(boxes)} of {count} boxes lie"
+    return "The box lies" if count == 1 else f"{share}s" if len(boxes) == 1 else share
 
 
 def _placed(said: _Said, drawn: Box) -> _Said:
@@ -163,10 +181,10 @@ def _placed(said: _Said, drawn: Box) -> _Said:
 
 
 def _region(query: Query, film: Film) -> Iterator[_Said]:
-    """Say what lies in regions: a box counts to the one that it overlaps most."""
-    found = [(finding, _within(finding.boxes, query.regions)) for finding in _by_urgency(film)]
+    """Say what lies in regions: a box counts to the one that it lies in; one that lies in no one may reach into any."""
+    found = [(finding, *_placed_in(finding, finding.boxes, query.regions)) for finding in _by_urgency(film)]
     yield from _inside(found, place=_regions(query.regions))
-    if any(not _tells_side(box) for _, boxes in found for box in boxes):
+    if any(not _tells_side(box) for _, boxes, _ in found for box in boxes):
         yield _Said(text="The film does not tell its sides; left and right are as on an upright film.")
     for sentence in film.sentences:
         if sentence.prompt in query.regions and _may_be_quoted(sentence, film):
@@ -175,15 +193,18 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
 
 def _list(_query: Query, film: Film) -> Iterator[_Said]:
     yield from _reported(film)
+    if (heart := measured.wide_heart(film)) is not None:
+        yield _Said(text=f"{heart}.")
     for text in _missing(*film.in_state(FindingState.ABSENT)):
         yield _Said(text=text)
     yield from _limits(film)
 
 
 def _summary(_query: Query, film: Film) -> Iterator[_Said]:
-    """Say the impression, as every output does, but not its first line where nothing is reported: that has a denial."""
+    """Say the impression, as every output does, but not that nothing is reported: that has a denial."""
     reported = [replace(said, text="") for said in _reported(film)]
-    lines = impression.of_film(film)[0 if reported else 1 :]
+    nothing = wording.nothing_reported(film)
+    lines = [line for line in impression.of_film(film) if not line.startswith(nothing)]
     yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in lines))
     yield from reported
 
@@ -243,11 +264,13 @@ def _stated(finding: Finding, query: Query) -> _Said:
     elif query.side is not None:
         texts += _missing_sides(finding, query.side)
         boxes = tuple(box for box in boxes if query.side in (Side.BILATERAL, box.side)) or boxes
-    if query.regions and not _within(boxes, query.regions):
-        names = _regions(query.regions)
-        texts.append(f"None of the boxes lies in the {names}, where it may have been missed.")
-    elif query.regions:
-        boxes = _within(boxes, query.regions)
+    if query.regions:
+        place, (inside, spread) = _regions(query.regions), _placed_in(finding, boxes, query.regions)
+        if spread:
+            texts.append(f"{_lie(finding, spread)} {_ACROSS}, and may reach into the {place}.")
+        elif not inside:
+            texts.append(f"None of the boxes lies in the {place}, where it may have been missed.")
+        boxes = (*inside, *spread) or boxes
     return _Said(text=" ".join(texts), finding=finding.prompt, boxes=boxes)
 
 
@@ -261,12 +284,8 @@ def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
 
 def _statement(finding: Finding) -> str:
     """Say in plain sentences what was decided about a finding that is reported."""
-    zone = impression.zone_of(finding)
     said = by_rule(
-        name=wording.name_of(finding),
-        state=finding.state.value,
-        side=_SIDES[finding.side],
-        zone=zone if zone is not None and zone.endswith("zone") else None,
+        name=wording.name_of(finding), state=finding.state.value, side=_SIDES[finding.side], zone=zone_of(finding)
     )
     reader, told = wording.reader_of(finding.reader), finding.told_probability
     whose = "probability" if reader is None else "AI probability"
@@ -282,7 +301,7 @@ def _missing(*findings: Finding) -> Iterator[str]:
         if not found:
             continue
         are_several = len(found) > 1 or is_plural(found[0])
-        names = f"{_joined([found[0], *map(wording.uncapitalized, found[1:])])} {'are' if are_several else 'is'}"
+        names = f"{wording.joined([found[0], *map(wording.uncapitalized, found[1:])])} {'are' if are_several else 'is'}"
         if are_left_out:
             them = "them" if are_several else "it"
             why = f"nobody showed that this model recognizes {them} well enough"
@@ -300,14 +319,28 @@ def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
         name = f"Box {number} of {count}" if count > 1 else "Its box"
         evidence = box.evidence
         if evidence is None or evidence.site is None:
-            yield f"{name} lies outside all zones that are known."
+            yield f"{name} lies {_ACROSS}."
             continue
         zone = wording.uncapitalized(wording.sided(evidence.site.meaning, evidence.side))
         yield f"{name} lies in the {zone} and covers {wording.percent(evidence.extent)} of it."
 
 
-def _within(boxes: Iterable[FindingBox], regions: Collection[str | None]) -> tuple[FindingBox, ...]:
-    return tuple(box for box in boxes if box.evidence is not None and box.evidence.zone in regions)
+def _placed_in(finding: Finding, boxes: _Boxes, regions: Collection[str]) -> tuple[_Boxes, _Boxes]:
+    """Return the boxes that lie in some regions, and those that lie in no one known zone and may reach into one."""
+    zones = ZONES.get(finding.site.value) if finding.site is not None else None
+    sides = [
+        next((side for side in (Side.RIGHT, Side.LEFT) if region.startswith(f"{side}_")), None)
+        for region in regions
+        if zones is None or region.partition("_")[2] in zones
+    ]
+    inside = tuple(box for box in boxes if box.evidence is not None and box.evidence.zone in regions)
+    spread = tuple(
+        box
+        for box in boxes
+        if (box.evidence is None or box.evidence.zone is None)
+        and any(None in (side, box.side) or side is box.side for side in sides)
+    )
+    return inside, spread
 
 
 def _overlapping(boxes: Iterable[FindingBox], drawn: Box) -> tuple[FindingBox, ...]:
@@ -330,7 +363,7 @@ def _regions(keys: Sequence[str]) -> str:
         return "lungs"
     if len(keys) >= _ALL_ZONES and len(keys) in (len(left), len(right)):
         return f"{keys[0].partition('_')[0]} lung"
-    return _joined([key.replace("_", " ") for key in keys])
+    return wording.joined([key.replace("_", " ") for key in keys])
 
 
 def _is_zone(key: str, side: str) -> bool:
@@ -355,7 +388,3 @@ def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:
         and not normal_statements(sentence.text)
         and not contradictions(sentence.text, decided)
     )
-
-
-def _joined(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

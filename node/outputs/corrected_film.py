@@ -10,7 +10,7 @@
 What follows from it: a sentence on anything is withheld if it asserts what was rejected, denies what is present by a
 reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box. A finding
 that is still reported and has lost its sentence, or whose sentence does not say what the reader said, gets one made by
-rule.
+rule. A sentence loses "To be reviewed" if nothing that it asserts is to be reviewed any more.
 Nothing else changes.
 """
 
@@ -24,7 +24,7 @@ from pydicom.dataset import Dataset
 
 from language.check import Claim, Fault, State, assertions, contradictions, faults
 from language.normal import names_in, normal_statements
-from language.sentences import by_rule
+from language.sentences import by_rule, stated, unstated
 from node.dicom.film_header import parse_header
 from node.domain import (
     Assessment,
@@ -44,7 +44,7 @@ from node.outputs.correction import Correction, CorrectionKind, active
 from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read import decoding
 from node.read.evidence import covered
-from node.read.findings import together
+from node.read.findings import together, zone_of
 from node.read.framing import leaving
 
 SideOf = Callable[[Box], Side | None]
@@ -203,7 +203,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
         if sentence.prompt in gone or is_contradicted or is_elsewhere:
             withheld.append(WithheldSentence(text=sentence.text, prompt=sentence.prompt, reason=CORRECTED))
         else:
-            kept[index] = sentence
+            kept[index] = _restated(sentence, film, prompts)
     sentences = list(kept.values())
     places = {index: place for place, index in enumerate(kept)}
     findings = []
@@ -218,6 +218,20 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
                 sentences.append(own)
         findings.append(replace(finding, sentence=place))
     return replace(film, findings=tuple(findings), sentences=tuple(sentences), withheld=tuple(withheld))
+
+
+def _restated(sentence: GroundedSentence, film: Film, prompts: PromptSet) -> GroundedSentence:
+    """Return a sentence with the state before it that is true after the corrections of a film; none is added anew."""
+    words = unstated(sentence.text)
+    if words == sentence.text:
+        return sentence
+    named = {sentence.prompt, *(said.key for said in assertions(words))}
+    asserted = {
+        prompt_of(finding, prompts).phrases[0]: _state(finding)
+        for finding in film.findings
+        if finding.prompt in named and finding.state is not FindingState.ABSENT
+    }
+    return replace(sentence, text=stated(words, asserted))
 
 
 def _is_elsewhere(sentence: GroundedSentence, finding: Finding, prompts: PromptSet, side_of: SideOf) -> bool:
@@ -262,7 +276,8 @@ def _own_sentence(
         return replace(said, boxes=boxes) if finding.reader is not None and is_own and said.boxes != boxes else None
     if said is None and finding.reader is None and finding.sentence is None:
         return None
-    text = by_rule(name=prompt.phrases[0], state=_state(finding), side=_SPOKEN_SIDES[finding.side], zone=None)
+    side, zone = _SPOKEN_SIDES[finding.side], zone_of(finding)
+    text = by_rule(name=prompt.phrases[0], state=_state(finding), side=side, zone=zone)
     score = finding.probability if finding.reader is None else _CERTAIN
     return GroundedSentence(text=text, prompt=finding.prompt, score=score, boxes=boxes, by="rule")
 

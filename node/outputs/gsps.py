@@ -126,7 +126,7 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
 def _reported(film: Film) -> State:
     """Return the state that shows the reported findings of a film."""
     findings = impression.by_urgency(wording.reported(film))
-    nothing = () if findings else wording.NOTHING_NEAR_LINES
+    nothing = () if findings else wording.nothing_in_short(film)
     return State(
         series_number=SERIES_NUMBER,
         series=document.SERIES_DESCRIPTION,

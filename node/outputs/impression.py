@@ -1,8 +1,8 @@
 """The impression: the first lines of every output, for a reader who gives a film five seconds.
 
 Present findings come first, by urgency; then the findings that a person has to look at; then one line about what was
-not reported and not looked for. Three lines on most films, at most six; notes about view and sides are added to them.
-No line concludes "normal".
+not reported and not looked for. Three lines on most films, at most six; a wide heart and notes about view and sides are
+added to them. No line concludes "normal".
 
 `URGENCIES` is a table of this project, not of a society. Its three classes are those of the ACR's work group on
 actionable reporting (Larson et al., JACR 2014): to be told within minutes, hours or days. Of the findings of our prompt
@@ -19,7 +19,8 @@ from typing import Final
 
 from node.dicom import identity
 from node.domain import Film, Finding, FindingState, Report
-from node.outputs import wording
+from node.outputs import measured, wording
+from node.read.findings import zone_of
 
 MINUTES, HOURS, DAYS = 1, 2, 3
 
@@ -40,24 +41,10 @@ URGENCIES: Final[Mapping[tuple[str, str], int]] = {
 }
 """Urgency of a finding by scheme and code. A finding that is not in the table counts as one of days."""
 
-_PLEURAL_ZONES: Final = {
-    "upper_lung_zone": "upper zone",
-    "mid_lung_zone": "mid zone",
-    "lower_lung_zone": "lower zone",
-    "apical_zone": "apex",
-}
-ZONES: Final[Mapping[str, Mapping[str, str]]] = {
-    "39607008": {**_PLEURAL_ZONES, "hilar_structures": "hilum"},
-    "3120008": _PLEURAL_ZONES,
-}
-"""What a zone is called, by the code of the finding's site (lung or pleura) and the region's key without its side."""
-_DIFFUSE: Final = ("19242006",)
-"""Findings that lie in no one zone: pulmonary edema."""
-
 _OWN_LINES: Final = 3
 """How many present findings get a line each; if there are more, those after the second share a line."""
 
-_NOTHING: Final = "No prompted finding came near its threshold. This is not a report of a normal film."
+_NOT_NORMAL: Final = "This is not a report of a normal film."
 _STATES: Final = (FindingState.PRESENT, FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
 
 
@@ -65,7 +52,10 @@ def of_film(film: Film) -> list[str]:
     """Return the impression of one film, one text a line."""
     if not film.is_read:
         return [wording.not_processed(film), *wording.cautions_of_header(film)]
-    return [*(_found(film) or [_NOTHING]), *wording.cautions(film), _rest(film)]
+    heart = measured.wide_heart(film)
+    found = [*_found(film), *([] if heart is None else [heart])]
+    nothing = [] if wording.reported(film) else [f"{wording.nothing_reported(film)} {_NOT_NORMAL}"]
+    return [*found, *nothing, *wording.cautions(film), _rest(film)]
 
 
 def of_report(report: Report) -> list[str]:
@@ -131,14 +121,6 @@ def _phrase(finding: Finding) -> str:
     """Return a finding in words: "Right pleural effusion, lower zone, 91 %", or "..., confirmed by a reader"."""
     name = wording.sided(wording.name_of(finding), finding.side)
     return ", ".join(filter(None, (name, zone_of(finding), wording.certainty(finding))))
-
-
-def zone_of(finding: Finding) -> str | None:
-    """Return the zone of a finding on one side; None if the finding has none, or its evidence is of the other side."""
-    site, side, evidence = finding.site, finding.side, finding.evidence
-    if evidence is None or evidence.zone is None or site is None or finding.code.value in _DIFFUSE:
-        return None
-    return ZONES.get(site.value, {}).get(evidence.zone.removeprefix(f"{side}_")) if side else None
 
 
 def _rest(film: Film) -> str:

@@ -1,7 +1,7 @@
 """A cardiothoracic ratio in words and as JSON, the same in every output.
 
 It leaves the node only if the model's manifest states its error; `report.json` has it in any case. It raises no
-finding, changes no state, and stands in no impression.
+finding and changes no state. Of all ratios only one that is comparable and in the highest band stands in an impression.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import cast
 
-from node.domain import Film, Json, JsonObject
+from node.domain import Film, FindingState, Json, JsonObject, Note
 from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
 
 NAME = "Cardiothoracic ratio"
 _JSON_NAME = "cardiothoracic_ratio"
 _PHANTOMS = "phantoms"
+_HEART = "80891009"
+"""The site of findings of the heart (SNOMED CT)."""
+_DOUBTFUL = (Note.VIEW_DISAGREES, Note.ROTATED)
+"""Notes of films on which a ratio is not what the header makes of it."""
 
 OBJECTIONS: Mapping[Incomparable, str] = {
     Incomparable.VIEW_UNKNOWN: "view not known",
@@ -57,6 +61,26 @@ def lines(ratio: CardiothoracicRatio) -> Iterator[str]:
     if ratio.error is not None:
         yield _error(ratio.error)
     yield "The number raises no finding and changes none."
+
+
+def wide_heart(film: Film) -> str | None:
+    """Say that a heart is wide, with the error of its ratio, if the ratio is comparable and in the highest band.
+
+    None for any other ratio, on a film whose picture does not fit its header, and if a reader rejected a finding of the
+    heart.
+    """
+    ratio = ratio_of(film)
+    if (
+        ratio is None
+        or ratio.error is None
+        or ratio.band != len(BANDS)
+        or any(note in _DOUBTFUL for note in film.notes)
+    ):
+        return None
+    of_heart = (finding for finding in film.findings if finding.site is not None and finding.site.value == _HEART)
+    if any(finding.reader is not None and finding.state is FindingState.ABSENT for finding in of_heart):
+        return None
+    return f"Wide heart: {NAME.lower()} {value(ratio)} (PA, adult), {_error_in_short(ratio.error)}"
 
 
 def to_json(film: Film) -> Json:
@@ -121,13 +145,21 @@ def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> str:
 
 
 def _error(error: MeasuredError) -> str:
-    population = error.measured_on.replace("_", " ")
-    where = f"{error.films} {population}" if error.measured_on == _PHANTOMS else f"{error.films} films of {population}"
     never = " It was never measured on films of people." if error.measured_on == _PHANTOMS else ""
     return (
-        f"On {where} the ratio was off by {error.mean_absolute:.3f} in the mean, 95 % limits of agreement "
+        f"On {_where(error)} the ratio was off by {error.mean_absolute:.3f} in the mean, 95 % limits of agreement "
         f"{error.lower:+.2f} to {error.upper:+.2f}.{never}"
     )
+
+
+def _error_in_short(error: MeasuredError) -> str:
+    never = ", never measured on films of people" if error.measured_on == _PHANTOMS else ""
+    return f"off by {error.mean_absolute:.3f} in the mean on {_where(error)}{never}"
+
+
+def _where(error: MeasuredError) -> str:
+    population = error.measured_on.replace("_", " ")
+    return f"{error.films} {population}" if error.measured_on == _PHANTOMS else f"{error.films} films of {population}"
 
 
 def _line_to_json(ratio: CardiothoracicRatio, line: MeasuredLine) -> JsonObject:

@@ -206,6 +206,7 @@ def _whole_finding_to_json(finding: Finding) -> JsonObject:
     return _finding_to_json(finding) | {
         "probability": finding.probability,
         "left_out": finding.left_out,
+        "near": finding.near,
         "site": None if finding.site is None else _code_to_json(finding.site),
         "contradiction": finding.contradiction,
         "boxes": [
@@ -245,6 +246,7 @@ def _finding_from_json(document: Mapping[str, Json]) -> Finding:
         evidence=_evidence_from_json(document.get("evidence")),
         contradiction=_optional_text(document.get("contradiction")),
         left_out=document.get("left_out") is True,
+        near=cast("bool | None", document.get("near")),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from node.dicom import identity
@@ -120,12 +120,6 @@ TRUST: Mapping[str, str] = {
     "any": "Thresholds that were never measured on real films are accepted by this site.",
 }
 """How far the thresholds are trusted, by `ModelIdentity.trusted`."""
-NOTHING_NEAR = (
-    "No prompted finding came near its threshold in the analyzed square. "
-    "This is not a report of a normal film: what was not asked for was not looked for."
-)
-NOTHING_NEAR_LINES = ("No prompted finding near its threshold.", "Not a report of a normal film.")
-"""`NOTHING_NEAR` in few words, for the presentation state."""
 
 
 def check(report: Report) -> None:
@@ -149,6 +143,43 @@ def reported(film: Film) -> tuple[Finding, ...]:
 def is_left_out(finding: Finding) -> bool:
     """Say whether a finding is absent because the model leaves it out, and no reader judged it."""
     return finding.left_out and finding.state is FindingState.ABSENT and finding.reader is None
+
+
+def nothing_reported(film: Film, *, where: str = "") -> str:
+    """Say of a film that nothing is reported on it; that nothing came near, only if that is known and true.
+
+    where: what was looked at, as in " in the analyzed square"
+    """
+    if is_nothing_near(film):
+        return f"No prompted finding came near its threshold{where}."
+    near = came_near(film)
+    theirs = "their thresholds" if len(near) > 1 else "its threshold"
+    return f"No prompted finding is reported{where}{f', though {joined(near)} came near {theirs}' if near else ''}."
+
+
+def nothing_in_short(film: Film) -> tuple[str, ...]:
+    """Return the lines of `nothing_reported` in few words, for the presentation state."""
+    if is_nothing_near(film):
+        return "No prompted finding near its threshold.", "Not a report of a normal film."
+    near = (f"Near its threshold: {name}." for name in came_near(film))
+    return "No prompted finding reported.", *near, "Not a report of a normal film."
+
+
+def is_nothing_near(film: Film) -> bool:
+    """Say whether it is known of every finding that it came near no threshold, and no reader rejected one."""
+    unreported = (finding for finding in film.in_state(FindingState.ABSENT) if not is_left_out(finding))
+    return all(finding.near is False and finding.reader is None for finding in unreported)
+
+
+def came_near(film: Film) -> list[str]:
+    """Return the names of the findings that are not reported though they came near their thresholds."""
+    found = (finding for finding in film.in_state(FindingState.ABSENT) if finding.reader is None and finding.near)
+    return [uncapitalized(name_of(finding)) for finding in found]
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them: "a, b and c"."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def name_of(finding: Finding) -> str:
@@ -357,7 +388,8 @@ def about(film: Film) -> Iterator[str]:
         return
     yield looked_at(film)
     if not reported(film):
-        yield NOTHING_NEAR
+        nothing = nothing_reported(film, where=" in the analyzed square")
+        yield f"{nothing} This is not a report of a normal film: what was not asked for was not looked for."
 
 
 def not_processed(film: Film) -> str:

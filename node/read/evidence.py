@@ -7,21 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Final
 
 from node.domain import Box, Evidence
+
+_MOST: Final = 2 / 3
+"""The share in one region, of what lies of a box in any, from which the box lies in that one."""
 
 
 def locate(boxes: Sequence[Box], regions: Mapping[str, Box]) -> Evidence:
     """Return the region that one of the boxes overlaps most, by IoU, and the share of it that all boxes cover.
 
-    IoU, not the common area alone: a small region that fits says more than a large one that contains everything.
+    IoU, not the common area alone: a small region that fits says more than a large one that contains everything. A box
+    that reaches far into other regions, such as that of a whole lung, lies in no one region.
     regions: box by prompt key; of equal ones the first counts
     """
-    overlap = {key: max(iou(box, region) for box in boxes) for key, region in regions.items()} if boxes else {}
+    overlap = {
+        key: max((iou(box, region) for box in boxes if _lies_in(box, region, regions)), default=0.0)
+        for key, region in regions.items()
+    }
     zone = max(overlap, key=lambda key: overlap[key], default=None)
     if zone is None or overlap[zone] == 0:
         return Evidence(zone=None, extent=0.0)
     return Evidence(zone=zone, extent=covered(regions[zone], boxes))
+
+
+def _lies_in(box: Box, region: Box, regions: Mapping[str, Box]) -> bool:
+    return covered(box, [region]) >= _MOST * covered(box, tuple(regions.values()))
 
 
 def covered(region: Box, boxes: Sequence[Box]) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from node.domain import (
     Box,
@@ -28,7 +28,9 @@ from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.decoding import side_of
 from node.read.evidence import locate
 from node.read.framing import Framing
-from node.read.model import PathologyAnswer, Reading
+
+if TYPE_CHECKING:  # which uses `find`
+    from node.read.model import PathologyAnswer, Reading
 
 _OPPOSITE: Final[Mapping[Side | None, Side]] = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}
 
@@ -40,6 +42,19 @@ PARTS: Final[Mapping[str, Collection[str]]] = {
     "72410000": ("72410000", "80891009", "46750007"),  # mediastinum: with heart and hilum
 }
 """The sites of regions in which a finding of a site may lie, by SNOMED CT code. A site that is not here: in any."""
+_ZONES_OF_PLEURA: Final = {
+    "upper_lung_zone": "upper zone",
+    "mid_lung_zone": "mid zone",
+    "lower_lung_zone": "lower zone",
+    "apical_zone": "apex",
+}
+ZONES: Final[Mapping[str, Mapping[str, str]]] = {
+    "39607008": {**_ZONES_OF_PLEURA, "hilar_structures": "hilum"},
+    "3120008": _ZONES_OF_PLEURA,
+}
+"""What a zone is called, by the code of the finding's site (lung or pleura) and the region's key without its side."""
+_DIFFUSE: Final = ("19242006",)
+"""Findings that lie in no one zone: pulmonary edema."""
 
 
 def find(
@@ -61,6 +76,20 @@ def find(
         else _located(finding, reading.regions, prompts, sides_known=sides_known)
         for finding in found
     )
+
+
+def zone_of(finding: Finding) -> str | None:
+    """Return the zone in which a finding on one side lies, in words: "lower zone", "apex".
+
+    None if its boxes lie in several zones or in no one, or its evidence is of the other side. Impression, sentences and
+    answers name no other.
+    """
+    site, side, evidence = finding.site, finding.side, finding.evidence
+    if evidence is None or evidence.zone is None or site is None or finding.code.value in _DIFFUSE or side is None:
+        return None
+    if any(box.evidence is not None and box.evidence.zone != evidence.zone for box in finding.boxes):
+        return None
+    return ZONES.get(site.value, {}).get(evidence.zone.removeprefix(f"{side}_"))
 
 
 def ground(reading: Reading) -> tuple[GroundedSentence, ...]:
@@ -96,6 +125,7 @@ def _finding(
         sentence=answer.sentence,
         contradiction=answer.contradiction,
         left_out=answer.left_out,
+        near=answer.near,
     )
 
 

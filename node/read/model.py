@@ -27,6 +27,7 @@ from node.domain import (
 from node.errors import GpuLost, InputError
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
+from node.read import findings
 from node.read.decoding import Radiograph, side_of_square
 from node.read.framing import Framing
 from node.read.person import for_person
@@ -34,7 +35,8 @@ from node.read.runtime import Difference, Fallback
 from node.read.views import PictureView
 
 if TYPE_CHECKING:
-    from models.reading.answers import Answer, FilmReading, Look, ReaderPrompt
+    from models.reading.answers import Answer, FilmReading, FloatArray, Look, ReaderPrompt
+    from models.reading.checking import ZoneOf
     from models.reading.decision import Trusted
     from models.reading.reader import ChexReader
 
@@ -44,6 +46,7 @@ class PathologyAnswer:
     """What the network says about one pathology prompt; sentence: index in the reading's sentences.
 
     left_out: whether the model leaves this finding out on such films, whatever its probability
+    near: as of a `Finding`
     """
 
     prompt: str
@@ -53,6 +56,7 @@ class PathologyAnswer:
     sentence: int | None
     contradiction: str | None = None
     left_out: bool = False
+    near: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,10 +268,11 @@ class _NetworkReader:
         return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        side_of = _side_of if image.sides_known else None
+        side_of, zone_of = _side_of if image.sides_known else None, self._zone_of(image, prompts)
         with _device_told():
             look = self._network.look(image.gray)
-            said, view = self._network.report(look, _to_network(prompts), side_of=side_of), self._network.view(look)
+            said = self._network.report(look, _to_network(prompts), side_of=side_of, zone_of=zone_of)
+            view = self._network.view(look)
         return Reading(
             sentences=tuple(
                 GroundedSentence(
@@ -292,19 +297,37 @@ class _NetworkReader:
                     sentence=prompt.sentence,
                     contradiction=prompt.contradiction,
                     left_out=prompt.left_out,
+                    near=prompt.near,
                 )
                 for prompt in said.prompts
                 if prompt.kind == PromptKind.PATHOLOGY.value
                 and prompt.probability is not None
                 and prompt.state is not None
             ),
-            regions={
-                key: image.framing.to_image((float(x), float(y), float(width), float(height)))
-                for key, (x, y, width, height) in said.regions.items()
-            },
+            regions=_to_regions(said.regions, image.framing),
             ratio=self._ratio(said, image.framing),
             view=None if view is None else PictureView(**asdict(view)),
         )
+
+    def _zone_of(self, film: Radiograph | SeenFilm, prompts: PromptSet) -> ZoneOf:
+        """Return the function that says in which zone a finding lies, as all outputs of the film say it."""
+
+        def zone_of(key: str, boxes: FloatArray, regions: Mapping[str, FloatArray]) -> str | None:
+            located = _to_image(boxes, [0.0] * len(boxes), film.framing)
+            answer = PathologyAnswer(
+                prompt=key, probability=0.0, state=FindingState.PRESENT, boxes=located, sentence=None
+            )
+            [finding] = findings.find(
+                Reading(sentences=(), pathologies=(answer,), regions=_to_regions(regions, film.framing)),
+                prompts,
+                source="",
+                framing=film.framing,
+                model=self.identity,
+                sides_known=film.sides_known,
+            )
+            return findings.zone_of(finding)
+
+        return zone_of
 
     def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:
         from models.reading.cardiothoracic import measure_chest
@@ -355,6 +378,7 @@ class _NetworkReader:
                 asked,
                 reference=_to_network(prompts),
                 side_of=_side_of if film.sides_known else None,
+                zone_of=self._zone_of(film, prompts),
             )
         return [_to_film(question, answer, film) for question, answer in zip(questions, answers, strict=True)]
 
@@ -401,6 +425,13 @@ def _to_film(question: FilmQuestion, answer: Answer, film: SeenFilm) -> FilmAnsw
         never_learned=answer.never_learned,
         notes=film.notes,
     )
+
+
+def _to_regions(regions: Mapping[str, FloatArray], framing: Framing) -> dict[str, Box]:
+    return {
+        key: framing.to_image((float(x), float(y), float(width), float(height)))
+        for key, (x, y, width, height) in regions.items()
+    }
 
 
 def _to_image(boxes: Iterable[Sequence[float]], scores: Iterable[float], framing: Framing) -> tuple[ScoredBox, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from language.sentences import unstated
 from node.domain import Box, Film, Finding, FindingState, GroundedSentence
 from node.outputs import impression, measured, wording
 from node.outputs.patient import short_text
@@ -123,7 +124,7 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
             mark=wording.MARKS.get(finding.state, PRESENT),
             probability=wording.certainty(finding),
             sentence="" if sentence is None else wording.said(sentence),
-            text="" if sentence is None else sentence.text.strip(),
+            text="" if sentence is None else unstated(sentence.text.strip()),
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),
             boxes=tuple(_boxes(finding)),

@@ -46,6 +46,8 @@ WITHHELD: Final[Mapping[str, str]] = {
     "normal_with_finding": "calls a region normal in which a finding lies",
     "says_nothing": "names neither a finding nor the state of a region",
     "unreadable": "repeats itself, breaks off, or is no text",
+    "denial": "denies something or calls it normal, which the network may have missed",
+    "severity": "says how much, how large or how bad, which nothing measured",
     "corrected": "says otherwise than a reader, who corrected a finding",
 }
 """What is wrong with a withheld sentence, by its reason."""
