@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +19,16 @@ from models.evaluation.evaluated_model import side_of
 from models.reading.decision import Trusted
 from models.training.split import HeldOut
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence
+from node.measurement import Incomparable, MeasuredLine
 from node.read import decoding, prompts
 from node.read.model import Reading, open_reader
 from tests import films, samples
+from tests.sweep import said as words
 from tests.sweep.__main__ import FIRST_SEED, run
 from tests.sweep.checks import Sweep, Swept, by_labeler, incomplete, measured_on
 from tests.sweep.films import Films, of_file, of_phantoms, of_picture
 from tests.sweep.patterns import NAMES, contradictions_of
+from tests.sweep.said import Words
 
 RIGHT = Box(left=150, top=900, right=700, bottom=1700)
 BASE = {"right_lower_lung_zone": RIGHT, "left_lower_lung_zone": Box(left=1100, top=900, right=1700, bottom=1700)}
@@ -56,7 +59,8 @@ def test_nothing_contradicts_itself_on_phantoms(phantom_model: Path) -> None:
     assert found.faults == []
     assert found.passed
     assert (found.films, found.agreed) == (20, found.questions)
-    assert 20 < found.by_network <= found.reported
+    assert 0 < found.by_network <= found.reported
+    assert {"denial", "severity"} <= found.words.withheld.keys()
 
 
 def test_nothing_contradicts_itself_on_a_real_film(phantom_model: Path) -> None:
@@ -64,7 +68,8 @@ def test_nothing_contradicts_itself_on_a_real_film(phantom_model: Path) -> None:
 
     assert found.faults == []
     assert found.passed
-    assert found.sentences > 100
+    assert found.sentences >= found.reported > 0
+    assert found.words.withheld["denial"] > 50
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,57 @@ def test_both_readers_find_what_is_planted(text: str, prompt: str, state: Findin
 
     assert by_first
     assert by_second
+
+
+def words_of(film: Film, lowest: Mapping[str, float] | None = None) -> list[str]:
+    return list(words.objections(film, lowest or {}, Words()))
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "by", "fault"),
+    [
+        ("There is a right pleural effusion.", FindingState.PRESENT, "network", None),
+        ("To be reviewed: There is a right pleural effusion.", FindingState.INDETERMINATE, "network", None),
+        ("There is a right pleural effusion in the lower zone.", FindingState.PRESENT, "rule", None),
+        ("There is a right pleural effusion.", FindingState.INDETERMINATE, "network", "does not say so"),
+        ("There is a right pleural effusion.", FindingState.PRESENT, "rule", "another zone than in the impression"),
+        ("There is an effusion in the upper zone.", FindingState.PRESENT, "rule", "another zone than its evidence"),
+        ("There is a large right pleural effusion.", FindingState.PRESENT, "network", "nothing measured that (large)"),
+        ("Effusion, and no pneumothorax.", FindingState.PRESENT, "network", "a denial leaves (no)"),
+        ("No effusion.", FindingState.ABSENT, "network", "absent, and it is said"),
+    ],
+)
+def test_words_that_go_too_far_are_found(text: str, state: FindingState, by: str, fault: str | None) -> None:
+    film = said(text, state=state)
+    spoken = replace(film.findings[0], sentence=0)
+    film = replace(film, findings=(spoken, film.findings[1]), sentences=(replace(film.sentences[0], by=by),))
+
+    found = words_of(film)
+
+    assert bool(found) == (fault is not None)
+    assert fault is None or any(fault in objection for objection in found)
+
+
+@pytest.mark.parametrize(
+    ("near", "probability", "is_wrong"),
+    [(False, 0.04, False), (True, 0.46, False), (False, 0.46, True), (True, 0.04, True)],
+)
+def test_near_is_compared_with_the_numbers(near: bool, probability: float, is_wrong: bool) -> None:
+    film = samples.film(findings=(replace(samples.absent(), near=near, probability=probability),), sentences=False)
+
+    assert bool(words_of(film, {"pneumothorax": 0.5})) is is_wrong
+
+
+def test_wide_hearts_are_counted_by_objection() -> None:
+    counted = Words()
+    wide = MeasuredLine(start=(500.0, 900.0), end=(1420.0, 900.0))
+    for objection in (None, Incomparable.VIEW_AP):
+        ratio = replace(samples.ratio(objection=objection), heart=wide)
+        film = replace(samples.film(findings=(samples.absent(),), sentences=False), ratio=ratio)
+        assert list(words.objections(film, {}, counted)) == []
+
+    assert counted.wide_hearts == {"comparable": 1, "view_ap": 1}
+    assert counted.unsaid == {"view_ap": 1}
 
 
 def test_a_zone_without_a_box_is_found() -> None:
@@ -158,7 +214,7 @@ def test_what_is_present_unmeasured_is_found(phantom_model: Path) -> None:
     found = Swept()
 
     for name, image in of_phantoms(FIRST_SEED, 2).images(reader):
-        Sweep(reader=reader, prompts=asked, measured=frozenset()).look(name, image, found)
+        Sweep(reader=reader, prompts=asked, measured=frozenset(), lowest={}).look(name, image, found)
 
     assert not found.passed
     assert all("its threshold was not measured" in fault for fault in found.faults)

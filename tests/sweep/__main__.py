@@ -5,9 +5,11 @@
 
 Every film is read, and asked about in every phrase of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
-their own; answers must agree with the report; nothing may be present without a measured threshold; unknown words get no
-box. With `--corrections` findings of each film are corrected as a reader would (`corrections`). The last line is one
-JSON object with `passed`.
+their own, deny anything, or say how severe it is. Sentences by rule, impression and evidence name one zone, and a
+finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else. Sentences that
+do not leave are counted by reason. Answers must agree with the report; nothing may be present without a measured
+threshold; unknown words get no box. With `--corrections` findings of each film
+are corrected as a reader would (`corrections`). The last line is one JSON object with `passed`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from node.read import prompts
 from node.read.model import Reader, open_reader
 from tests.sweep.checks import Sweep, Swept, measured_on
 from tests.sweep.films import Films, of_file, of_phantoms
+from tests.sweep.said import lowest_of
 
 FIRST_SEED: Final = 2_000_000
 
@@ -78,11 +81,17 @@ def run(
     """Sweep over films; trusted: which thresholds may call a finding present; corrects: correct findings, too."""
     asked = prompts.load("chexpert14")
     reader: Reader = open_reader(model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
-    sweep = Sweep(reader=reader, prompts=asked, measured=measured_on(model, trusted, asked), corrects=corrects)
+    sweep = Sweep(
+        reader=reader,
+        prompts=asked,
+        measured=measured_on(model, trusted, asked),
+        lowest=lowest_of(model, trusted, asked),
+        corrects=corrects,
+    )
     swept = Swept()
     for number, (film, image) in enumerate(films.images(reader), 1):
         known = len(swept.faults)
-        sweep.look(film, image, swept)
+        sweep.look(film, image, swept, header=films.header_of(film))
         for fault in swept.faults[known:]:
             say(f"{name}, {trusted}: {fault}")
         say(f"{name}, {trusted}", number, films.count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,15 +13,17 @@ from language.statements import sides_in
 from models.decisions import PHANTOMS
 from models.evaluation.evaluated_model import side_of
 from models.manifest import read_manifest
+from node.dicom.film_header import FilmHeader
 from node.domain import Box, Film, Finding, FindingState
 from node.outputs import wording
 from node.prompt_set import PromptKind, PromptSet
+from node.read import cardiothoracic
 from node.read.decoding import Radiograph
 from node.read.decoding import side_of as side_of_box
 from node.read.evidence import covered
 from node.read.film import film_of
 from node.read.model import FilmAnswer, FilmQuestion, Reader, Reading
-from tests.sweep import corrections, patterns
+from tests.sweep import corrections, patterns, said
 
 UNKNOWN: Final = (
     "banana",
@@ -44,6 +46,7 @@ class Swept:
     by_network: int = 0
     questions: int = 0
     agreed: int = 0
+    words: said.Words = field(default_factory=said.Words)
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -61,6 +64,7 @@ class Swept:
             "with_a_sentence_of_the_network": self.by_network,
             "questions": self.questions,
             "agreed": self.agreed,
+            **self.words.figures(),
             "faults": len(self.faults),
             "first_faults": self.faults[:20],
         }
@@ -70,18 +74,21 @@ class Swept:
 class Sweep:
     """A reader, its prompts, and the findings whose thresholds were measured on such films.
 
+    lowest: as of `said.lowest_of`
     corrects: whether findings of each film are corrected, too
     """
 
     reader: Reader
     prompts: PromptSet
     measured: frozenset[str]
+    lowest: Mapping[str, float]
     corrects: bool = False
 
-    def look(self, name: str, image: Radiograph, swept: Swept) -> None:
-        """Read a film and ask about it; note what is wrong."""
+    def look(self, name: str, image: Radiograph, swept: Swept, *, header: FilmHeader | None = None) -> None:
+        """Read a film and ask about it; note what is wrong. header: what is known of view and age."""
         reading = self.reader.read(image, self.prompts)
-        film = film_of(reading, image, self.prompts, source="1.2.3", model=self.reader.identity)
+        ratio = reading.ratio if header is None else cardiothoracic.describe(reading.ratio, header, None)
+        film = film_of(reading, image, self.prompts, source="1.2.3", model=self.reader.identity, ratio=ratio)
         reported = wording.reported(film)
         swept.films += 1
         swept.sentences += len(film.sentences)
@@ -92,6 +99,7 @@ class Sweep:
         objections = [
             *(f"labeler: {fault}" for fault in by_labeler(film, reading)),
             *(f"patterns: {fault}" for fault in patterns.contradictions_of(film, reading.regions)),
+            *(f"words: {fault}" for fault in said.objections(film, self.lowest, swept.words)),
             *incomplete(film, self.measured),
             *self._unknown(image),
         ]

@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 
 from language.labels import RuleLabeler
+from language.sentences import unstated
 from node.domain import Box, Film, Finding, FindingState
 from node.outputs import impression, oru, wording
 from node.outputs.corrected_film import CORRECTED, SideOf, correct
@@ -86,6 +87,7 @@ def objections(
         )
         found = [
             *_states(film, after, new),
+            *_stale(after),
             *_sentences(film, after, new, prompts),
             *(f"patterns: {fault}" for fault in patterns.contradictions_of(after, regions)),
             *differences(before, written(after), _changed(film, after, new, prompts)),
@@ -244,14 +246,21 @@ def _judged(old: Finding, now: Finding, new: Correction) -> Iterator[str]:
         yield "has no sentence" if now.sentence is None else "has a sentence"
 
 
+def _stale(after: Film) -> Iterator[str]:
+    """Object to the sentence of a finding that is present and that asks for a review of it."""
+    for finding in after.in_state(FindingState.PRESENT):
+        if finding.sentence is not None and after.sentences[finding.sentence].text.startswith("To be reviewed:"):
+            yield f"{finding.prompt} is present, and is to be reviewed: {after.sentences[finding.sentence].text}"
+
+
 def _names(text: str, key: str) -> bool:
     return key in _LABELER.label(text) or re.search(patterns.NAMES.get(key, "(?!)"), text.lower()) is not None
 
 
 def _sentences(before: Film, after: Film, new: Correction, prompts: PromptSet) -> Iterator[str]:
     """Compare sentences: only those that name the finding may be gone, and for a gone one a rule may speak."""
-    spoken, now = (Counter((said.prompt, said.text) for said in film.sentences) for film in (before, after))
-    withheld = Counter((said.prompt, said.text) for said in after.withheld if said.reason == CORRECTED)
+    spoken, now = (Counter((said.prompt, unstated(said.text)) for said in film.sentences) for film in (before, after))
+    withheld = Counter((said.prompt, unstated(said.text)) for said in after.withheld if said.reason == CORRECTED)
     gone, come = spoken - now, now - spoken
     for prompt, text in gone:
         if prompt != new.prompt and not _concerns(text, new, prompts):
@@ -277,8 +286,9 @@ def _concerns(text: str, new: Correction, prompts: PromptSet) -> bool:
 def _changed(before: Film, after: Film, new: Correction, prompts: PromptSet) -> list[str]:
     """Return what a piece that changes has to name: the finding, or a sentence that came or went."""
     spoken, now = ({said.text for said in film.sentences} for film in (before, after))
+    heart = ["wide heart"] if new.prompt == "cardiomegaly" else []
     finding = next(found for found in after.findings if found.prompt == new.prompt)
-    return [finding.code.meaning, prompts[new.prompt].phrases[0], *(spoken ^ now)]
+    return [finding.code.meaning, prompts[new.prompt].phrases[0], *heart, *(spoken ^ now)]
 
 
 def differences(before: Written, after: Written, changed: Sequence[str]) -> Iterator[str]:

@@ -10,10 +10,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import numpy.typing as npt
+from pydicom.dataset import Dataset
 
 from models.phantoms import phantom
 from models.training.films import patient_of
 from models.training.split import HeldOut
+from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Box
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
@@ -24,10 +26,14 @@ Picture = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Films:
-    """Films by name, made or read one by one; each is upright and tells its sides."""
+    """Films by name, made or read one by one; each is upright and tells its sides.
+
+    header_of: what is known of view and age, once the picture was yielded; None if nothing
+    """
 
     count: int
     pictures: Callable[[], Iterator[tuple[str, Picture]]]
+    header_of: Callable[[str], FilmHeader | None] = lambda _name: None
 
     def images(self, reader: Reader) -> Iterator[tuple[str, Radiograph]]:
         """Yield each film as the node's decoder would."""
@@ -47,13 +53,16 @@ class Films:
 
 
 def of_phantoms(first: int, count: int) -> Films:
-    """Draw phantoms of consecutive seeds."""
+    """Draw phantoms of consecutive seeds, all of them adults."""
+    headers: dict[str, FilmHeader] = {}
 
     def pictures() -> Iterator[tuple[str, Picture]]:
         for seed in range(first, first + count):
-            yield f"phantom {seed}", phantom(seed, side=224).pixels
+            film = phantom(seed, side=224)
+            headers[f"phantom {seed}"] = _header(film.view, "50")
+            yield f"phantom {seed}", film.pixels
 
-    return Films(count=count, pictures=pictures)
+    return Films(count=count, pictures=pictures, header_of=headers.get)
 
 
 def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> Films:
@@ -65,6 +74,7 @@ def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> 
     films = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     taken = [film for film in films if not held_out or any(patient_of(film) in part for part in held_out)]
     names = [film["file"] for film in taken][::every]
+    headers = {film["file"]: _header(film.get("view", ""), film.get("age", "")) for film in taken}
 
     def pictures() -> Iterator[tuple[str, Picture]]:
         for name in names:
@@ -73,7 +83,15 @@ def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> 
                 raise FileNotFoundError(f"{path.parent / name} is no picture")
             yield name, np.asarray(picture, dtype=np.uint8)
 
-    return Films(count=len(names), pictures=pictures)
+    return Films(count=len(names), pictures=pictures, header_of=headers.get)
+
+
+def _header(view: str, years: str) -> FilmHeader:
+    """Make the header that a film of this view and age would have."""
+    dataset = Dataset()
+    dataset.ViewPosition = view
+    dataset.PatientAge = f"{int(years):03d}Y" if years else ""
+    return parse_header(dataset)
 
 
 def of_picture(picture: Picture, *, count: int) -> Films:
