@@ -58,6 +58,10 @@ class Cues:
     not_earlier: Pattern
     descriptions: Pattern
     severe: Pattern
+    harmless: Pattern
+    denies: Pattern
+    tells: Pattern
+    gone: Pattern
 
 
 class _Rewrite(TypedDict):
@@ -81,6 +85,7 @@ class _File(TypedDict):
     normal: _Normal
     film: dict[str, str | list[str]]
     severity: dict[str, list[str]]
+    asked: dict[str, str | list[str]]
 
 
 @cache
@@ -112,6 +117,7 @@ def cues() -> Cues:
         denied_by_normal={name: tuple(keys) for name, keys in normal["denies"].items()},
         **{key: _any(words) for key, words in film.items()},
         severe=_any(file["severity"]["severe"]),
+        **{key: _any(words) for key, words in file["asked"].items()},
     )
 
 

@@ -21,6 +21,7 @@ class Prompt:
     """One question for the network, and the codes of its answer.
 
     phrases: synonyms whose embeddings are averaged (spec §3)
+    names: other names by which a person may ask for it; the network never sees them
     negatives: phrases of the opposite, for pathologies (spec §8)
     finding: the code of a pathology; None for every other kind
     site, side: the location of a region, or the organ of a pathology
@@ -35,6 +36,7 @@ class Prompt:
     site: Code | None = None
     side: Side | None = None
     paired: bool = False
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.phrases or not all(phrase.strip() for phrase in self.phrases):

@@ -38,7 +38,6 @@ def ask(text: str, film: Film) -> str:
     [
         ("pleural effusion", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
         ("Effusion?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
-        ("no effusion?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
         ("Any effusion on the left", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.LEFT)),
         ("bilateral effusions", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.BILATERAL)),
         ("Is there a pneumothorax, or an effusion?",
@@ -57,7 +56,6 @@ def ask(text: str, film: Film) -> str:
          Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
         ("is the heart normal?", Query(topic=Topic.REGION, regions=("cardiac_silhouette",), judges=True)),
         ("any ptx", Query(topic=Topic.PRESENCE, findings=("pneumothorax",))),
-        ("r/o ptx", Query(topic=Topic.PRESENCE, findings=("pneumothorax",))),
         ("RLL consolidation?",
          Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
         ("ETT position?",

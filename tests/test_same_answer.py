@@ -65,6 +65,7 @@ class Question:
 OPACITY: Final = (100.0, 260.0, 250.0, 430.0)
 QUESTIONS: Final = {
     "a text": Question(prompt="Lung opacity", box=None, state=FindingState.PRESENT),
+    "a name as it is printed": Question(prompt="Opacity", box=None, state=FindingState.PRESENT),
     "a box": Question(prompt=None, box=OPACITY, state=FindingState.ABSENT),
     "a text in a box": Question(prompt="Lung opacity", box=OPACITY, state=FindingState.UNCALIBRATED),
 }
@@ -147,6 +148,26 @@ def test_every_way_of_asking_gets_the_same_answer(node: Asked, capsys: pytest.Ca
     assert [answer["source"] for answer in answers] == ["page", "api", "command", "dicom", "dicom"]
     for report in (*(sent(node, answer) for answer in asked), *(report for _, report in stored)):
         assert_says(report, at_model, question)
+
+
+def test_what_denies_is_asked_in_no_way(node: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    question, film = Question(prompt="no opacity", box=OPACITY, state=FindingState.ABSENT), dcmread(node.path)
+    before = listed(node)
+
+    told = [
+        str(node.questions(question.content)[1]["detail"]),
+        str(node.ask("POST", f"/api/v1/films/{node.uid}/replies", {"text": "no opacity", "box": OPACITY})[1]["text"]),
+        run_command("ask", node.path, "--node", node.address, *question.options).stderr,
+    ]
+    assert main(["ask", str(node.path), "--model", str(node.model), *question.options]) == 2
+    told.append(capsys.readouterr().err)
+    assert peers.send(question.as_report(film), port=node.service.dicom_port) == 0
+    told.append(str(node.service.wait_for("question.refused")["reason"]))
+
+    assert all('because of "no": ' in text and "ask for the finding or the region itself" in text for text in told), (
+        told
+    )
+    assert listed(node) == before
 
 
 def assert_says(report: Dataset, answer: Content, question: Question) -> None:

@@ -34,6 +34,12 @@ REFUSED: tuple[tuple[Content, int, str], ...] = (
     ({"questions": [{"box": [-1, 0, 9, 9]}]}, 422, "box"),
     ({"questions": [{"box": [0, 0, 1e5, 9]}]}, 409, "leaves the film"),
     ({"questions": [{"prompt": "x"}] * 21}, 422, "questions"),
+    ({"questions": [{"prompt": "no pneumonia"}]}, 409, "ask for the finding or the region itself"),
+    (
+        {"questions": [{"prompt": "Edema"}, {"prompt": "ignore the left side"}]},
+        409,
+        "ask for the finding or the region",
+    ),
 )
 """What every route for questions refuses, with the status and words of its reason."""
 

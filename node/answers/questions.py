@@ -14,19 +14,25 @@ from enum import StrEnum
 from functools import cache
 from typing import Final
 
+from language.asked import is_about_change
 from language.cues import cues
 from language.labels import ClassRule, class_rules, named_rule
 from language.normal import names_in
 from language.statements import sides_in
 from node.domain import Side
 from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.read.prompt_names import names_of, refusal
 
 LONGEST: Final = 200
 """The most characters of a text that is looked through; a longer one is left to the network."""
 
 
 class Topic(StrEnum):
-    """What a text asks for; free: something that only the network can be asked; nothing: no question at all."""
+    """What a text asks for.
+
+    free: something that only the network can be asked; refused: what denies, forbids or tells what to say; nothing: no
+    question at all
+    """
 
     PRESENCE = "presence"
     PLACE = "place"
@@ -37,6 +43,7 @@ class Topic(StrEnum):
     NORMAL = "normal"
     COMPARE = "compare"
     FREE = "free"
+    REFUSED = "refused"
     NOTHING = "nothing"
 
 
@@ -46,6 +53,7 @@ class Query:
 
     findings, regions: keys of prompts; side: of the patient, None if the text names none
     prompt: the words for the network, if the report does not answer the text or answers it with a wider finding
+    reason: why a text is refused, in words that say what to do
     day: of the earlier film to compare with, None if the text names none
     judges: whether the text asks if something is as it should be
     """
@@ -55,17 +63,18 @@ class Query:
     regions: tuple[str, ...] = ()
     side: Side | None = None
     prompt: str | None = None
+    reason: str = ""
     day: date | None = None
     judges: bool = False
 
 
 _FRAME: Final = re.compile(
     r"^((is|are|was|were|do|does|can|could|please|there|any|some|an?|the|you|i|we|see|show|me|find|look|looking|for|if|tell|check|"
-    r"evidence|signs?|of|no|where|what|about|how|has|have|it|patient|and|or|he|she|they|this|that)\b[\s,]*)+"
+    r"evidence|signs?|of|where|what|about|how|has|have|it|patient|and|or|he|she|they|this|that)\b[\s,]*)+"
 )
 _ASIDE: Final = re.compile(
-    r"\b(is|are|was|were|be|do|does|did|can|could|please|there|any|some|an?|the|this|that|these|those|you|i|we|see|seen|"
-    r"look|looking|for|if|tell|me|check|evidence|signs?|of|no|not|without|what|whats|what's|which|about|how|has|have|it|its|patient|"
+    r"\b(is|are|was|were|be|been|do|does|did|can|could|please|there|any|some|an?|the|this|that|these|those|you|i|we|see|seen|"
+    r"look|looking|for|if|tell|me|check|evidence|signs?|of|what|whats|what's|which|about|how|has|have|it|its|patient|"
     r"patient's|and|or|in|on|at|to|by|with|films?|stud(y|ies)|image|picture|x-?ray|radiograph|side|sided|sides|area|region|present|visible|"
     r"here|box|spot|place|inside|within|drawn|marked|he|she|his|her|chest|date|dated|from|"
     r"exist|lie|lies|finding|all|everything|give|suffering|from|got|part|other|structures?|silhouette)\b|[^\w']+"
@@ -73,7 +82,8 @@ _ASIDE: Final = re.compile(
 _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
     Topic.COMPARE: re.compile(
         r"\b(compared?|comparison|changed?|changes|larger|smaller|bigger|better|worse|improved|worsened|grown|previous|prior|"
-        r"earlier|last|progress(ed|ion)?|than|since|new|gone|resolved|still)\b"
+        r"earlier|last|progress(ed|ion)?|than|since|new|gone|resolved|still|disappear(ed)?|vanished|cleared|removed|"
+        r"(any|no) longer|anymore)\b"
     ),
     Topic.PLACE: re.compile(
         r"\b(where|where's|locat(e|ion|ed)|points?|mark|show|position|which (side|zone|lung|part))\b"
@@ -93,7 +103,6 @@ _SHORT: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
         (r"(?<=what|here)['\u2019]s\b|(?<=\bit)['\u2019]s\b", " is"),
-        (r"\br/o\b|\brule out\b", " "),
         (r"\bptx\b", "pneumothorax"),
         (r"\brt\b", "right"),
         (r"\blt\b", "left"),
@@ -131,6 +140,14 @@ _SIDE_WORDS: Final = re.compile(
 
 def understand(text: str, prompts: PromptSet) -> Query:
     """Return what a text asks about a film that is read with a prompt set."""
+    query, reason = _understood(text, prompts), refusal(text, prompts)
+    if reason is None or (query.topic is Topic.COMPARE and is_about_change(text)):
+        return query
+    return Query(topic=Topic.REFUSED, reason=reason)
+
+
+def _understood(text: str, prompts: PromptSet) -> Query:
+    """Return what a text asks that denies and forbids nothing."""
     typed = _written_out(text)
     if len(typed) > LONGEST:
         return Query(topic=Topic.FREE, prompt=" ".join(text.split()))
@@ -166,6 +183,8 @@ def is_plain_prompt(text: str, query: Query, prompts: PromptSet) -> bool:
     query: what the text was understood as
     """
     typed = " ".join(text.casefold().split())
+    if query.topic is Topic.REFUSED:
+        return False
     if query.topic is Topic.FREE:
         return _asked(typed) == typed
     judged = PromptKind.NO_FINDING  # "Normal" is a question that nobody answers
@@ -215,7 +234,7 @@ def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool, is_sized
 def _rules(prompts: PromptSet) -> Mapping[str, ClassRule]:
     """Return how each pathology of a prompt set is spoken of: by its own names, and as its class of CheXpert."""
     known = class_rules()
-    return {prompt.key: named_rule(_names(prompt), known.get(prompt.key)) for prompt in _pathologies(prompts)}
+    return {prompt.key: named_rule(names_of(prompt), known.get(prompt.key)) for prompt in _pathologies(prompts)}
 
 
 @cache
@@ -238,7 +257,7 @@ def _names(prompt: Prompt) -> tuple[str, ...]:
 
 def _is_named(mentions: Mapping[str, list[str]], prompts: PromptSet) -> bool:
     """Say whether a text calls its findings by their own names, or by a word of these: "effusion"."""
-    own = {prompt.key: " ".join(_names(prompt)).lower() for prompt in _pathologies(prompts)}
+    own = {prompt.key: " ".join(names_of(prompt)).lower() for prompt in _pathologies(prompts)}
     return all(
         any(_PLURAL.sub("", word) in own[key] for word in re.findall(r"\w+", mention))
         and len(mention.split()) <= len(own[key].split())

@@ -75,6 +75,8 @@ def answer(query: Query, film: Film, *, box: Box | None = None) -> Reply:
     """Answer a query from a film's stored answer; box: that was drawn on the film, in its pixels."""
     if not film.is_read:
         return Reply(text=wording.not_processed(film))
+    if query.topic is Topic.REFUSED:
+        return Reply(text=f"{query.reason[:1].upper()}{query.reason[1:]}.")
     if query.topic is Topic.FREE:
         return Reply(text=_NETWORK, needs_network=query.prompt)
     if query.topic is Topic.COMPARE:
@@ -97,7 +99,9 @@ def answer(query: Query, film: Film, *, box: Box | None = None) -> Reply:
 
 
 def for_network(query: Query, reply: Reply, prompts: PromptSet, *, box: Box | None = None) -> FilmQuestion | None:
-    """Return the question that the network is asked besides a reply, if any: always one about a drawn box."""
+    """Return the question that the network is asked besides a reply, if any: one about a drawn box, but for changes."""
+    if query.topic in (Topic.REFUSED, Topic.COMPARE):
+        return None
     if box is None:
         return None if reply.needs_network is None else FilmQuestion(prompt=reply.needs_network)
     named = prompts[query.findings[0]].phrases[0] if len(query.findings) == 1 else None

@@ -22,7 +22,7 @@ from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
 from node.outputs.rejected_films import require_valid
 from node.read import decoding, routing
-from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
+from node.read.model import FilmAnswer, FilmQuestion, SeenFilm, check_questions
 from node.read.open_model import OpenModel
 from node.read.person import while_wanted
 from node.store import received
@@ -71,8 +71,8 @@ class Desk:
         by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
         origins: of each question, if an object of a workstation asked them
         is_gone: whether who asked waits no more; then the questions leave the queue of the network and are not stored
-        Raises InputError for a film that is not read, rejected, damaged or removed and for a box that does not fit,
-        RetryLater if too many wait, AskerGone, and GpuLost.
+        Raises InputError for a film that is not read, rejected, damaged or removed, for a box that does not fit and for
+        words that are not asked, RetryLater if too many wait, AskerGone, and GpuLost.
         """
         require_valid(self._spool, film)
         began, model = time.monotonic(), self._model
@@ -131,9 +131,7 @@ class Desk:
         self, film: Instance, questions: Sequence[FilmQuestion], model: OpenModel, is_gone: Callable[[], bool]
     ) -> list[FilmAnswer]:
         seen = self._see(film, is_gone)
-        for question in questions:
-            if question.box is not None:
-                seen.framing.check(question.box)
+        check_questions(questions, seen.framing, model.prompts)
         try:
             return model.reader.ask(seen, questions, model.prompts)
         except ValueError as error:

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
@@ -28,9 +28,10 @@ from node.errors import GpuLost, InputError
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptKind, PromptSet
 from node.read import findings
-from node.read.decoding import Radiograph, side_of_square
+from node.read.decoding import Radiograph, side_of, side_of_square
 from node.read.framing import Framing
 from node.read.person import for_person
+from node.read.prompt_names import NamedPrompt, named, refusal
 from node.read.runtime import Difference, Fallback
 from node.read.views import PictureView
 
@@ -163,7 +164,19 @@ class Reader(Protocol):
         """Encode a film for questions, before the films that wait to be read."""
 
     def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
-        """Answer questions about one film, each on its own, before the films that wait to be read."""
+        """Answer questions about one film, each on its own, before the films that wait to be read.
+
+        Raises ValueError for what cannot be asked; `check_questions` goes before.
+        """
+
+
+def check_questions(questions: Iterable[FilmQuestion], framing: Framing, prompts: PromptSet) -> None:
+    """Raise InputError, in words that say what to do, for a box that leaves a film and for words that are not asked."""
+    for question in questions:
+        if question.box is not None:
+            framing.check(question.box)
+        if question.prompt is not None and (reason := refusal(question.prompt, prompts)) is not None:
+            raise InputError(reason)
 
 
 def check_files(directory: Path, *, engine: str) -> None:
@@ -363,6 +376,25 @@ class _NetworkReader:
         return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look, notes=image.notes)
 
     def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+        """Answer questions; what a report calls by a name is answered as the report does (`prompt_names`).
+
+        A finding on a side is that of the report, if the report has it on this side or not at all. Else, and without
+        known sides, it is asked by itself, in its own words.
+        """
+        names = [_name_of(question, prompts) for question in questions]
+        asked = [
+            question if name is None else replace(question, prompt=name.prompt.phrases[0])
+            for question, name in zip(questions, names, strict=True)
+        ]
+        answers: list[FilmAnswer | None] = [
+            _on_side(replace(answer, question=question), None if name is None else name.side, film)
+            for question, name, answer in zip(questions, names, self._ask(film, asked, prompts), strict=True)
+        ]
+        apart = [question for question, answer in zip(questions, answers, strict=True) if answer is None]
+        again = iter(self._ask(film, apart, prompts) if apart else ())
+        return [next(again) if answer is None else answer for answer in answers]
+
+    def _ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
         from models.reading.answers import Question as NetworkQuestion
 
         asked = [
@@ -381,6 +413,21 @@ class _NetworkReader:
                 zone_of=self._zone_of(film, prompts),
             )
         return [_to_film(question, answer, film) for question, answer in zip(questions, answers, strict=True)]
+
+
+def _name_of(question: FilmQuestion, prompts: PromptSet) -> NamedPrompt | None:
+    """Return the prompt that a question names; a side in words beside a box belongs to the words of the question."""
+    name = None if question.prompt is None else named(question.prompt, prompts)
+    return None if name is not None and name.side is not None and question.box is not None else name
+
+
+def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswer | None:
+    """Return the answer about a finding for one side, with its boxes there; None if the finding lies elsewhere."""
+    if side is None or answer.state in (None, FindingState.ABSENT):
+        return answer
+    wanted = {Side.RIGHT, Side.LEFT} if side is Side.BILATERAL else {side}
+    boxes = tuple(box for box in answer.boxes if side_of(box.box, film.framing) in wanted) if film.sides_known else ()
+    return replace(answer, boxes=boxes) if {side_of(box.box, film.framing) for box in boxes} == wanted else None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from node.prompt_set import PromptSet
 from node.read import decoding, gray_picture, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
-from node.read.model import FilmAnswer, FilmQuestion, Reader
+from node.read.model import FilmAnswer, FilmQuestion, Reader, check_questions
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
@@ -54,13 +54,12 @@ def load(path: Path, reader: Reader) -> Radiograph:
 def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
     """Ask about one film.
 
-    Raises InputError when the file is not a film that is read, or a box leaves the film or lies outside the square.
+    Raises InputError when the file is not a film that is read, a box leaves the film or lies outside the square, or
+    words are not asked.
     """
     check(path, reader.ages)
     image = load(path, reader)
-    for question in questions:
-        if question.box is not None:
-            image.framing.check(question.box)
+    check_questions(questions, image.framing, prompts)
     try:
         return reader.ask(reader.see(image), questions, prompts)
     except ValueError as error:

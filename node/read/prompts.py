@@ -17,7 +17,7 @@ from node.errors import ConfigError
 from node.prompt_set import Prompt, PromptKind, PromptSet
 
 _FOLDER = Path(__file__).parent / "prompt_sets"
-_KEYS = frozenset(("key", "kind", "phrases", "negatives", "finding", "site", "side", "paired"))
+_KEYS = frozenset(("key", "kind", "phrases", "names", "negatives", "finding", "site", "side", "paired"))
 
 
 def load(name_or_path: str) -> PromptSet:
@@ -83,6 +83,7 @@ def _prompt(table: object) -> Prompt:
         key=key,
         kind=PromptKind(_choice(table, "kind", tuple(PromptKind))),
         phrases=_texts(table, "phrases"),
+        names=_texts(table, "names"),
         negatives=_texts(table, "negatives"),
         finding=_code(table, "finding"),
         site=_code(table, "site"),

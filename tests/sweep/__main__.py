@@ -3,7 +3,7 @@
     python -m tests.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
                           [--corrections]
 
-Every film is read, and asked about in every phrase of the prompt set: once as the node does by default, and once with
+Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
 their own, deny anything, or say how severe it is. Sentences by rule, impression and evidence name one zone, and a
 finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else. Sentences that

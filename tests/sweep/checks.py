@@ -23,6 +23,7 @@ from node.read.decoding import side_of as side_of_box
 from node.read.evidence import covered
 from node.read.film import film_of
 from node.read.model import FilmAnswer, FilmQuestion, Reader, Reading
+from node.read.prompt_names import names_of
 from tests.sweep import corrections, patterns, said
 
 UNKNOWN: Final = (
@@ -111,7 +112,7 @@ class Sweep:
                 regions=reading.regions,
                 number=swept.films,
             )
-        for question, fault in self._questions(image, film):
+        for question, fault in self._questions(image, film, swept.films):
             swept.questions += 1
             swept.agreed += fault is None
             if fault is not None:
@@ -124,13 +125,17 @@ class Sweep:
             if answer.boxes or answer.state is not None or not answer.never_learned:
                 yield f"unknown words {answer.question.prompt!r} are answered"
 
-    def _questions(self, image: Radiograph, film: Film) -> Iterator[tuple[str, str | None]]:
-        """Ask in every phrase of the set; yields the phrase and how its answer differs from the report."""
+    def _questions(self, image: Radiograph, film: Film, number: int) -> Iterator[tuple[str, str | None]]:
+        """Ask in every phrase of the set, and by one more name of each prompt, which the number of the film chooses.
+
+        Yields the text and how its answer differs from the report.
+        """
+        names = [(prompt, list(names_of(prompt))) for prompt in self.prompts.prompts]
         asked = [
             (prompt, text)
-            for prompt in self.prompts.prompts
+            for prompt, own in names
             for phrase in prompt.phrases
-            for text in ((phrase,) if prompt.kind is PromptKind.REGION else (phrase, phrase.upper()))
+            for text in (phrase, phrase.upper(), own[number % len(own)])
         ]
         answers = self.reader.ask(
             self.reader.see(image), [FilmQuestion(prompt=text) for _, text in asked], self.prompts

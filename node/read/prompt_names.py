@@ -1,0 +1,125 @@
+"""Which prompt of a set a typed text names, and which texts are asked of no network; pure functions.
+
+A text names a prompt if it has the words of one of its names: its key, a phrase, the meaning of its code, one of its
+`names` in the prompt set, or the site of a region as outputs print it. Order, number and case of the words do not
+count, and neither do words that make a question of a name ("is there any ...?"). A side beside the name of a paired
+finding stays apart, because the report says on which side a finding lies.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from language.asked import Hindrance, hindered
+from node.domain import Side
+from node.prompt_set import Prompt, PromptKind, PromptSet
+
+_FILLERS: Final = frozenset(
+    "a about an and any are at can check could do does evidence find for has have if in is it locate mark me of on or "
+    "patient please see seen show shown sign signs some tell that the there this what where you".split()
+)
+_SIDES: Final[Mapping[str, Side]] = {
+    **dict.fromkeys(("left", "l", "lt"), Side.LEFT),
+    **dict.fromkeys(("right", "r", "rt"), Side.RIGHT),
+    **dict.fromkeys(("both", "bilateral", "bilaterally", "either"), Side.BILATERAL),
+}
+_OF_SIDES: Final = frozenset(("side", "sided", "lung"))
+"""Words that go with a side: "on the left side", "in both lungs"."""
+_PLURALS: Final = (
+    ("thoraces", "thorax"),
+    ("ectases", "ectasis"),
+    ("apices", "apex"),
+    ("hila", "hilum"),
+    ("ies", "y"),
+    ("sses", "ss"),
+)
+_SINGULAR: Final = re.compile(r"(ss|us|is)$")
+_INSTEAD: Final = (
+    'ask for the finding or the region itself, as in "pneumonia" or "left lower lung zone", and read whether it is '
+    "reported"
+)
+REFUSALS: Final[Mapping[Hindrance, str]] = {
+    Hindrance.DENIES: f"the network looks for what a text names, and nothing is ever called absent; {_INSTEAD}",
+    Hindrance.TELLS: f"nobody tells the network what to leave out or what to say; {_INSTEAD}",
+    Hindrance.GONE: f"one film does not show what became of something; {_INSTEAD}, or compare it with an earlier film",
+}
+"""Why a text is not asked, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPrompt:
+    """A prompt that a text names; side: that it names beside a paired finding, None if it names none."""
+
+    prompt: Prompt
+    side: Side | None = None
+
+
+def named(text: str, prompts: PromptSet) -> NamedPrompt | None:
+    """Return the prompt that a text names; None if it names none, or more than that.
+
+    Nobody asks whether a film is normal but in the very words of that prompt.
+    """
+    words, known = _words(text), _known(prompts)
+    counted = [word for word in words if word not in _FILLERS]
+    prompt = known.get(_key(counted))
+    if prompt is not None:
+        is_question = prompt.kind is PromptKind.NO_FINDING and counted != words
+        return None if is_question else NamedPrompt(prompt=prompt)
+    sides = {_SIDES[word] for word in counted if word in _SIDES}
+    rest = [word for word in counted if word not in _SIDES and word not in _OF_SIDES]
+    prompt = known.get(_key(rest)) or known.get(_key((*rest, "lung")))
+    if not sides or prompt is None or not prompt.paired:
+        return None
+    return NamedPrompt(prompt=prompt, side=sides.pop() if len(sides) == 1 else Side.BILATERAL)
+
+
+def refusal(text: str, prompts: PromptSet) -> str | None:
+    """Return why a text is not asked, in words that say what to do; None if it is, as every name of a prompt."""
+    found = hindered(text)
+    if found is None or named(text, prompts) is not None:
+        return None
+    return f'not asked, because of "{found.words}": {REFUSALS[found.why]}'
+
+
+@cache
+def _known(prompts: PromptSet) -> Mapping[tuple[str, ...], Prompt]:
+    """Return the prompt of each name, by its words; a name of two prompts is none."""
+    found: dict[tuple[str, ...], Prompt | None] = {}
+    for prompt in prompts.prompts:
+        for name in {_key(_words(name)) for name in names_of(prompt)}:
+            found[name] = None if found.get(name, prompt) is not prompt else prompt
+    return {name: prompt for name, prompt in found.items() if prompt is not None and name}
+
+
+def _key(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(word for word in words if word not in _FILLERS))
+
+
+def names_of(prompt: Prompt) -> Iterator[str]:
+    """Yield the names of a prompt."""
+    yield prompt.key.replace("_", " ")
+    yield from prompt.phrases
+    yield from prompt.names
+    if prompt.finding is not None:
+        yield prompt.finding.meaning
+    if prompt.kind is PromptKind.REGION and prompt.site is not None:
+        yield f"{prompt.side or ''} {prompt.site.meaning}"
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text: small, without accents and plurals."""
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    letters = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    return [word if word in _FILLERS else _singular(word) for word in re.findall(r"[^\W_]+", letters)]
+
+
+def _singular(word: str) -> str:
+    for plural, singular in _PLURALS:
+        if word.endswith(plural):
+            return word.removesuffix(plural) + singular
+    return word.removesuffix("s") if len(word) > len("gas") and not _SINGULAR.search(word) else word
