@@ -483,3 +483,13 @@ def test_an_order_that_may_be_garbled_is_refused(character_set: str, procedure: 
         read_orders(read(content))
 
     assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "103")
+
+
+@pytest.mark.parametrize("encoded", [b"P\xfc-1", b"\xb1\x69-1"])
+def test_an_order_whose_patient_may_be_garbled_is_refused(encoded: bytes) -> None:
+    content = ORDER.format("CNS 11643-1992", "Thorax").encode().replace(b"|P-1|", b"|" + encoded + b"|")
+
+    with pytest.raises(OrderRefused) as caught:
+        read_orders(read(content))
+
+    assert caught.value.complaint.condition == "103"

@@ -15,7 +15,7 @@ from node.domain import is_uid
 from node.errors import NodeError
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
 from node.hl7.order import Order, Priority
-from node.hl7.patient import hashed, numbers_in
+from node.hl7.patient import PatientNumber, hashed, numbers_in
 from node.hl7.text import Message, Segment
 
 _MESSAGES: Final = {"ORM": "O01", "OMI": "O23"}
@@ -76,7 +76,7 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
     changes = tuple(_change(group, patient) for group, patient in groups)
     if message.doubt and not message.is_utf_8:
         pairs = zip(groups, changes, strict=True)
-        if any(_may_be_garbled(group, change.order) for (group, _), change in pairs):
+        if any(_may_be_garbled(group, patient, change.order) for (group, patient), change in pairs):
             raise _wrong(_CHARACTER_SET, f"{message.doubt}; {NAME_IT}")
     return changes
 
@@ -98,12 +98,13 @@ def _groups(message: Message) -> Iterator[tuple[list[Segment], Segment | None]]:
         yield group, of_group
 
 
-def _may_be_garbled(group: list[Segment], order: Order) -> bool:
+def _may_be_garbled(group: list[Segment], patient: Segment | None, order: Order) -> bool:
     """Say whether what is kept of an order may be wrong, as the character set of its message is not known.
 
     A number beyond ASCII is. So is one behind a character whose last byte may be a delimiter, as in GB 18030.
     """
-    numbers = (order.accession, *order.placer_number, *order.filler_number)
+    identifiers = [number.number for number in _patient_numbers(patient)]
+    numbers = (order.accession, *order.placer_number, *order.filler_number, *identifiers)
     return not "".join(numbers).isascii() or any(map(_ends_in_delimiter, group))
 
 
@@ -127,7 +128,7 @@ def _change(group: list[Segment], patient: Segment | None) -> OrderChange:
         raise _wrong(
             _FIELD_MISSING, "an order needs an accession number (IPC-1, OBR-18) or a Study Instance UID (IPC-3)"
         )
-    numbers = () if patient is None else numbers_in(patient, 3) or numbers_in(patient, 2)
+    numbers = _patient_numbers(patient)
     if not numbers:
         raise _wrong(_FIELD_MISSING, "an order needs an identifier of its patient (PID-3), the one in the films")
     return OrderChange(
@@ -141,6 +142,10 @@ def _change(group: list[Segment], patient: Segment | None) -> OrderChange:
         ),
         is_cancelled=_is_cancelled(group[0]),
     )
+
+
+def _patient_numbers(patient: Segment | None) -> tuple[PatientNumber, ...]:
+    return () if patient is None else numbers_in(patient, 3) or numbers_in(patient, 2)
 
 
 def _is_cancelled(order: Segment) -> bool:
