@@ -58,6 +58,12 @@ def covering(*extents: float, zones: tuple[str, ...] = ("right_lower_lung_zone",
     return replace(finding(), boxes=boxes, evidence=boxes[0].evidence)
 
 
+def spread(found: Finding) -> Finding:
+    """The same finding, with a last box across zones."""
+    *boxes, last = found.boxes
+    return replace(found, boxes=(*boxes, replace(last, evidence=Evidence(zone=None, extent=0.0))))
+
+
 def change(earlier: Finding, later: Finding) -> tuple[Change, Obstacle | None]:
     """What became of one finding."""
     [found] = compare(seen(earlier), seen(later), error=ERROR).findings
@@ -89,6 +95,7 @@ def gone(probability: float) -> Finding:
         (covering(0.3, 0.9), covering(0.9, 0.3), (Change.NOT_COMPARABLE, Obstacle.MIXED)),
         (covering(0.3), covering(0.3, 0.1), (Change.NOT_COMPARABLE, Obstacle.OTHER_ZONE)),
         (covering(0.3), replace(covering(0.3), boxes=(), evidence=None), (Change.NOT_COMPARABLE, Obstacle.NO_ZONE)),
+        (covering(0.3, 0.2), spread(covering(0.3, 0.2)), (Change.NOT_COMPARABLE, Obstacle.NO_ZONE)),
         (uncalibrated(), uncalibrated(), (Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED)),
         (absent(EDEMA), uncalibrated(), (Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED)),
         (corrected(), covering(0.6), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),

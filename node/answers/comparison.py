@@ -136,7 +136,12 @@ def not_compared(obstacle: Obstacle) -> FilmComparison:
 
 
 def extents(finding: Finding) -> dict[str, float]:
-    """Return the share of each zone that the boxes of a finding cover, by the zone's prompt key."""
+    """Return the share of each zone that the boxes of a finding cover, by the zone's prompt key.
+
+    None if a box lies in no one zone: how large it is, no zone tells.
+    """
+    if any(box.evidence is None or box.evidence.zone is None for box in finding.boxes):
+        return {}
     found: dict[str, float] = {}
     for evidence in (*(box.evidence for box in finding.boxes), finding.evidence):
         if evidence is not None and evidence.zone is not None:
