@@ -116,6 +116,13 @@ def echo(number: int = 1) -> bytes:
     return data(_element(0, len(command).to_bytes(4, "little")) + command, context=number, control=3)
 
 
+def echo_answer() -> bytes:
+    """The answer Success to the first C-ECHO request of an association, as a PDU (PS3.7 9.3.5.2)."""
+    elements = ((2, VERIFICATION + b"\0"), (0x100, b"\x30\x80"), (0x120, b"\1\0"), (0x800, b"\1\1"), (0x900, bytes(2)))
+    command = b"".join(_element(number, value) for number, value in elements)
+    return data(_element(0, len(command).to_bytes(4, "little")) + command, context=1, control=3)
+
+
 def _element(number: int, value: bytes) -> bytes:
     """An element of a command (PS3.7 6.3.1)."""
     return b"\0\0" + number.to_bytes(2, "little") + len(value).to_bytes(4, "little") + value

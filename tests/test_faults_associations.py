@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -12,9 +14,11 @@ from pynetdicom.association import Association
 from structlog.testing import capture_logs
 
 from node.config import ListenerSettings
+from node.deliver import dicom
 from node.receive.dimse import Reception
 from node.receive.listener import application_entity
 from node.receive.server import Lobby, Server, Terms
+from node.settings.destinations import DicomDestination
 from tests import pdus
 from tests.listening import Node, connect, listening
 from tests.pdus import USER, VERIFICATION, context, item, request
@@ -255,3 +259,48 @@ def test_an_association_that_ends_by_a_fault_is_told(tmp_path: Path) -> None:
     assert node.count("cxr_associations_aborted_total", reason="protocol") == 1
     (line,) = [line for line in said if line["event"] == "association.aborted"]
     assert (line["host"], line["calling_aet"]) == ("127.0.0.1", "TESTER")
+
+
+def acceptance(user: bytes, *, result: bytes = b"") -> bytes:
+    """An A-ASSOCIATE-AC (PS3.8 9.3.3) with this user information; result: other items of its context."""
+    accepted = item(0x21, bytes([1, 0, 0, 0]) + (result or item(0x40, pdus.IMPLICIT)))
+    content = b"\0\1\0\0" + b" " * 32 + bytes(32) + item(0x10, b"1.2.840.10008.3.1.1.1") + accepted + user
+    return b"\2\0" + len(content).to_bytes(4, "big") + content
+
+
+ACCEPTANCES = {
+    "a good one": acceptance(item(0x50, USER)),
+    "a version name of 20": acceptance(item(0x50, LONGEST + CLASS + item(0x55, b"A" * 20))),
+    "a version name with zeros": acceptance(item(0x50, LONGEST + CLASS + item(0x55, b"AB\0\0"))),
+    "an implementation class of 80": acceptance(item(0x50, LONGEST + item(0x52, b"1." * 40))),
+    "an unknown user item": acceptance(item(0x50, USER + item(0x77, b"hello"))),
+    "no maximum length": acceptance(item(0x50, CLASS)),
+    "no user information": acceptance(b""),
+    "a role of 2 bytes": acceptance(item(0x50, USER + item(0x54, b"\0\5"))),
+    "a zero after the transfer syntax": acceptance(item(0x50, USER), result=item(0x40, pdus.IMPLICIT + b"\0")),
+    "an unknown item in its context": acceptance(item(0x50, USER), result=item(0x40, pdus.IMPLICIT) + item(0x41, b"x")),
+}
+
+
+@pytest.mark.parametrize("answer", ACCEPTANCES.values(), ids=ACCEPTANCES)
+def test_an_archive_is_reached_however_it_accepts(answer: bytes) -> None:
+    received: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        with listening.accept()[0] as peer:
+            peer.settimeout(20)
+            pdus.read_pdu(peer)
+            peer.sendall(answer)
+            received.append(pdus.read_pdu(peer))
+            peer.sendall(pdus.echo_answer())
+            pdus.read_pdu(peer)
+            peer.sendall(b"\6\0\0\0\0\4" + bytes(4))
+
+    with socket.create_server(("127.0.0.1", 0)) as archive:
+        serving = threading.Thread(target=serve, args=(archive,))
+        serving.start()
+        port = archive.getsockname()[1]
+        dicom.echo(DicomDestination(name="pacs", ae_title="ARCHIVE", host="127.0.0.1", port=port), calling_aet="CHEX")
+        serving.join(20)
+
+    assert [pdu[0] for pdu in received] == [pdus.DATA]

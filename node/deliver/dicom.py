@@ -28,7 +28,7 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
 from node.deliver.associations import Associations, ended
 from node.deliver.connection import explain, tls_context
 from node.errors import DestinationDown, GiveUp, RetryLater
-from node.net.pynetdicom_adapter import send_at_once
+from node.net.pynetdicom_adapter import read_leniently, send_at_once
 from node.outputs.writers import classes_wanted
 from node.settings.destinations import DicomDestination
 
@@ -274,7 +274,7 @@ def _associate(
         destination.port,
         contexts=contexts,
         ae_title=destination.ae_title,
-        evt_handlers=list(handlers),
+        evt_handlers=[(evt.EVT_CONN_OPEN, lambda event: read_leniently(event.assoc)), *handlers],
         tls_args=None if context is None else (context, destination.host),
     )
     if association.is_rejected:

@@ -31,6 +31,8 @@ from pynetdicom.presentation import PresentationContext
 from pynetdicom.service_class import StorageServiceClass
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
+from node.net.association_pdus import Unacceptable, readable_acceptance
+
 VERSION: Final = "3.0.4"
 
 MOST_UNANSWERED: Final = 16  # the node offers one at a time (PS3.7 D.3.3.3), but a PDU may hold thousands
@@ -41,8 +43,9 @@ _DATA_ARRIVED: Final = "Evt10"
 _CONNECTION_CLOSED: Final = "Evt17"
 _INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
 
-_HEAD, _DATA, _ABORT = 6, 0x04, 0x07
-"""The bytes of a PDU's type and length, and the types of P-DATA-TF and A-ABORT (PS3.8 9.3.1)."""
+_HEAD: Final = 6  # type and length of a PDU
+_ACCEPTED, _DATA, _ABORT = 0x02, 0x04, 0x07
+"""The types of A-ASSOCIATE-AC, P-DATA-TF and A-ABORT (PS3.8 9.3.1)."""
 
 _WAIT_MILLISECONDS: Final = 20
 _RESTING_SECONDS, _BUSY_SECONDS, _TURN_SECONDS = 0.02, 0.001, 0.003
@@ -184,6 +187,20 @@ def _decode_pdu(provider: DULServiceProvider, content: bytearray) -> tuple[PDU, 
     """Decode a PDU; what pynetdicom's own method does for all others."""
     if content[0] == _DATA:
         return Fragments(content), _DATA_ARRIVED
+    return DULServiceProvider._decode_pdu(provider, content)
+
+
+def read_leniently(association: Association) -> None:
+    """Let an association that is being opened read its peer's acceptance however that is written."""
+    provider = association.dul
+    provider._decode_pdu = partial(_decode_acceptance, provider)  # type: ignore[assignment,method-assign]
+
+
+def _decode_acceptance(provider: DULServiceProvider, content: bytearray) -> tuple[PDU, str]:
+    """Decode a PDU. One that cannot be made readable is decoded as it is, which ends the association."""
+    if content[0] == _ACCEPTED:
+        with suppress(Unacceptable):
+            content = bytearray(readable_acceptance(bytes(content)))
     return DULServiceProvider._decode_pdu(provider, content)
 
 

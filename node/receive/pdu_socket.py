@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from node.net import association_request
-from node.net.association_request import Unacceptable
+from node.net import association_pdus
+from node.net.association_pdus import Unacceptable
 from node.net.pynetdicom_adapter import is_readable
 
 _LONGEST_PDU: Final = 1024 * 1024
@@ -163,19 +163,19 @@ def read_request(connection: socket.socket, end: float) -> bytes:
             return _readable(bytes(received), length)
         except Unacceptable as error:
             connection.sendall(error.answer)
-            titles = association_request.titles(bytes(received))
+            titles = association_pdus.titles(bytes(received))
             raise NotAssociated(error.reason, str(error), titles=titles) from error
     except TimeoutError as error:
         raise NotAssociated("silent") from error
     except OSError as error:
-        raise NotAssociated("protocol", titles=association_request.titles(bytes(received))) from error
+        raise NotAssociated("protocol", titles=association_pdus.titles(bytes(received))) from error
 
 
 def _readable(request: bytes, length: int) -> bytes:
     """Raises Unacceptable; also for what pynetdicom cannot read although `readable` has let it pass."""
     if len(request) < _HEAD + length:
         raise Unacceptable("protocol", "the connection ended within the association request")
-    readable = association_request.readable(request)
+    readable = association_pdus.readable(request)
     if not is_readable(readable):
         raise Unacceptable("protocol", "the association request cannot be read")
     return readable

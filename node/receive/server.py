@@ -26,7 +26,7 @@ from pynetdicom.association import Association
 from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 
 from node.errors import where
-from node.net import association_request, pynetdicom_adapter
+from node.net import association_pdus, pynetdicom_adapter
 from node.net.admission import Call
 from node.net.tls import ServerTls, complaint
 from node.receive.dimse import Reception
@@ -243,7 +243,7 @@ class _Handler(RequestHandler):
         Raises NotAssociated when pynetdicom ends it without an answer.
         """
         server = cast(Server, self.server)
-        terms, titles = server.terms, association_request.titles(request)
+        terms, titles = server.terms, association_pdus.titles(request)
         call = _call(str(self.client_address[0]), titles)
 
         def tell_abort(reason: str) -> None:

@@ -21,9 +21,9 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.errors import DestinationDown, Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
 from node.jobs.executor import SENDS_AT_ONCE
-from node.net import admission, association_request
+from node.net import admission, association_pdus
 from node.net.admission import Call, Refusal
-from node.net.association_request import Unacceptable
+from node.net.association_pdus import Unacceptable
 from node.read import routing
 from node.read.routing import Action
 from node.receive import contexts
@@ -235,7 +235,7 @@ def _refusal(
 def _unacceptable(request: bytes) -> Refusal:
     """Return how a request is rejected before anybody looks at its titles."""
     try:
-        association_request.readable(request)
+        association_pdus.readable(request)
     except Unacceptable as error:
         result, source, reason = error.answer[-3:]
         return Refusal(reason=error.reason, answer=(result, source, reason))

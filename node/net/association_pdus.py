@@ -1,9 +1,9 @@
-"""Makes an A-ASSOCIATE-RQ (PS3.8 9.3.2) one that pynetdicom can read, and says why if that cannot be done. Pure.
+"""Makes an A-ASSOCIATE-RQ or -AC (PS3.8 9.3.2, 9.3.3) one that pynetdicom can read, and says why if it cannot. Pure.
 
 pynetdicom 3.0.4 ends an association without an answer over parts of a request that mean nothing to this node, such as
-the length of a version name. So only what the node uses is passed on: titles, contexts, longest PDU and roles. What
-storescp of dcmtk 3.6.7 takes is taken here, with one exception: contexts with an even or repeated id, for which
-pynetdicom has no place.
+the length of a version name, and takes an acceptance with such a part for a peer that cannot be reached. So only what
+the node uses is passed on: titles, contexts, longest PDU and roles. What storescp of dcmtk 3.6.7 takes is taken here,
+with one exception: contexts with an even or repeated id, for which pynetdicom has no place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ITEM_HEAD: Final = 4
 _LONGEST_ITEM: Final = 0xFFFF
 
 # Types of items (PS3.8 9.3.2, PS3.7 D.3.3)
-_APPLICATION, _CONTEXT, _USER = 0x10, 0x20, 0x50
+_APPLICATION, _CONTEXT, _RESULT, _USER = 0x10, 0x20, 0x21, 0x50
 _ABSTRACT_SYNTAX, _TRANSFER_SYNTAX, _LONGEST_PDU, _ROLE = 0x30, 0x40, 0x51, 0x54
 
 _DICOM: Final = b"1.2.840.10008.3.1.1.1"
@@ -28,6 +28,8 @@ _LONGEST_UID: Final = 64
 _USUAL_PDU: Final = (16 * 1024).to_bytes(4, "big")
 """The longest PDU of a caller that names none; dcmtk's own default. PS3.7 D.3.3.1 asks every caller to name it."""
 _ROLES: Final = (b"\0", b"\1")
+_UNTESTED: Final = b"-"
+"""The titles of an acceptance mean nothing (PS3.8 9.3.3)."""
 
 ABORT: Final = bytes.fromhex("07 00 00000004 00 00 02 01")
 """A-ABORT by the provider, unrecognized PDU (PS3.8 9.3.8)."""
@@ -90,6 +92,36 @@ def readable(request: bytes) -> bytes:
     return b"\1\0" + len(content).to_bytes(4, "big") + content
 
 
+def readable_acceptance(answer: bytes) -> bytes:
+    """Return an A-ASSOCIATE-AC that says the same and is as the standard wants it. Raises Unacceptable."""
+    if len(answer) < _ITEMS:
+        raise Unacceptable("protocol", "the answer ends before its items")
+    items = list(_items(answer[_ITEMS:]))
+    content = b"".join(
+        (
+            b"\0\1\0\0",
+            _UNTESTED.ljust(16) * 2,
+            bytes(32),
+            _item(_APPLICATION, _DICOM),
+            *(_item(_RESULT, _result(content)) for kind, content in items if kind == _RESULT),
+            _item(_USER, _user(b"".join(content for kind, content in items if kind == _USER))),
+        )
+    )
+    return b"\2\0" + len(content).to_bytes(4, "big") + content
+
+
+def _result(content: bytes) -> bytes:
+    """Return what became of a context, with its transfer syntax if that can be read (PS3.8 9.3.3.2)."""
+    syntaxes = [value for kind, value in _syntaxes(content[_ITEM_HEAD:]) if kind == _TRANSFER_SYNTAX]
+    return content[:_ITEM_HEAD] + b"".join(_item(_TRANSFER_SYNTAX, syntax) for syntax in syntaxes[:1])
+
+
+def _syntaxes(content: bytes) -> list[tuple[int, bytes]]:
+    """Return type and UID of the sub-items of a context that have a UID. Raises Unacceptable."""
+    found = ((kind, value.rstrip(b"\0 ")) for kind, value in _items(content))
+    return [(kind, value) for kind, value in found if _fits_uid(value)]
+
+
 def _title(field: bytes) -> bytes:
     """Return an AE title; some modalities pad it with zeros, or leave rubbish behind a zero."""
     return field.partition(b"\0")[0].strip(b" ")
@@ -117,9 +149,9 @@ def _context(content: bytes) -> _Context:
     """Read a presentation context (PS3.8 9.3.2.2). One without a syntax gets one that is refused, as dcmtk does it."""
     if len(content) < _ITEM_HEAD:
         raise Unacceptable("protocol", "a presentation context has no id")
-    items = [(kind, value.rstrip(b"\0 ")) for kind, value in _items(content[_ITEM_HEAD:])]
-    abstract = [value for kind, value in items if kind == _ABSTRACT_SYNTAX and _fits_uid(value)]
-    transfer = [value for kind, value in items if kind == _TRANSFER_SYNTAX and _fits_uid(value)]
+    items = _syntaxes(content[_ITEM_HEAD:])
+    abstract = [value for kind, value in items if kind == _ABSTRACT_SYNTAX]
+    transfer = [value for kind, value in items if kind == _TRANSFER_SYNTAX]
     return _Context(
         number=content[0],
         abstract_syntax=abstract[-1] if abstract else _DICOM,
@@ -154,7 +186,7 @@ def _fits_uid(value: bytes) -> bool:
 def _item(kind: int, content: bytes) -> bytes:
     """Raises Unacceptable for more than an item can hold."""
     if len(content) > _LONGEST_ITEM:
-        raise Unacceptable("protocol", "an item of the request is too long")
+        raise Unacceptable("protocol", "an item is too long")
     return bytes([kind, 0]) + len(content).to_bytes(2, "big") + content
 
 
@@ -165,6 +197,6 @@ def _items(content: bytes) -> Iterator[tuple[int, bytes]]:
         start = at + _ITEM_HEAD
         end = start + int.from_bytes(content[at + 2 : start], "big")
         if max(start, end) > len(content):
-            raise Unacceptable("protocol", "an item of the request is longer than what it is in")
+            raise Unacceptable("protocol", "an item is longer than what it is in")
         yield content[at], content[start:end]
         at = end
