@@ -28,6 +28,7 @@ LEDGER = "ledger.sqlite"
 DUMP = "ledger.pg_dump"
 VIEW = "chex.queue_depth"  # of the executor's tables; the node makes it again
 FOLDERS = ("studies", "orders", "windows")
+FORMAT = "format"  # of the files, see node/store/spool_format.py
 TEMPORARY = ".incoming-"  # never acknowledged to anybody
 
 
@@ -84,7 +85,7 @@ def back_up(storage: Path, backup: Path, *, database_url: str | None = None) -> 
     else:
         _dump_database(database_url, aside / DUMP)
     rest = (path for folder in FOLDERS for path in (storage / folder).rglob("*") if not _is_mark(path, storage))
-    files = _copy(rest, storage, aside)
+    files = _copy(rest, storage, aside) + _copy(storage.glob(FORMAT), storage, aside)
     os.sync()
     aside.rename(backup)
     return marks + files + 1

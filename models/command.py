@@ -7,8 +7,11 @@ these imports take seconds, and `--help`, `--version` and a mistyped option must
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NoReturn
 
 from models.errors import ModelError
@@ -19,6 +22,8 @@ from node import VERSION_LINE, command_for
 
 INTERRUPTED: Final = 130
 """The exit code that a shell expects after Ctrl-C: 128 and the number of SIGINT."""
+UNREAD: Final = 141
+"""The exit code that a shell expects of a program whose reader has gone: 128 and the number of SIGPIPE."""
 
 
 def command_parser(module: str, *, description: str) -> argparse.ArgumentParser:
@@ -34,10 +39,44 @@ def command_parser(module: str, *, description: str) -> argparse.ArgumentParser:
 def run(main: Callable[[list[str]], int]) -> NoReturn:
     """Run a command with the arguments of its process, and exit with its status, or with 130 after Ctrl-C."""
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(while_read(lambda: main(sys.argv[1:])))
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def while_read(act: Callable[[], int]) -> int:
+    """Run a command; returns its status, or 141 without a word if its reader has gone, as `head` goes after ten lines.
+
+    Its output is flushed: an error of the interpreter's own flush, at its end, could not be caught.
+    """
+    try:
+        try:
+            return act()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+    except BrokenPipeError:
+        if not is_unread():
+            raise
+        _write_nowhere()
+        return UNREAD
+
+
+def is_unread() -> bool:
+    """Say whether nobody reads the output of this process any more: only then is a broken pipe not that of a peer."""
+    ends = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a stream that is no file
+            ends.register(stream.fileno(), 0)  # an end without a reader is told whatever is asked
+    return bool(ends.poll(0))
+
+
+def _write_nowhere() -> None:
+    """Give what is still in the buffers, and all that follows, to nobody."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
 
 
 def exit_status(act: Callable[[], int], *, remark: str = "") -> int:
@@ -51,6 +90,8 @@ def exit_status(act: Callable[[], int], *, remark: str = "") -> int:
         print("\n".join(f"error: {mistake}" for mistake in str(error).split("\n")), file=sys.stderr)
         return 2
     except OSError as error:
+        if is_unread():
+            raise
         print(f"failed: {error}{remark}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

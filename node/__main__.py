@@ -1,6 +1,7 @@
 """The commands: parse arguments, print answers, turn errors into exit codes.
 
-Exit codes: 0 done; 1 failed; 2 wrong input or settings, with one line that says what to do; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 1 failed; 2 wrong input or settings, with one line that says what to do; 130 stopped by Ctrl-C; 141
+nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
+from models.command import is_unread, while_read
 from node import VERSION_LINE, command_for, config, log
 from node.commands.arguments import (
     Parser,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code. Raises BrokenPipeError if nobody reads its output any more."""
     options = _parser().parse_args(arguments)
     log.mute()
     try:
@@ -57,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:  # the last boundary: no text of a foreign error, which may hold patient data
+        if isinstance(error, BrokenPipeError) and is_unread():
+            raise
         print(f"failed: {where(error)}; this is a fault of the program, please report it", file=sys.stderr)
         return 1
 
@@ -344,7 +348,7 @@ def _parser() -> Parser:
     for name, run, text in (
         ("serve", _serve, "run the service"),
         ("check", _check, "print the effective settings, or every mistake in them"),
-        ("doctor", _doctor, "check disk, database, model, ports, certificates, clock and destinations"),
+        ("doctor", _doctor, "check disk, database, model, ports, certificates, passwords, clock and destinations"),
         ("reload", _reload, "have the running node use changed callers, destinations and prompts"),
         ("status", _status, "show what waits, is parked or failed, and why"),
         ("retry", _retry, "run parked work of studies again"),
@@ -393,7 +397,5 @@ def _parser() -> Parser:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    code = while_read(main)
     os._exit(code)  # threads of the durable executor may wait forever; their work is on disk

@@ -76,6 +76,7 @@ EVENTS: Final = {
     "bucket.levelled": "files that only the bucket or only the folder had were copied at start",
     "bucket.lost": "another node holds the bucket; this process ends",
     "spool.swept": "files that were never acknowledged were removed at start",
+    "spool.set_aside": "a file or folder with a name that the node gives to nothing, `name`, was moved to `aside`",
     "study.delayed": "the durable executor did not accept a study; the node tries again",
     "study.submitted": "new files of a study will be processed after its quiet time",
     "study.ready": "a study is complete; a round begins",

@@ -143,8 +143,8 @@ def test_a_backup_holds_exactly_the_acknowledged_films(tmp_path: Path) -> None:
         assert back_up(settings.storage.directory, tmp_path / "backup").returncode == 0
 
     kept = sorted(path.relative_to(tmp_path / "backup") for path in (tmp_path / "backup").rglob("*") if path.is_file())
-    assert [path.name for path in kept] == ["ledger.sqlite", film.name]
-    copy = tmp_path / "backup" / kept[1]
+    assert [path.name for path in kept] == ["format", "ledger.sqlite", film.name]
+    copy = tmp_path / "backup" / kept[2]
     assert copy.read_bytes() == film.read_bytes()
     assert copy.stat().st_mtime_ns == film.stat().st_mtime_ns
     assert os.stat(tmp_path / "backup").st_mode & 0o077 == 0

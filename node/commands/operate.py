@@ -22,11 +22,12 @@ def status(settings: Settings) -> dict[str, object]:
     with open_ledger(settings) as ledger:
         running = processes.states(settings.storage, settings.http)
         studies, delayed, counts = ledger.study_counts(), ledger.delayed_destinations(), ledger.delivery_counts()
-        parked = [asdict(work) for work in ledger.parked()]
+        parked, undelivered = [asdict(work) for work in ledger.parked()], ledger.undelivered_count()
     return {
         "ready": any(process.ready for process in running) and all(process.ready is not False for process in running),
         "processes": {process.executor: process.ready for process in running},
         "studies": {state: studies.get(state, 0) for state in STUDY_STATES},
+        "not_delivered": undelivered,
         "deliveries": {
             destination.name: {
                 **{str(state): counts.get((destination.name, state), 0) for state in DELIVERY_STATES},
@@ -76,6 +77,8 @@ def render(content: dict[str, object]) -> str:
     """Render the state as plain lines."""
     lines = [f"ready: {'yes' if content['ready'] else 'no'}"]
     lines += [f"studies {state}: {count}" for state, count in _table(content["studies"])]
+    if content["not_delivered"]:
+        lines.append(f"studies of these that are finished, and nothing of them delivered: {content['not_delivered']}")
     for name, is_ready in _table(content["processes"]):
         answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else "not ready"
         lines.append(f"process {name}: {answer}")

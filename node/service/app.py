@@ -43,7 +43,7 @@ from node.service.remote import Remote, open_remote, open_spool
 from node.service.shared import Shared
 from node.service.tracing import traced
 from node.service.worker import Working, open_working
-from node.store import database
+from node.store import database, spool_format
 from node.store.ledger import Ledger
 from node.web.access import Access
 from node.web.application import build
@@ -161,6 +161,7 @@ def run(
         check_files(settings.model.directory, engine=settings.model.engine)
     with ExitStack() as parts, ExitStack() as ports:
         parts.enter_context(_only_one(settings, process))
+        spool_format.require_known(settings.storage.directory)  # before anything of it is changed
         parts.enter_context(recording(settings, metrics, executor=process.executor))
         parts.enter_context(traced(settings, process))
         parts.callback(log.get().info, "service.stopped")

@@ -7,6 +7,7 @@ starts again at once on that folder; a node with another folder is refused until
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ from node import log
 from node.config import StorageSettings
 from node.errors import BucketAway, InputError, Stopped
 from node.periodic import Periodic
-from node.store import files
+from node.store import files, spool_format, strange_files
 from node.store.bucket import Bucket, BucketRefuses
 from node.store.folder_probe import require_honest
 from node.store.mirror import Mirror
@@ -26,6 +27,8 @@ from node.store.spool import Spool
 _OWNER_FILE: Final = "s3-owner"
 _LOOK_SECONDS: Final = 5.0
 _WAIT_SECONDS: Final = 2.0
+_MOST_NAMED: Final = 100
+_LONGEST_NAME: Final = 200
 
 _T = TypeVar("_T")
 
@@ -49,9 +52,19 @@ class Remote:
 
     def level(self) -> None:
         """Make folder and bucket hold the same files. Raises InputError, or Stopped while it waits for the bucket."""
+        waiting(self._require_known_format, self.mirror.bucket, self._stop)
         done = waiting(self.mirror.level, self.mirror.bucket, self._stop)
         say = log.get().error if done.damaged else log.get().info
         say("bucket.levelled", fetched=done.fetched, sent=done.sent, damaged=done.damaged)
+
+    def _require_known_format(self) -> None:
+        """Raise InputError if the bucket has files of a form that this program does not know; mark one without."""
+        bucket = self.mirror.bucket
+        known = bucket.get(spool_format.NAME)
+        if known is None:
+            bucket.put(spool_format.NAME, spool_format.CONTENT, modified_ns=time.time_ns())
+        else:
+            spool_format.require_known_content(known.content, bucket.place)
 
     def look(self) -> None:
         """Ask the bucket who holds it."""
@@ -88,11 +101,17 @@ def open_spool(storage: StorageSettings, remote: Remote | None, *, character_set
     require_honest(storage.directory, is_shared=bool(storage.database_url))
     place = None if remote is None else remote.mirror
     spool = Spool(storage.directory, min_free_mib=storage.min_free_mib, place=place, character_set=character_set)
+    spool_format.mark(storage.directory)
     swept = spool.sweep(is_shared=bool(storage.database_url))
     if swept:
         log.get().info("spool.swept", files=swept)
     if remote is not None:
         remote.level()
+    moved = strange_files.set_aside(storage.directory, place=spool.place)
+    for path in moved[:_MOST_NAMED]:
+        log.get().warning("spool.set_aside", name=_printable(path))
+    if len(moved) > _MOST_NAMED:
+        log.get().warning("spool.set_aside", files=len(moved))
     return spool
 
 
@@ -117,3 +136,8 @@ def _owner_of(directory: Path) -> str:
     path = directory / _OWNER_FILE
     files.write_new(path, uuid4().hex.encode())
     return path.read_text(encoding="ascii")
+
+
+def _printable(path: Path) -> str:
+    """Return a path for a line of the log: a name that somebody gave may hold anything."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(path))[:_LONGEST_NAME]

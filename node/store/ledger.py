@@ -17,9 +17,9 @@ from node.domain import CRITICAL, Delivery, DeliveryState
 from node.store import database
 from node.store.database import Database
 from node.store.reviews import Reviews
-from node.store.tables import CLAIMS, DELIVERIES, REVIEWS, STUDIES, TABLES, TRANSACTIONS
+from node.store.tables import CLAIMS, DELIVERIES, REVIEWS, STUDIES, TABLES, TAKEN, TRANSACTIONS, is_undelivered
 
-_TAKEN: Final = frozenset((DeliveryState.SENT, DeliveryState.COMMITTED))
+_TAKEN: Final = frozenset(TAKEN)
 _OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
 _IS_TO_BE_SENT: Final = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
 _IS_AWAITED: Final = (DELIVERIES.c.state == DeliveryState.SENT) & DELIVERIES.c.awaits_commitment
@@ -255,6 +255,12 @@ class Ledger:
         with self._database.connect() as connection:
             rows = connection.execute(sa.select(STUDIES.c.state, sa.func.count()).group_by(STUDIES.c.state))
             return {state: count for state, count in rows}
+
+    def undelivered_count(self) -> int:
+        """Return the number of finished studies with deliveries of which no destination has taken one."""
+        query = sa.select(sa.func.count()).select_from(STUDIES).where(is_undelivered())
+        with self._database.connect() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def delivery_counts(self) -> dict[tuple[str, str], int]:
         """Return the number of deliveries by destination and state."""

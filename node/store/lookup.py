@@ -16,8 +16,10 @@ from node.domain import Delivery, DeliveryState
 from node.errors import NodeError
 from node.store import database
 from node.store.reviews import ReviewRow
-from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES
+from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES, has_parked, is_undelivered
 
+NOT_DELIVERED: Final = "not_delivered"
+"""Of the worklist: finished studies of which no destination has taken anything."""
 UNSENT: Final = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
 
 
@@ -88,13 +90,13 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
 def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit: int, offset: int = 0) -> WorklistRows:
     """Look up the studies in a state, and whose UID contains some digits; blank for all.
 
+    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as of `tables.is_undelivered`
     Raises NodeError when the database cannot be read.
     """
     with _reading(storage) as connection:
         if connection is None:
             return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
-        is_in_state = STUDIES.c.state == state if state else sa.true()
-        wanted = sa.and_(is_in_state, STUDIES.c.uid.contains(uid, autoescape=True))
+        wanted = sa.and_(_is_in(state), STUDIES.c.uid.contains(uid, autoescape=True))
         total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(wanted)).scalar_one()
         columns = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
         newest = sa.select(*columns).where(wanted).order_by(STUDIES.c.changed_at.desc(), STUDIES.c.uid)
@@ -108,6 +110,15 @@ def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit:
         for study_uid, destination, delivered, count in connection.execute(of_these):
             counts[study_uid][destination][delivered] = count
         return WorklistRows(studies=studies, deliveries=counts, waits=_waits(connection, studies), total=total)
+
+
+def _is_in(state: str) -> sa.ColumnElement[bool]:
+    """Say of a study whether it is in a state of the worklist."""
+    if state == "parked":
+        return has_parked()
+    if state == NOT_DELIVERED:
+        return is_undelivered()
+    return STUDIES.c.state == state if state else sa.true()
 
 
 def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[str, str]]:

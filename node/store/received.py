@@ -10,6 +10,7 @@ PS3.10 7.1 leaves to implementations. Files of an older version have a preamble 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from node.errors import is_of_file
 from node.store import files
 from node.store.instances import Instance
 
+FILE_NAME: Final = re.compile(r"[0-9.]+~[0-9]+~[0-9a-f]{64}\.dcm")
 _PREAMBLE_BYTES: Final = 128
 _HASH_BYTES: Final = 32
 _PREFIX: Final = b"DICM"
@@ -84,12 +86,17 @@ def instances(paths: Iterable[Path]) -> Iterator[Instance]:
 
 def versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
     """Return every version of one object in a folder, oldest first."""
-    return list(instances(sorted(files.listed(folder, f"{sop_instance_uid}~*.dcm"), key=_version)))
+    return list(instances(sorted(listed(folder, f"{sop_instance_uid}~*.dcm"), key=_version)))
+
+
+def listed(folder: Path, pattern: str = "*~*.dcm") -> list[Path]:
+    """Return the received objects in a folder, by name; files with other names are none (`strange_files`)."""
+    return [path for path in files.listed(folder, pattern) if FILE_NAME.fullmatch(path.name)]
 
 
 def newest(folder: Path) -> list[Path]:
     """Return the newest version of each object, by the numbers in the names, because clocks may be set back."""
-    paths = sorted(files.listed(folder, "*~*.dcm"), key=_version)
+    paths = sorted(listed(folder), key=_version)
     return list({sop_instance_uid_of(path.name): path for path in paths}.values())
 
 

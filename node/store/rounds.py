@@ -45,7 +45,8 @@ class RoundMark:
 
 def marks(folder: Path) -> list[RoundMark]:
     """Return the marks in a folder, oldest first; empty when the folder does not exist."""
-    return [_mark(content) for path in files.listed(folder, "*.json") if (content := files.read_json(path))]
+    found = (content for path in files.listed(folder, "*.json") if (content := files.read_json(path)))
+    return [mark for content in found if (mark := _mark(content)) is not None]
 
 
 def covered(marks: Iterable[RoundMark]) -> set[str]:
@@ -94,13 +95,17 @@ def _content(mark: RoundMark) -> bytes:
     return files.to_json({**asdict(mark), "created_at": mark.created_at.isoformat()})
 
 
-def _mark(content: JsonObject) -> RoundMark:
-    return RoundMark(
-        number=int(str(content["number"])),
-        created_at=datetime.fromisoformat(str(content["created_at"])),
-        files=tuple(cast(list[str], content["files"])),
-        outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, Any]], content["outputs"])),
-        parked=cast(dict[str, str], content.get("parked", {})),
-        corrections=tuple(cast(list[str], content.get("corrections", []))),
-        parts=tuple(map(tuple, cast(list[list[str]], content.get("parts", [])))),
-    )
+def _mark(content: JsonObject) -> RoundMark | None:
+    """Return the mark in a file; None if the file is none, so that its films are read again."""
+    try:
+        return RoundMark(
+            number=int(str(content["number"])),
+            created_at=datetime.fromisoformat(str(content["created_at"])),
+            files=tuple(cast(list[str], content["files"])),
+            outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, Any]], content["outputs"])),
+            parked=cast(dict[str, str], content.get("parked", {})),
+            corrections=tuple(cast(list[str], content.get("corrections", []))),
+            parts=tuple(map(tuple, cast(list[list[str]], content.get("parts", [])))),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

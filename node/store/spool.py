@@ -16,6 +16,8 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/held/                                            updates of the patient that wait for a person
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     windows/<name>.json                                              answers of many films, without patient data
+    format                                                           the number of this form, see `spool_format`
+    aside/                                                           strange files, see `strange_files`
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused, is_of_file
-from node.store import documents, files, output_files, received, rounds
+from node.store import documents, files, output_files, received, rounds, spool_format
 from node.store.conflict import has_other_pixels
 from node.store.folders import Folders
 from node.store.incoming import Incoming, full
@@ -53,6 +55,7 @@ class Spool:
     """The files of one node below one directory (mode 0700); place: makes them safe.
 
     character_set: of the films' text that is neither in the set that they name nor in UTF-8; "" for none
+    Raises InputError if the directory holds files of a form that this program does not know.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Spool:
         self._folders = Folders(directory, locks=self._keeping)
         self.index = Index(directory / "index", self._studies)
         self._in_hand: set[Path] = set()  # files that count the readings this process has begun
+        spool_format.require_known(directory)
         for folder in (self._studies, self._keeping):
             files.make_folder(folder)
 
@@ -130,7 +134,7 @@ class Spool:
 
     def conflicts(self, study_uid: str) -> list[Instance]:
         """Return the objects of a study with other pixels than the stored version of their UID."""
-        return list(received.instances(files.listed(self._folder(study_uid) / "conflicts", "*~*.dcm")))
+        return list(received.instances(received.listed(self._folder(study_uid) / "conflicts")))
 
     def mark_stat(self, study_uid: str) -> None:
         """Mark a study as STAT, synced. Raises SpoolFull when the disk cannot store the mark."""
@@ -155,7 +159,7 @@ class Spool:
 
     def versions(self, study_uid: str) -> list[Instance]:
         """Return every version of each received object of a study, in order of arrival."""
-        kept = received.instances(files.listed(self._folder(study_uid) / "received", "*~*.dcm"))
+        kept = received.instances(received.listed(self._folder(study_uid) / "received"))
         return sorted(kept, key=lambda instance: (instance.received_at, instance.sop_instance_uid, instance.number))
 
     def studies(self) -> Iterator[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from node.domain import ROUTINE
+from node.domain import ROUTINE, DeliveryState
+
+TAKEN = (DeliveryState.SENT, DeliveryState.COMMITTED)
+"""States of a delivery that its destination has taken."""
 
 TABLES = sa.MetaData()
 STUDIES = sa.Table(
@@ -64,3 +67,15 @@ REVIEWS = sa.Table(
     sa.Column("urgency", sa.Integer, nullable=False),
     sa.Column("received_at", sa.Float, nullable=False),
 )
+
+
+def is_undelivered() -> sa.ColumnElement[bool]:
+    """Say of a study whether it is finished, has deliveries, and no destination has taken one of them."""
+    of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == STUDIES.c.uid)
+    return (STUDIES.c.state == "finished") & of_study.exists() & ~of_study.where(DELIVERIES.c.state.in_(TAKEN)).exists()
+
+
+def has_parked() -> sa.ColumnElement[bool]:
+    """Say of a study whether it, or a delivery of it, is parked."""
+    is_parked = (DELIVERIES.c.study_uid == STUDIES.c.uid) & (DELIVERIES.c.state == DeliveryState.PARKED)
+    return (STUDIES.c.state == "parked") | sa.select(DELIVERIES.c.id).where(is_parked).exists()

@@ -32,7 +32,7 @@ UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
 StudyUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="Study Instance UID")]
 FilmUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID of a received film")]
 OutputUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID of an output")]
-State = Literal["", "receiving", "reading", "finished", "parked"]
+State = Literal["", "receiving", "reading", "finished", "not_delivered", "parked"]
 
 _MOST_LISTED: Final = 200
 _POLL_SECONDS: Final = 1.0
@@ -71,7 +71,7 @@ def list_studies(
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 50,
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Worklist:
-    """List studies, the one that changed last first."""
+    """List studies, the one that changed last first. `parked`: of which the study or a delivery is parked."""
     return studies.worklist(
         parts.settings, parts.spool, parts.prompts(), state=state, uid=q, limit=limit, offset=offset
     )

@@ -22,7 +22,7 @@ from starlette.templating import Jinja2Templates
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, is_uid
+from node.domain import DELIVERY_STATES, DeliveryState, is_uid
 from node.errors import NodeError
 from node.jobs import answered_film, held_updates
 from node.outputs import patient, patient_update
@@ -31,7 +31,7 @@ from node.outputs.patient_update import StoredUpdate
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.shown_corrections import show_corrections
-from node.web.studies import Sent, StudyDetail, header_of
+from node.web.studies import Sent, StudyDetail, Worklist, header_of
 from node.web.study_outputs import StudyOutput
 from node.web.users import audit, name_of
 
@@ -40,6 +40,8 @@ STATIC: Final = FOLDER / "static"
 
 _PAGE_STUDIES: Final = 50
 _MOST_PAGES: Final = 200_000
+_LONGEST_UID: Final = 64
+_NOTHING: Final = Worklist(studies=(), total=0)
 _PATIENT: Final = {
     "PatientName": "Name",
     "PatientID": "Patient ID",
@@ -64,36 +66,54 @@ class _Result:
 
 @router.get("/")
 def show_worklist(parts: Parts, request: Request) -> Response:
-    """Show the worklist; unknown values of the query count as blank."""
+    """Show the worklist. What the filter cannot search for is refused in words, and lists nothing."""
     query = request.query_params
-    state = query.get("state", "") if query.get("state") in STUDY_STATES else ""
-    digits = "".join(letter for letter in query.get("q", "") if letter in "0123456789.")[:64]
+    state, digits = query.get("state", ""), query.get("q", "").strip()
+    refused = _refused_filter(state, digits)
     number = query.get("page", "1")
     page = max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
     page = min(page, _MOST_PAGES)
     try:
-        listed = studies.worklist(
-            parts.settings,
-            parts.spool,
-            parts.prompts(),
-            state=state,
-            uid=digits,
-            limit=_PAGE_STUDIES,
-            offset=(page - 1) * _PAGE_STUDIES,
+        listed = (
+            _NOTHING
+            if refused
+            else studies.worklist(
+                parts.settings,
+                parts.spool,
+                parts.prompts(),
+                state=state,
+                uid=digits,
+                limit=_PAGE_STUDIES,
+                offset=(page - 1) * _PAGE_STUDIES,
+            )
         )
     except NodeError as error:
         return refuse(parts, request, 503, str(error))
     about = {
         "worklist": listed,
         "state": state,
-        "digits": digits,
+        "digits": digits[:_LONGEST_UID],
+        "refused": refused,
         "page": page,
         "pages": max(1, -(-listed.total // _PAGE_STUDIES)),
         "states": words.STUDY_STATES,
+        "filters": words.FILTERS,
         "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
         "listener": parts.settings.listener,
     }
     return render(parts, request, "worklist.html", about)
+
+
+def _refused_filter(state: str, digits: str) -> str:
+    """Say what of the filter cannot be searched for; blank if all of it can."""
+    if state and state not in words.FILTERS:
+        return f"There is no such state; choose one of: {', '.join(words.FILTERS.values())}."
+    if len(digits) > _LONGEST_UID or not set(digits) <= set("0123456789."):
+        return (
+            "Studies are found by digits of their UID alone, at most 64. This list holds no names, patient numbers or "
+            "accession numbers: look the study up in your archive, and type digits of its Study Instance UID here."
+        )
+    return ""
 
 
 @router.get("/studies/{uid}")

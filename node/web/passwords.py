@@ -83,15 +83,19 @@ class PasswordFile:
 
 def check_file(settings: Settings) -> None:
     """Check that the file of the settings can be read. Raises ConfigError."""
-    path = settings.http.password_file
-    if path is None:
-        return
+    if settings.http.password_file is not None:
+        users_in(settings.http.password_file)
+
+
+def users_in(path: Path) -> int:
+    """Return how many users a file of passwords has. Raises ConfigError if it cannot be read, or has a wrong line."""
     try:
-        _, wrong = _parse(_text(path))
+        users, wrong = _parse(_text(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"http.password_file: {path}: {_complaint(error)}; make it by `node password`"]) from error
     if wrong:
         raise ConfigError([f"http.password_file: {path}: {', '.join(wrong)} is not USER:HASH; run `node password`"])
+    return len(users)
 
 
 def set_password(path: Path, user: str, password: str, *, hasher: PasswordHasher | None = None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from pydicom.dataset import Dataset
 
@@ -26,7 +27,10 @@ from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
 from node.store.rounds import coverage
 from node.store.spool import Spool
+from node.store.tables import TAKEN
 from node.web.study_outputs import StudyOutput, outputs_of
+
+Delivered = Literal["all", "some", "none", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class StudyLine:
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
     impression: the first lines of every output on its film; of several films, the first line of each
     deliveries: how many by destination and state
+    delivered: whether its destinations have taken all deliveries, some or none; nothing: there is none
     waits: by destination, why deliveries that are not sent wait or are parked
     questions: how many were asked
     """
@@ -55,8 +60,16 @@ class StudyLine:
     rejected: int
     impression: tuple[str, ...]
     deliveries: Mapping[str, Mapping[str, int]]
+    delivered: Delivered
     waits: Mapping[str, str]
     questions: int
+
+    @property
+    def shown_state(self) -> str:
+        """The state for people, a key of `words.STUDY_STATES`: what is finished is not delivered yet."""
+        if self.state == "finished" and self.delivered in ("none", "some"):
+            return lookup.NOT_DELIVERED if self.delivered == "none" else "partly_delivered"
+        return self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,9 +259,19 @@ def _line(
         rejected=statuses.count("rejected"),
         impression=tuple(_impression(seen)),
         deliveries=deliveries,
+        delivered=_delivered(deliveries),
         waits=waits,
         questions=len(spool.documents(study_uid, "questions")),
     )
+
+
+def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
+    """Say how much of a study its destinations have taken; deliveries: how many by destination and state."""
+    counts = [(state in TAKEN, count) for states in deliveries.values() for state, count in states.items()]
+    total, taken = sum(count for _, count in counts), sum(count for is_taken, count in counts if is_taken)
+    if not total:
+        return "nothing"
+    return "all" if taken == total else "some" if taken else "none"
 
 
 def _impression(seen: Sequence[ReceivedFilm]) -> Iterator[str]:

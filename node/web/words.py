@@ -15,8 +15,16 @@ STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
     "reading": "being read",
     "finished": "finished",
+    "not_delivered": "not delivered",
+    "partly_delivered": "partly delivered",
     "parked": "parked",
 }
+"""States of studies as pages show them: what is finished may not be delivered (`StudyLine.shown_state`)."""
+FILTERS: Final[Mapping[str, str]] = {
+    **{state: STUDY_STATES[state] for state in ("receiving", "reading", "finished", "not_delivered")},
+    "parked": "parked, or a delivery is",
+}
+"""What the worklist can be narrowed to."""
 FILM_STATUSES: Final[Mapping[str, str]] = {
     "read": "read",
     "not_processed": "not processed",

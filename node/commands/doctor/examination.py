@@ -13,6 +13,7 @@ from node.commands.doctor.clock import check_clock
 from node.commands.doctor.database import check_database
 from node.commands.doctor.destinations import check_destinations
 from node.commands.doctor.model import check_model
+from node.commands.doctor.passwords import check_passwords
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import Settings
@@ -23,6 +24,7 @@ _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {
     "model": check_model,
     "ports": check_ports,
     "certificates": check_certificates,
+    "passwords": check_passwords,
     "audit": check_audit,
     "clock": check_clock,
 }

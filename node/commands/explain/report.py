@@ -20,6 +20,7 @@ from node.config import Settings
 from node.domain import DeliveryState
 from node.jobs import held_updates
 from node.store.lookup import DeliveryRow
+from node.store.tables import TAKEN
 
 _NODE: Final = command_for("node")
 _UNFINISHED: Final = ("receiving", "reading")
@@ -140,7 +141,9 @@ def _study_line(explanation: StudyExplanation, zone: tzinfo) -> str:
         return line + ("the database is not available" if explanation.database else "not in the database")
     if row.state == "parked":
         return f"{line}PARKED at {row.stage} since {_time(row.changed_at, zone)}: {row.reason}"
-    return f"{line}{row.state} since {_time(row.changed_at, zone)}"
+    is_delivered = not explanation.deliveries or any(row.state in TAKEN for row in explanation.deliveries)
+    remark = "" if row.state != "finished" or is_delivered else ", nothing of it is delivered"
+    return f"{line}{row.state} since {_time(row.changed_at, zone)}{remark}"
 
 
 def _received_line(instance: ReceivedObject, zone: tzinfo) -> str:

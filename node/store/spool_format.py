@@ -1,0 +1,47 @@
+"""The number of the form in which a node's files lie, in the file `format` of its folder and of its bucket.
+
+It is raised when a program could no longer read, or would harm, what a later one has written. A folder without a number
+was written before there was one, in the first form.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from node.errors import InputError
+from node.store import files
+
+NAME: Final = "format"
+FORMAT: Final = 1
+CONTENT: Final = f"{FORMAT}\n".encode()
+_LONGEST: Final = 100
+
+
+def require_known(directory: Path) -> None:
+    """Raise InputError if a folder's files have a form that this program does not know."""
+    path = directory / NAME
+    try:
+        with path.open("rb") as file:
+            require_known_content(file.read(_LONGEST), str(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); it says in which form the files lie") from error
+
+
+def require_known_content(content: bytes, place: str) -> None:
+    """Raise InputError for a number that this program does not know; place: where the files lie."""
+    number = content.decode("ascii", "replace").strip()
+    if number != str(FORMAT):
+        raise InputError(
+            f"{place}: its files have the format {number[:20]!r}, and this program knows format {FORMAT} alone; a "
+            "newer program wrote them: start that one again, or restore the backup that was made before it "
+            "(docs/operate/upgrade.md)"
+        )
+
+
+def mark(directory: Path) -> None:
+    """Write the number into a folder that has none, synced. Raises OSError."""
+    if not (directory / NAME).exists():
+        files.write(directory / NAME, CONTENT)
