@@ -33,7 +33,7 @@ def choose(**changes: object) -> Decision:
 def header(**changes: object) -> Dataset:
     """A frontal chest film whose descriptions say nothing."""
     silent = {"StudyDescription": "", "SeriesDescription": "", "ProtocolName": ""}
-    return films.changed(films.rg1(), {**silent, **changes})
+    return films.thumbnail({**silent, **changes})
 
 
 def coded(value: str, scheme: str) -> list[Dataset]:

@@ -58,9 +58,9 @@ def _strange(studies: Path) -> Iterator[Path]:
         if not (is_uid(study.name) and study.is_dir(follow_symlinks=False)):
             yield Path(study.path)
             continue
-        for name, pattern in _NAMES.items():
-            for entry in _entries(Path(study.path, name)):
-                is_known = pattern.fullmatch(entry.name) is not None and entry.is_file()
+        for folder in (folder for folder in _entries(Path(study.path)) if folder.name in _NAMES):
+            for entry in _entries(Path(folder.path)):
+                is_known = _NAMES[folder.name].fullmatch(entry.name) is not None and entry.is_file()
                 if not is_known and not entry.name.startswith(files.TEMPORARY):
                     yield Path(entry.path)
 
