@@ -103,9 +103,9 @@ def test_a_study_that_goes_while_it_is_read_is_not_corrected(
     place = decoding if gone == "received" else answered_film
     known = getattr(place, step)
 
-    def removed_before(*arguments: object) -> object:
+    def removed_before(*arguments: object, **named: object) -> object:
         remove(read)
-        return known(*arguments)
+        return known(*arguments, **named)
 
     monkeypatch.setattr(place, step, removed_before)
 

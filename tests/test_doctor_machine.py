@@ -271,6 +271,7 @@ def test_a_clock_behind_the_newest_film_or_program_is_a_fault(settings: Settings
     (folder / received.file_name("1.2.3.4", number=1, sha256="0" * 64)).touch()
     film = received.newest_arrival(settings.storage.directory / "studies")
     assert film is not None
+    settings = replace(settings, site=replace(settings.site, timezone="Europe/Berlin"))
 
     good, stepped = only(check_clock(settings)), only(check_clock(settings, now=film - timedelta(seconds=30)))
     behind = only(check_clock(settings, now=film - HOUR))

@@ -80,7 +80,7 @@ def test_a_study_is_finished_where_it_was_delivered(
 
     assert all(f'<span class="chip">{chip}</span>' in page for page in shown.values())
     assert all(('class="state finished"' in page) == (chip == "finished") for page in shown.values())
-    taken = sum(one in (SENT, DeliveryState.COMMITTED) for one in states)
+    taken = sum(delivery in (SENT, DeliveryState.COMMITTED) for delivery in states)
     expected = "nothing" if not states else "all" if taken == len(states) else "some" if taken else "none"
     assert (told["state"], told["delivered"]) == (state, expected)
 

@@ -148,9 +148,9 @@ def test_what_says_the_same_stays_one_object_with_its_number() -> None:
 )
 def test_states_of_all_films_share_one_series(numbers: dict[int, int | None], first: list[int], late: int) -> None:
     """A film that comes late has a number above that of the film that was there, and so has each later version."""
-    one, two = surer(1), replace(surer(1), source=samples.film_uid(2))
+    film, second = surer(1), replace(surer(1), source=samples.film_uid(2))
 
-    rounds = written_in_turn((one,), (one, two), (surer(2), two), kinds=("gsps",), numbers=numbers)
+    rounds = written_in_turn((film,), (film, second), (surer(2), second), kinds=("gsps",), numbers=numbers)
 
     found = [[int(dataset.InstanceNumber) for _, dataset in outputs] for outputs in rounds]
     assert found == [first, [*first, late], [late + 1, late]]

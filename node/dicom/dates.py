@@ -63,8 +63,8 @@ def _year_first(value: str) -> Iterator[Days]:
 
 def _year_last(value: str) -> Iterator[Days]:
     if (found := _YEAR_LAST.fullmatch(value)) is not None:
-        one, other, year = int(found[1]), int(found[3]), int(found["year"])
-        for day, month in {(one, other), (other, one)} if one and other else ():
+        left, right, year = int(found[1]), int(found[3]), int(found["year"])
+        for day, month in {(left, right), (right, left)} if left and right else ():
             yield from _days(year, month, day)
 
 

@@ -134,6 +134,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
     study, series, modality = (
         attributes.text(dataset, keyword) for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
     )
+    description = attributes.text_with_gaps(dataset, "SeriesDescription")
     equipment, age = attributes.items(dataset, "ContributingEquipmentSequence"), patient_age(dataset)
     return FilmHeader(
         present=frozenset(keyword for keyword in _KEYWORDS if keyword in dataset),
@@ -148,7 +149,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
             modality=modality,
             devices=(attributes.text(item, "DeviceUID") for item in equipment),
             film=only_evidence(dataset),
-            part=identity.part_in(attributes.text(dataset, "SeriesDescription")),
+            part=identity.part_in(description),
         ),
         modality=modality,
         conversion_type=attributes.text(dataset, "ConversionType"),
@@ -162,7 +163,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
         age_has_unit=age.has_unit,
         sex=attributes.text(dataset, "PatientSex"),
         study_description=attributes.text_with_gaps(dataset, "StudyDescription"),
-        series_description=attributes.text_with_gaps(dataset, "SeriesDescription"),
+        series_description=description,
         protocol_name=attributes.text_with_gaps(dataset, "ProtocolName"),
         pixels=_pixel_format(dataset),
     )

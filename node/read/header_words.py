@@ -30,7 +30,7 @@ _LONGEST_COMPOUND: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
+class HeaderWords:
     """The tables of `header_words.toml`, folded.
 
     known: every word that means something; fillers: words that compounds have beside those
@@ -52,12 +52,12 @@ class Vocabulary:
 
 
 @cache
-def vocabulary() -> Vocabulary:
+def vocabulary() -> HeaderWords:
     """Return the words of `header_words.toml`."""
     tables = cast("dict[str, dict[str, str]]", tomllib.loads(_FILE.read_text(encoding="utf-8")))
     sets = {name: frozenset(fold(" ".join(lines.values())).split()) for name, lines in tables.items()}
     meaningless = ("fillers", "unspaced", "posteroanterior", "anteroposterior")
-    return Vocabulary(
+    return HeaderWords(
         chest=sets["chest"],
         other_parts=sets["other_parts"],
         other_parts_as_code=sets["other_parts_as_code"],

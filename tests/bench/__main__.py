@@ -36,6 +36,7 @@ from importlib import metadata
 from pathlib import Path
 
 from models import progress
+from models.network.products import int8_fault
 from models.progress import ProgressReport
 from tests.bench import alone, around, graphs, machine, questions, reports
 from tests.bench.networks import Networks, make_model
@@ -70,7 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "plain_way": options.plain,
         "versions": {name: _version(name) for name in ("torch", "onnxruntime", "transformers")},
     }
-    results = Results(conditions=conditions, chosen=chosen, found=found, errors=errors, films=options.films)
+    results = Results(
+        conditions=conditions,
+        chosen=chosen,
+        found=found,
+        errors=errors,
+        films=options.films,
+        int8_fault=int8_fault(),
+    )
     print(results.table())
     if not conditions["was_quiet"]:
         print(f"The machine was busy before (load {load[0]:.1f}): repeat this on a quiet one before it counts.")

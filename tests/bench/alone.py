@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench.networks import PRECISIONS
+from tests.bench.networks import precisions
 from tests.bench.results import Found
 
 _LIMIT_SECONDS = 600
@@ -19,7 +19,7 @@ def measure(published: Path, shipped: Path, *, engine: str, threads: int) -> Fou
     options = ("--engine", engine, "--threads", str(threads))
     figures: dict[str, object] = {"shipped, float32": opened(shipped, options)}
     held = dict[str, float]()
-    for precision in PRECISIONS:
+    for precision in precisions():
         row = opened(published, (*options, "--precision", precision))
         figures[f"published size, {precision}"] = row
         held |= {f"opening_{precision}_seconds": row["open_seconds"], f"peak_gib_{precision}": row["peak_gib"]}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -21,6 +21,7 @@ from models.engines.scheduler import Scheduler
 from models.evaluation.prompt_set import read_questions
 from models.manifest import read_manifest, write_manifest
 from models.network.packed_decoding import PackedWriter, Writing
+from models.network.products import int8_fault
 from models.progress import ProgressReport
 from models.reading.answers import FilmReading, Look, ReaderPrompt
 from models.reading.reader import ChexReader
@@ -31,7 +32,6 @@ from tests.bench.turns import PLAIN, apart
 from tests.bench.watched import Watched
 
 PROMPTS: Final = Path(__file__).parents[2] / "node" / "read" / "prompt_sets" / "chexpert14.toml"
-PRECISIONS: Final[tuple[Precision, ...]] = ("float32", "int8")
 _SIDE: Final = 512
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Networks:
     @property
     def all(self) -> dict[str, Network]:
         """Every network by its name: the plain way first."""
-        return {name: self.network(name) for name in (PLAIN, *PRECISIONS)}
+        return {name: self.network(name) for name in (PLAIN, *precisions())}
 
     def network(self, name: str) -> Network:
         """Return a network, opened and warm: it has read a film."""
@@ -105,6 +105,12 @@ class Networks:
             trusted="any",
         )
         return Network(reader=reader, engine=engine, film=film)
+
+
+@cache
+def precisions() -> tuple[Precision, ...]:
+    """Return the precisions that this machine computes in: older processors have no int8."""
+    return ("float32",) if int8_fault() else ("float32", "int8")
 
 
 def at_once(run: Callable[[int], T], count: int) -> list[T]:

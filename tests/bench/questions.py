@@ -14,7 +14,7 @@ import numpy as np
 
 from models.engines.turns import for_person
 from models.reading.answers import Look, Question
-from tests.bench.networks import PRECISIONS, Network, Networks, drawn_film, scheduler_of
+from tests.bench.networks import Network, Networks, drawn_film, precisions, scheduler_of
 from tests.bench.results import Found
 from tests.bench.turns import PLAIN, spread, timed
 
@@ -35,7 +35,7 @@ QUESTIONS: Final = (
 def measure(networks: Networks, *, rounds: int) -> Found:
     """Ask every question in every round, alone and while films are read; the plain way answers alone."""
     figures, held = dict[str, object](), dict[str, float]()
-    for precision in PRECISIONS:
+    for precision in precisions():
         networks.say(f"questions: {precision}")
         network = networks.network(precision)
         look = network.look(drawn_film(0))

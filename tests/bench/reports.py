@@ -14,7 +14,7 @@ from models.engines import FloatArray, IntArray
 from models.engines.torch_engine import TorchEngine
 from models.reading.answers import FilmReading
 from models.reading.tokenizers import SENTENCE_END
-from tests.bench.networks import PRECISIONS, Network, Networks, at_once, drawn_film, writer_of
+from tests.bench.networks import Network, Networks, at_once, drawn_film, precisions, writer_of
 from tests.bench.results import Found
 from tests.bench.turns import PLAIN, Round, Taken, apart, beside, beside_plain, in_turns, spread
 from tests.bench.watched import STAGES, Call, operations_of, seconds_of
@@ -33,7 +33,7 @@ def generator(networks: Networks, *, films: Sequence[int], rounds: int, limit_se
         features = [_drawn(SENTENCES, networks.sizes.dim, seed=seed) for seed in range(count)]
         runs = {name: partial(apart, partial(_write, network, features)) for name, network in networks.all.items()}
         taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
-        for precision in PRECISIONS:
+        for precision in precisions():
             share = shared(taken[0][PLAIN].result, taken[0][precision].result)
             same += [share] if precision == "float32" else []
             row = beside_plain(taken, precision) | {"same_tokens": round(share, 4)}
@@ -54,7 +54,7 @@ def report(networks: Networks, *, films: Sequence[int], rounds: int, limit_secon
         }
         runs[_MACHINE] = lambda: Reports(readings=(), calls=(), rate=apart(machine.best_float32))
         taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
-        for precision in PRECISIONS:
+        for precision in precisions():
             figures[f"{precision}, {_films(count)}"] = _compared(taken, precision, count)
             if (precision, count) in {("float32", 1), ("float32", 4), ("int8", 1)}:
                 held[f"report_{precision}_ratio_{_films(count).replace(' ', '_')}"] = beside_plain(taken, precision)[
@@ -65,7 +65,7 @@ def report(networks: Networks, *, films: Sequence[int], rounds: int, limit_secon
         if count == 4:
             held["report_float32_product_limits_4_films"] = limit["float32_by_limit"]
         if count == 1:
-            figures["stages of 1 film"] = {precision: _stages(taken, precision) for precision in PRECISIONS}
+            figures["stages of 1 film"] = {precision: _stages(taken, precision) for precision in precisions()}
     return Found(figures=figures, held=held)
 
 

@@ -18,6 +18,7 @@ class Limit:
 
     is_most: whether the figure may be at most `bound`; else it must be at least that
     films: the limit counts only if so many films at once are measured; 0: always
+    int8: the limit counts only on a processor that computes in int8
     """
 
     part: str
@@ -25,6 +26,7 @@ class Limit:
     bound: float
     is_most: bool = True
     films: int = 0
+    int8: bool = False
 
     def allows(self, figure: float | None) -> bool:
         """Say whether a figure keeps the limit; one that was not measured does not."""
@@ -45,26 +47,32 @@ class Found:
         return "\n".join(f"  {line}" for line in _lines(self.figures))
 
 
-def _least(part: str, name: str, bound: float, *, films: int = 0) -> Limit:
-    return Limit(part=part, name=name, bound=bound, is_most=False, films=films)
+def _least(part: str, name: str, bound: float, *, films: int = 0, int8: bool = False) -> Limit:
+    return Limit(part=part, name=name, bound=bound, is_most=False, films=films, int8=int8)
 
 
 LIMITS: Final = (
-    *(Limit(part="opening", name=f"opening_{precision}_seconds", bound=10.0) for precision in ("float32", "int8")),
+    Limit(part="opening", name="opening_float32_seconds", bound=10.0),
+    Limit(part="opening", name="opening_int8_seconds", bound=10.0, int8=True),
     Limit(part="opening", name="peak_gib_float32", bound=5.0),
-    Limit(part="opening", name="peak_gib_int8", bound=2.2),
+    Limit(part="opening", name="peak_gib_int8", bound=2.2, int8=True),
     _least("generator", "generator_float32_same_tokens", 1.0),
     _least("report", "report_float32_ratio_1_film", 2.0, films=1),
     _least("report", "report_float32_ratio_4_films", 2.5, films=4),
     Limit(part="report", name="report_float32_product_limits_4_films", bound=1.5, films=4),
-    _least("report", "report_int8_ratio_1_film", 3.5, films=1),
+    _least("report", "report_int8_ratio_1_film", 3.5, films=1, int8=True),
     *(
-        Limit(part="question", name=f"question_{precision}_seconds_{company}", bound=bound)
+        Limit(
+            part="question",
+            name=f"question_{precision}_seconds_{company}",
+            bound=bound,
+            int8=precision == "int8",
+        )
         for precision, bound in (("float32", 2.0), ("int8", 0.8))
         for company in ("alone", "beside_films")
     ),
     *(
-        Limit(part="question", name=f"question_{precision}_wait_seconds", bound=0.3)
+        Limit(part="question", name=f"question_{precision}_wait_seconds", bound=0.3, int8=precision == "int8")
         for precision in ("float32", "int8")
     ),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
@@ -99,6 +107,7 @@ class Results:
 
     conditions: the machine, its load, and what was measured
     errors: why a part has no figures
+    int8_fault: why this machine does not compute in int8, whose limits then do not count; empty if it does
     """
 
     conditions: Mapping[str, object]
@@ -106,6 +115,7 @@ class Results:
     found: Mapping[str, Found]
     errors: Mapping[str, str]
     films: Sequence[int]
+    int8_fault: str = ""
 
     @property
     def limits(self) -> tuple[Held, ...]:
@@ -121,7 +131,9 @@ class Results:
                 is_kept=limit.allows(figure),
             )
             for limit in LIMITS
-            if limit.part in self.chosen and (not limit.films or limit.films in self.films)
+            if limit.part in self.chosen
+            and (not limit.films or limit.films in self.films)
+            and not (limit.int8 and self.int8_fault)
         )
 
     @property
@@ -141,12 +153,14 @@ class Results:
             "chosen": list(self.chosen),
             "limits": limits,
             "errors": dict(self.errors),
+            "int8_not_measured": self.int8_fault,
             **{name: dict(found.figures) for name, found in self.found.items()},
         }
 
     def table(self) -> str:
         """Show every limit in a line, and which parts failed."""
         lines = [f"{name} FAILED: {error}" for name, error in self.errors.items()]
+        lines += [f"int8 was not measured: {self.int8_fault}"] if self.int8_fault else []
         lines += ["", f"{'limit':48}{'figure':>10}{'bound':>16}"]
         for held in self.limits:
             figure = "none" if held.figure is None else f"{held.figure:.3f}"
