@@ -124,7 +124,7 @@ def test_a_corrected_item_says_who_said_it_and_when(tmp_path: Path) -> None:
     second = bench.round()
     written = [bench.objects(deliveries, kind)[0] for deliveries in (first, second) for kind in ("sr", "sr3d")]
 
-    said = [*2 * [("20261123130001+0100", ["anna^"])], ("20261123130002+0100", ["bert^"])]  # the first has two boxes
+    said = [*2 * [("20261123080001-0400", ["anna^"])], ("20261123080002-0400", ["bert^"])]  # the first has two boxes
     assert [observations(report) for report in written] == [[], [], said, said]
     assert [validators.dciodvfy(report) for report in written] == [[]] * 4
     assert validators.pixelmed(written[2:3]) == [[]]
@@ -142,7 +142,7 @@ def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -
             correct(bench, number, CorrectionKind.REJECT, prompt=prompt)
         reports += bench.objects(bench.round(), kind)
 
-    said = [(f"2026112312000{number}+0000", ["anna^"]) for number in range(1, len(reported) + 1)]
+    said = [(f"2026112308000{number}-0400", ["anna^"]) for number in range(1, len(reported) + 1)]
     assert [sorted(observations(report)) for report in reports] == [said, said]
     assert all("Atelectasis: rejected by a reader." in texts(report) for report in reports)
     assert [validators.dciodvfy(report) for report in reports] == [[], []]
@@ -159,10 +159,10 @@ def test_a_reworded_sentence_says_who_wrote_it_and_when(tmp_path: Path) -> None:
         correct(bench, 2, CorrectionKind.REWORD, prompt=KEY, text="A small band.", by="bert")
         reports += bench.objects(bench.round(), kind)
 
-    sentence, group = ("20261123120002+0000", ["bert^"]), ("20261123120001+0000", ["bert^", "anna^"])
+    sentence, group = ("20261123080002-0400", ["bert^"]), ("20261123080001-0400", ["bert^", "anna^"])
     in_groups = 2 * [group, sentence]  # the finding has two boxes
     assert [observations(report) for report in reports[:2]] == [in_groups, in_groups]
-    assert observations(reports[2]) == [("20261123120001+0000", ["anna^"]), sentence]
+    assert observations(reports[2]) == [("20261123080001-0400", ["anna^"]), sentence]
     assert "A small band. (written by a reader)" in texts(reports[0])
     assert "Atelectasis: A small band. (written by a reader)" in texts(reports[2])
     assert [validators.dciodvfy(report) + validators.dsrdump(report) for report in reports] == [[]] * 3

@@ -190,6 +190,19 @@ def test_a_box_in_no_one_zone_has_a_sentence_without_one() -> None:
     assert said.texts == {0: "There is a right pleural effusion."}
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("There is a right pleural effusion in the lower zone.", None),
+        ("There is a right pleural effusion at the base.", None),
+        ("There is a right pleural effusion.", None),
+        ("There is a right pleural effusion in the mid zone.", "wrong_zone"),
+    ],
+)
+def test_no_sentence_names_other_zones_than_the_impression(text: str, reason: str | None) -> None:
+    assert decided("present", "absent").fault(0, text) == reason
+
+
 WORDS = ["There is severe edema.", "No fracture.", "The left lung is clear."]
 
 

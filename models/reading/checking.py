@@ -144,11 +144,14 @@ class Decided:
     def _fault_of_zone(self, index: int, text: str) -> str | None:
         """Return the fault of a sentence on a reported finding that names a zone in which none of its boxes lies.
 
-        Of a zone with several boxes each must hold one. The tip of a device has no box of its own, so its zone is not
-        compared.
+        Of a zone with several boxes each must hold one. Where all outputs name a zone, no sentence names others alone.
+        The tip of a device has no box of its own, so its zone is not compared.
         """
         if not self.is_reported(index) or self.prompts[index].key == DEVICES:
             return None
+        told, named = names_in(self._zone(index) or "", "zones"), names_in(text, "zones")
+        if told and named and not told & named:
+            return WRONG_ZONE
         regions = {
             place: prompt.phrases[0].lower()
             for place, prompt in enumerate(self.prompts)

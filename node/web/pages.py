@@ -92,7 +92,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
     about = {
         "worklist": listed,
         "state": state,
-        "digits": digits[:_LONGEST_UID],
+        "digits": "" if refused else digits,  # what is refused may be a name, and is not shown again
         "refused": refused,
         "page": page,
         "pages": max(1, -(-listed.total // _PAGE_STUDIES)),

@@ -38,7 +38,7 @@ class Words:
     """Counts over films.
 
     withheld: sentences by reason; wide_hearts: ratios of 0.60 and more by objection, "comparable" without one
-    other_zones: of the network's sentences, those that name another zone than the impression
+    other_zones: of the network's sentences, those that name a zone where the impression names none, or more than that
     unsaid: wide hearts without a word on the heart, as `wide_hearts`
     """
 
@@ -104,7 +104,8 @@ def _of_finding(film: Film, finding: Finding, words: Words) -> Iterator[str]:
     named = {found[1] or found[2] for found in _ZONE.finditer(sentence.text.lower())}
     told = {found[1] or found[2] for found in _ZONE.finditer(_line_of(finding))}
     words.other_zones += sentence.by == "network" and bool(named) and named != told
-    if sentence.by == "rule" and named != told:
+    heights, spoken = ({"upper" if word == "apex" else word for word in found} - {"hilum"} for found in (told, named))
+    if (sentence.by == "rule" and named != told) or (heights and spoken and not heights & spoken):
         yield f"{finding.prompt}: another zone than in the impression ({_line_of(finding)}): {sentence.text}"
     located = (finding.evidence, *(box.evidence for box in finding.boxes))
     zones = [None if evidence is None else evidence.zone for evidence in located]
