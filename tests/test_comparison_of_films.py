@@ -126,6 +126,7 @@ def test_what_only_one_film_was_asked_for_is_not_compared() -> None:
         (seen(), replace(seen(), model=replace(MODEL, manifest_sha256="ff")), ERROR, Obstacle.OTHER_MODEL),
         (seen(), replace(seen(), prompts_sha256="ff"), ERROR, Obstacle.OTHER_PROMPTS),
         (seen(), seen(notes=(Note.MIRRORED,)), ERROR, Obstacle.DOUBTFUL),
+        (seen(), seen(notes=(Note.IDENTIFIER_LEFT_OUT, Note.STRETCHED)), ERROR, Obstacle.DOUBTFUL),
         (seen(view=None), seen(), ERROR, Obstacle.VIEW_UNKNOWN),
         (seen(view=FilmView(tag="frontal")), seen(), ERROR, Obstacle.VIEW_UNKNOWN),
         (seen(view=FilmView(tag="AP")), seen(), ERROR, Obstacle.OTHER_VIEW),
@@ -142,6 +143,12 @@ def test_films_that_differ_in_kind_are_not_compared(
 
     assert (compared.obstacle, compared.findings) == (expected, ())
     assert compared.text.startswith("The films are not comparable: ")
+
+
+def test_a_note_on_an_identifier_says_nothing_of_the_picture() -> None:
+    compared = compare(seen(finding()), seen(finding(), notes=(Note.IDENTIFIER_LEFT_OUT,)), error=ERROR)
+
+    assert compared.obstacle is None
 
 
 def test_an_error_of_phantoms_does_not_count_on_films_of_people() -> None:

@@ -157,7 +157,7 @@ def _obstacle(earlier: ReadFilm, later: ReadFilm) -> Obstacle | None:
         Obstacle.NOT_READ: not all(film.is_read for film in films),
         Obstacle.OTHER_MODEL: _answers(earlier.model) != _answers(later.model),
         Obstacle.OTHER_PROMPTS: earlier.prompts_sha256 != later.prompts_sha256,
-        Obstacle.DOUBTFUL: any(wording.cautions(film) for film in films),
+        Obstacle.DOUBTFUL: any(wording.cautions(film) != wording.cautions_of_header(film) for film in films),
         Obstacle.VIEW_UNKNOWN: None in views,
         Obstacle.OTHER_VIEW: views[0] != views[1],
     }
