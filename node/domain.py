@@ -82,6 +82,7 @@ class Note(StrEnum):
     SIGN_DISAGREES = "sign_disagrees"
     PIXELS_CUT = "pixels_cut"
     IDENTIFIER_LEFT_OUT = "identifier_left_out"
+    HEADER_DISORDERED = "header_disordered"
 
 
 class Side(StrEnum):

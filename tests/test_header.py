@@ -128,10 +128,10 @@ def test_pixels_are_compared_without_what_stands_before_them(
 
 
 def with_many(before: bytes = b"", after: bytes = b"") -> bytes:
-    """The file of a film with private elements before and after its Study Instance UID."""
+    """The file of a film with private elements before its patient, and after the UIDs of its study and series."""
     content = films.file_bytes(films.thumbnail())
     start = content.index(STUDY_TAG)
-    end = content.index(b"\x20\0\x0e\0UI")
+    end = content.index(b"\x28\0\x02\0US")
     patient = content.index(b"\x10\0\x10\0PN")
     return content[:patient] + before + content[patient:start] + content[start:end] + after + content[end:]
 

@@ -58,8 +58,8 @@ def collect(paths: Sequence[Path], *, on_file: OnFile = _unheard) -> list[StudyF
             identity = decoding.read_identity(path)
         except Undecodable as error:
             if is_named:
-                raise InputError(f"{path}: no DICOM object with its UIDs; name DICOM files or folders") from error
-            on_file(path, "no DICOM object")
+                raise InputError(f"{path}: {error}; name DICOM files or folders") from error
+            on_file(path, f"left out, {error}")
             continue
         except OSError as error:
             if is_named:

@@ -1,4 +1,9 @@
-"""Read the header of a received object, with limits on its bytes and elements."""
+"""Read the header of a received object, with limits on its bytes and elements.
+
+Each element stands once, by ascending tag (PS3.5 7.1). Of one that stands twice, one program takes the first and
+another the last, so an object could be acknowledged under one UID and answered under another. Objects whose UIDs or
+pixels could be mistaken so are refused, whichever way they come.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import io
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -16,10 +22,15 @@ from pydicom.tag import BaseTag, Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ImplicitVRLittleEndian
 
 from node.dicom import attributes
-from node.errors import Refused
+from node.domain import Reason
+from node.errors import Refused, Undecodable, is_of_disk
 
 _SOP_INSTANCE_UID, _STUDY_INSTANCE_UID = Tag("SOPInstanceUID"), Tag("StudyInstanceUID")
+_NAMING: Final = frozenset(
+    Tag(keyword) for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
+)
 _INFLATED_BYTES: Final = 1024 * 1024
+_LONGEST_UID: Final = 64
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST_ELEMENTS: Final = 20_000
 """Per header, not counting elements within sequences. A film has some hundreds; parsing 20,000 takes 0.1 s."""
@@ -27,6 +38,24 @@ _MOST_READS: Final = 200_000
 """Single reads by the parser: two for each element, including elements within sequences."""
 
 _PIXELS: Final = frozenset(Tag(keyword) for keyword in ("FloatPixelData", "DoubleFloatPixelData", "PixelData"))
+
+_FIRST_GROUP: Final = 0x0008
+"""Of a dataset. Zeros behind an object look like elements of group 0000, and those of group 0002 are removed."""
+_PATIENT_GROUPS: Final = frozenset((0x0010, 0x0032, 0x0040))
+_OF_PATIENT: Final = frozenset(
+    Tag(keyword)
+    for keyword in (
+        "StudyDate",
+        "StudyTime",
+        "AccessionNumber",
+        "ReferringPhysicianName",
+        "TimezoneOffsetFromUTC",
+        "StudyDescription",
+        "StudyID",
+        "PatientOrientation",
+    )
+)
+"""What outputs copy or say of patient, study and request, beside the attributes of `_PATIENT_GROUPS`."""
 
 _START_BYTES: Final = 144
 _START: Final = b"DICM\x02\0\0\0UL\x04\0"
@@ -36,26 +65,97 @@ _LONGEST_META: Final = 64 * 1024
 StopWhen = Callable[[BaseTag, str | None, int], bool]
 
 
-def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
-    """Read Study and SOP Instance UID of an encoded dataset; does not parse or inflate what follows them.
+@dataclass(slots=True, kw_only=True)
+class Order:
+    """The order of the elements of a dataset, watched while it is read.
 
-    Raises Refused when they cannot be read.
+    is_broken: whether an element stands twice, or behind one with a higher tag; repeated: those that stand twice
+    """
+
+    is_broken: bool = False
+    repeated: set[BaseTag] = field(default_factory=set)
+    _seen: set[BaseTag] = field(default_factory=set)
+    _highest: int = 0
+
+    def watching(self, stop_when: StopWhen) -> StopWhen:
+        """Watch the elements that a parser asks `stop_when` about.
+
+        The parser then raises Undecodable at a UID of the object that stands twice or late, and at second pixels.
+        """
+
+        def look(tag: BaseTag, vr: str | None, length: int) -> bool:
+            # pydicom asks about the first element twice if its encoding is not the expected one, first without length.
+            if tag.group >= _FIRST_GROUP and (length or self._seen):
+                self._watch(tag)
+            return stop_when(tag, vr, length)
+
+        return look
+
+    def _watch(self, tag: BaseTag) -> None:
+        is_again, is_late = tag in self._seen, tag < self._highest
+        if (is_again or is_late) and tag in _NAMING:
+            raise Undecodable(Reason.UNDECODABLE, f"{tag} stands twice or late; correct it at the sender")
+        if is_again and tag in _PIXELS:
+            raise Undecodable(Reason.UNDECODABLE, f"{tag} stands twice; correct it at the sender")
+        if is_again:
+            self.repeated.add(tag)
+        self.is_broken = self.is_broken or is_again or is_late
+        self._seen.add(tag)
+        self._highest = max(self._highest, tag)
+
+
+def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
+    """Read Study and SOP Instance UID of an encoded dataset, of a deflated one from its first MiB.
+
+    Raises Refused when they cannot be read, or can be mistaken (`Order`). What follows them may be unreadable.
     """
     try:
         if syntax == DeflatedExplicitVRLittleEndian:
             part = file.read(_INFLATED_BYTES)
             file = BytesIO(zlib.decompressobj(-zlib.MAX_WBITS).decompress(part, _INFLATED_BYTES))
+        start = file.tell()
+        dataset = _skim(file, syntax, lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID, longest_bytes=None)
         with attributes.quiet():
-            dataset = read_dataset(
-                _frugal(file),
-                is_implicit_VR=syntax.is_implicit_VR,
-                is_little_endian=syntax.is_little_endian,
-                stop_when=_bounded(lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID),
-                specific_tags=[_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID],
-            )
-            return str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
+            found = str(dataset.StudyInstanceUID), str(dataset.SOPInstanceUID)
     except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         raise Refused("the object has no readable Study and SOP Instance UID; correct it at the sender") from error
+    file.seek(start)
+    try:
+        _skim(file, syntax, Order().watching(_never), longest_bytes=_LONGEST_UID)
+    except Undecodable as error:
+        raise Refused(str(error)) from error
+    except Exception:  # the same boundary; the object is kept, and answered as one that cannot be read
+        return found
+    return found
+
+
+def _skim(file: BinaryIO, syntax: UID, stop_when: StopWhen, *, longest_bytes: int | None) -> Dataset:
+    """Read the UIDs of study and object, and skip what else there is; longer values of unknown length are not loaded.
+
+    Raises any error of pydicom.
+    """
+    with attributes.quiet():
+        return read_dataset(
+            _frugal(file),
+            is_implicit_VR=syntax.is_implicit_VR,
+            is_little_endian=syntax.is_little_endian,
+            stop_when=_bounded(stop_when),
+            defer_size=longest_bytes,
+            specific_tags=[_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID],
+        )
+
+
+def require_order(path: Path) -> None:
+    """Raise Undecodable if the UIDs of an object in a file can be mistaken (`Order`); OSError for an error of the disk.
+
+    A header that cannot be read to its end is none of this function's.
+    """
+    try:
+        with attributes.quiet():
+            read(path, longest_bytes=_LONGEST_UID)
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+        if isinstance(error, Undecodable) or is_of_disk(error):
+            raise
 
 
 def read_meta(file: BinaryIO) -> FileMetaDataset:
@@ -78,15 +178,26 @@ def read_meta(file: BinaryIO) -> FileMetaDataset:
     return meta
 
 
-def read(path: Path, *, longest_bytes: int | None = None, stop_when: StopWhen | None = None) -> FileDataset:
+def read(
+    path: Path, *, longest_bytes: int | None = None, stop_when: StopWhen | None = None, order: Order | None = None
+) -> FileDataset:
     """Read a DICOM file with or without preamble and file meta information, in about a second at most.
 
     longest_bytes: longer values are read from the file on first access
     stop_when: decides by tag, value representation and length whether to stop before an element
-    Raises ValueError for more elements than the limit, OSError for an error of the disk, and any error of pydicom.
+    order: watches the elements
+    What stands twice of patient, study and request is left out: nobody can tell which of the two is meant. Of other
+    elements the last one counts.
+    Raises Undecodable for an object whose UIDs or pixels can be mistaken (`Order`), ValueError for more elements than
+    the limit, OSError for an error of the disk, and any error of pydicom.
     """
+    order = order or Order()
     with _Counted(io.FileIO(str(path))) as file:
-        return _read(file, stop_when or _never, longest_bytes=longest_bytes)
+        dataset = _read(file, order.watching(stop_when or _never), longest_bytes=longest_bytes)
+    for tag in order.repeated:
+        if tag in dataset and (tag.group in _PATIENT_GROUPS or tag in _OF_PATIENT):
+            del dataset[tag]
+    return dataset
 
 
 def read_before_pixels(file: BinaryIO, *keywords: str) -> FileDataset:

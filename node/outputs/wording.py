@@ -69,6 +69,10 @@ NOTES: Mapping[Note, str] = {
         "its header has an identifier, a name or a text of patient or request that is no valid value in DICOM (too "
         "long, several values, or a control character); DICOM objects leave it empty"
     ),
+    Note.HEADER_DISORDERED: (
+        "its header has an element twice or out of order, so programs may take it differently; what stands twice of "
+        "patient and request is left empty"
+    ),
 }
 OF_TEXT = (Note.TEXT_RECODED, Note.TEXT_LEFT_OUT)
 """Notes that concern a film that was not read, too: its report names the patient."""
@@ -79,6 +83,7 @@ CAUTIONS: Mapping[Note, str] = {
     Note.STRETCHED: "No person could read the picture as given: it was stretched.",
     Note.POLARITY_UNCLEAR: "Its header contradicts itself: some viewers show it as a negative.",
     Note.IDENTIFIER_LEFT_OUT: "DICOM objects leave an identifier empty: see the film.",
+    Note.HEADER_DISORDERED: "Its header has parts twice or out of order: see the film.",
 }
 """Notes that stand in every output, in few words: such a film may have been read wrongly, or be taken for another."""
 HEADINGS: Mapping[FindingState, str] = {
@@ -373,7 +378,7 @@ def cautions(film: Film) -> tuple[str, ...]:
 
 def cautions_of_header(film: Film) -> tuple[str, ...]:
     """Return those of `cautions` that do not depend on the picture, for a film that was not read."""
-    return (CAUTIONS[Note.IDENTIFIER_LEFT_OUT],) if Note.IDENTIFIER_LEFT_OUT in film.notes else ()
+    return tuple(CAUTIONS[note] for note in film.notes if note in (Note.IDENTIFIER_LEFT_OUT, Note.HEADER_DISORDERED))
 
 
 def is_whole(film: Film) -> bool:

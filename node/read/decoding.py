@@ -95,14 +95,17 @@ def read_header(path: Path, *, character_set: str = "") -> Dataset:
 
 
 def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, tuple[Note, ...]]:
-    """Read a header as `read_header` does, with what is to be said of its text."""
-    dataset = _read(path, longest_bytes=_LONG_BYTES)
-    return dataset, film_text.settle(dataset, site=character_set)
+    """Read a header as `read_header` does, with what is to be said of its text and of the order of its elements."""
+    order = header.Order()
+    dataset = _read(path, longest_bytes=_LONG_BYTES, order=order)
+    notes = film_text.settle(dataset, site=character_set)
+    return dataset, (*notes, Note.HEADER_DISORDERED) if order.is_broken else notes
 
 
 def read_identity(path: Path) -> Dataset:
     """Read SOP class, SOP instance and study of a DICOM file; raises the errors of `read_header`."""
     dataset = _read(path, longest_bytes=_LONG_BYTES, stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID)
+    header.require_order(path)
     identity = Dataset()
     with attributes.quiet():
         for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID"):
@@ -305,11 +308,17 @@ def _turn(film_header: FilmHeader) -> Turn | None:
     return _TURNS.get((directions[0], directions[1])) if len(directions) == 2 else None
 
 
-def _read(path: Path, *, longest_bytes: int | None, stop_when: header.StopWhen | None = None) -> Dataset:
+def _read(
+    path: Path,
+    *,
+    longest_bytes: int | None,
+    stop_when: header.StopWhen | None = None,
+    order: header.Order | None = None,
+) -> Dataset:
     try:
         with attributes.quiet():
             _refuse_bomb(path)
-            dataset = header.read(path, longest_bytes=longest_bytes, stop_when=stop_when)
+            dataset = header.read(path, longest_bytes=longest_bytes, stop_when=stop_when, order=order)
             if not dataset:
                 # pydicom 3.0.2 discards everything it has read when an encapsulated value has no end.
                 dataset = header.read(path, stop_when=header.at_pixels)

@@ -252,7 +252,7 @@ def store_answers() -> Rows:
         Failed: ("Processing failure", "something of the node's failed; send the object again"),
         Refused: (
             "Cannot understand",
-            "the object is not what was announced, or has no valid UIDs; correct the sender",
+            "the object is not what was announced, has no valid UIDs, or has them twice; correct the sender",
         ),
     }
     # A syntax that is not accepted has no presentation context, so only a request over HTTP may name it.
