@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import ClassVar, Final
 INTERRUPTED: Final = 130
 """The exit code that a shell expects after Ctrl-C: 128 and the number of SIGINT."""
 
+_TAKES_NOTHING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
 _UNREADABLE: Final = frozenset((errno.EIO, errno.EBADMSG, errno.EUCLEAN))
 
 
@@ -107,12 +109,21 @@ def is_of_disk(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno is not None
 
 
+def takes_nothing(error: BaseException) -> bool:
+    """Say whether a disk stores nothing now: it is full, mounted read-only, or fails. The settings are not at fault."""
+    return isinstance(error, OSError) and error.errno in _TAKES_NOTHING
+
+
 def is_of_file(error: BaseException) -> bool:
     """Say whether a disk has lost part of one file, for example to a bad sector; the rest of the disk may be good."""
     return isinstance(error, OSError) and error.errno in _UNREADABLE
 
 
 def where(error: BaseException) -> str:
-    """Name an unforeseen error by its class and place. Its text is not used: it may contain patient data."""
+    """Name an unforeseen error by its class and place, one of the system also by its number's meaning.
+
+    Its text is not used: it may contain patient data.
+    """
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+    meaning = f" ({os.strerror(error.errno)})" if isinstance(error, OSError) and error.errno is not None else ""
+    return f"{type(error).__name__}{meaning} at {Path(frame.filename).name}:{frame.lineno}"

@@ -25,7 +25,7 @@ from node.audit.events import RULES
 from node.audit.message import Reporter
 from node.audit.waiting import WaitingMessages
 from node.config import Settings
-from node.errors import DestinationDown, InputError
+from node.errors import DestinationDown, InputError, takes_nothing
 from node.metrics import Metrics
 from node.net import tls
 from node.settings.audit import AuditSettings, Collector
@@ -248,7 +248,7 @@ def _append(path: Path, lines: Sequence[bytes]) -> bool:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, files.PRIVATE)
     except OSError as error:
-        if lines:
+        if lines or takes_nothing(error):
             raise
         raise InputError(f"audit.file {path}: cannot be written ({error.strerror}); choose another file") from error
     with os.fdopen(handle, "rb+", buffering=0) as file:

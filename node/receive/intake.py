@@ -15,9 +15,9 @@ from pynetdicom.dsutils import create_file_meta, encode_file_meta
 from node import log, trace
 from node.config import ListenerSettings
 from node.dicom.header import identify
-from node.errors import Failed, Refused, where
+from node.errors import Failed, Refused, takes_nothing, where
 from node.metrics import Metrics
-from node.store.incoming import Incoming
+from node.store.incoming import Incoming, full
 from node.store.received import Kept
 from node.store.spool import Spool
 
@@ -93,6 +93,10 @@ class Intake:
             self._note(error, reason=error.reason)
             raise
         except Exception as error:  # a boundary: a failure with one object must not stop the others
+            if isinstance(error, OSError) and takes_nothing(error):
+                refused = full(error)
+                self._note(refused, reason=refused.reason)
+                raise refused from error
             failed = Failed("the object could not be processed; send it again")
             self._note(failed, reason=where(error))
             raise failed from error

@@ -22,7 +22,7 @@ from node.audit.trail import recording
 from node.config import Settings
 from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
-from node.errors import INTERRUPTED, InputError, Stopped
+from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
 from node.jobs import processes
 from node.jobs.asking import Desk
 from node.jobs.earlier_films import Patients
@@ -151,7 +151,8 @@ def run(
 
     reader: opens another reader than the settings' model; on_step: called with every checkpointed step
     path: the file of the settings, for `node reload`
-    Raises ConfigError or InputError when a part cannot be opened, Stopped when `stop` is set while the start waits.
+    Raises ConfigError or InputError when a part cannot be opened, Stopped when `stop` is set while the start waits, and
+    any other NodeError when the disk takes nothing now.
     """
     process, stop = process or Process(), stop or threading.Event()
     metrics = Metrics()
@@ -159,7 +160,7 @@ def run(
     prompt_set = prompts.load(settings.model.prompts)
     if process.reads and reader is None:
         check_files(settings.model.directory, engine=settings.model.engine)
-    with ExitStack() as parts, ExitStack() as ports:
+    with _disk_named(settings), ExitStack() as parts, ExitStack() as ports:
         parts.enter_context(_only_one(settings, process))
         spool_format.require_known(settings.storage.directory)  # before anything of it is changed
         parts.enter_context(recording(settings, metrics, executor=process.executor))
@@ -215,7 +216,8 @@ def serve(
     stops.
 
     An interrupted step is repeated at the next start.
-    Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work.
+    Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work. Raises
+    NodeError, which also makes exit code 1, when the disk takes nothing at the start.
     """
     memory.keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
@@ -254,6 +256,24 @@ def serve(
 
 
 @contextmanager
+def _disk_named(settings: Settings) -> Iterator[None]:
+    """Turn an error of a disk that is full, read-only or fails into a NodeError, after which a supervisor tries again.
+
+    Such an error is no fault of settings or program. Raises any other error as it is.
+    """
+    try:
+        yield
+    except Exception as error:  # the boundary to the disk, and to the databases on it
+        if not (takes_nothing(error) or database.takes_nothing(error)):
+            raise
+        why = error.strerror if isinstance(error, OSError) else "the database cannot be written"
+        raise NodeError(
+            f"storage.directory {settings.storage.directory}: the disk takes nothing now ({why}); make room, or mount "
+            "it for writing; the node starts when it is started again"
+        ) from error
+
+
+@contextmanager
 def _only_one(settings: Settings, process: Process) -> Iterator[None]:
     """Hold the lock of this process on its folder: a second process with the same work would repeat it."""
     directory = settings.storage.directory
@@ -262,6 +282,8 @@ def _only_one(settings: Settings, process: Process) -> Iterator[None]:
         lock = ExitStack()
         is_only = lock.enter_context(processes.held(settings.storage, process))
     except OSError as error:
+        if takes_nothing(error):
+            raise
         raise InputError(
             f"storage.directory {directory}: cannot be used ({error.strerror}); choose another folder"
         ) from error

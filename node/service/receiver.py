@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from node.deliver.commitment import Commitments
-from node.errors import InputError
+from node.errors import InputError, takes_nothing
 from node.jobs import held_updates
 from node.jobs.executor import Client
 from node.jobs.object_questions import take
@@ -133,6 +133,8 @@ def opening(table: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if takes_nothing(error):
+            raise
         raise InputError(
             f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another address"
         ) from error

@@ -35,6 +35,7 @@ _DURABLE_SCHEMA: Final = "dbos"
 LEDGER, EXECUTOR = "ledger.sqlite", "engine.sqlite"
 """The embedded databases: that of the ledger, and that of the durable executor."""
 _DAMAGED: Final = ".damaged-"
+_UNWRITABLE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _UNREADABLE: Final = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
 """Part of the file is lost. Other disk errors, such as a full disk, say nothing about the file."""
 
@@ -217,6 +218,12 @@ def is_damaged(error: BaseException) -> bool:
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", 0)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code in _UNREADABLE
+
+
+def takes_nothing(error: BaseException) -> bool:
+    """Say whether SQLite cannot write, because its disk is full, read-only or fails."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _UNWRITABLE
 
 
 @contextmanager

@@ -54,9 +54,10 @@ class Aside:
         sync_folder(path.parent)
 
     def discard(self) -> None:
-        """Remove the file; a published file stays."""
-        self._close()
-        self.path.unlink(missing_ok=True)
+        """Remove the file; a published file stays. One that a disk does not let go is removed at the next start."""
+        with suppress(OSError):
+            self._close()
+            self.path.unlink(missing_ok=True)
 
     def _close(self) -> None:
         if self._is_open:

@@ -24,12 +24,17 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_honest(directory: Path, *, is_shared: bool) -> None:
-    """Raise InputError if a folder does not do what `files` needs. A full disk is no reason: it gets space again."""
+    """Raise InputError if a folder does not do what `files` needs. A full disk is no reason: it gets space again.
+
+    Raises OSError for a disk that is mounted read-only.
+    """
     try:
         complaint = fault_of(directory, is_shared=is_shared)
     except OSError as error:
         if error.errno in _FULL:
             return
+        if error.errno == errno.EROFS:
+            raise
         complaint = f"cannot be used ({error.strerror}); choose another folder"
     if complaint is not None:
         raise InputError(f"storage.directory {directory}: {complaint}")

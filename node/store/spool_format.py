@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from node.errors import InputError
+from node.errors import InputError, takes_nothing
 from node.store import files
 
 NAME: Final = "format"
@@ -27,6 +27,8 @@ def require_known(directory: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
+        if takes_nothing(error):
+            raise
         raise InputError(f"{path}: cannot be read ({error.strerror}); it says in which form the files lie") from error
 
 
