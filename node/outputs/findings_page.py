@@ -68,7 +68,7 @@ def _paragraphs(report: Report, film: Film, *, is_drawn: bool) -> Iterator[_Para
             yield NOT_DRAWN, _MIDDLE, WHITE, 0
         yield wording.looked_at(film), _SMALL, WHITE, 0
     yield from _heading("About this page")
-    yield wording.intended_use(report), _SMALL, GRAY, 0
+    yield wording.intended_use(report, [film]), _SMALL, GRAY, 0
     yield f"Study {report.study_uid}", _SMALL, GRAY, 0
     yield f"Film {film.source}", _SMALL, GRAY, 0
 

@@ -24,7 +24,7 @@ def render(report: Report) -> str:
 
 def _origin(report: Report) -> Iterator[str]:
     """Yield what the report is made of and by whom."""
-    yield wording.intended_use(report)
+    yield wording.intended_use(report, report.films)
     yield f"Study {report.study_uid}"
     yield from (wording.film_name(report, film) for film in report.films)
 

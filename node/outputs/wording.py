@@ -327,11 +327,14 @@ def film_name(report: Report, film: Film) -> str:
     return f"{film_number(report, film)} (SOP Instance UID {film.source})"
 
 
-def intended_use(report: Report) -> str:
-    """Return the last text of every output: its purpose, its origin and its limits."""
+def intended_use(report: Report, films: Sequence[Film]) -> str:
+    """Return the last text of every output: its purpose, its origin and its limits.
+
+    films: those that the output is about, each with what the output says of it
+    """
     model = report.model
     return (
-        f"{identity.RESEARCH_LABEL}. Made by {identity.PROGRAM} {identity.VERSION} {_review(report)}; for "
+        f"{identity.RESEARCH_LABEL}. Made by {identity.PROGRAM} {identity.VERSION} {_review(films)}; for "
         "research use, and to be checked on the images by a physician. "
         f"Model {model.name} {model.version} (weights sha256 {model.weights_sha256}, engine {model.engine}); "
         f"{prompt_set(report)}. "
@@ -340,12 +343,22 @@ def intended_use(report: Report) -> str:
     )
 
 
-def _review(report: Report) -> str:
-    """Say whether a person has spoken on any finding or sentence; nobody has verified the report."""
-    judged = (finding.reader for film in report.films for finding in film.findings)
-    written = (sentence.reader for film in report.films for sentence in film.sentences)
-    is_corrected = any(mark is not None for mark in chain(judged, written))
-    return "with corrections by a reader, who did not verify it" if is_corrected else "without review by a person"
+def _review(films: Sequence[Film]) -> str:
+    """Say whether a person has spoken on any finding or sentence, and on which films if not on all.
+
+    Nobody has verified the report.
+    """
+    corrected = [str(number) for number, film in enumerate(films, 1) if _is_corrected(film)]
+    if not corrected:
+        return "without review by a person"
+    name = "film" if len(corrected) == 1 else "films"
+    which = f" on {name} {joined(corrected)} of {len(films)}" if len(corrected) < len(films) else ""
+    return f"with corrections by a reader{which}, who did not verify it"
+
+
+def _is_corrected(film: Film) -> bool:
+    marks = chain((finding.reader for finding in film.findings), (sentence.reader for sentence in film.sentences))
+    return any(mark is not None for mark in marks)
 
 
 def prompt_set(report: Report) -> str:

@@ -78,7 +78,7 @@ def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> 
         sections = [_measurements(asked, report, source), evaluations]
         return tree_of(report, film, source, first=impression_text(lines), sections=sections, persons=persons)
     about = inferred_from(text(wording.wrapped(wording.looked_at(film)), name=FINDING), source_object(source))
-    return text_report.tree_of(report, lines, [question, about], persons=persons)
+    return text_report.tree_of(report, lines, [question, about], films=[film], persons=persons)
 
 
 def _question(asked: AskedQuestion, source: Dataset) -> Item:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import tzinfo
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -140,7 +141,9 @@ def _ratio_report(
 
     def tree(version: int) -> Item:
         first = text(wording.wrapped(*impression.labeled([*wording.version(version), *measured.lines(stated)])))
-        return tree_of(report, film, source, first=first, sections=[ratio.measurements(report, film, stated, source)])
+        sections = [ratio.measurements(report, film, stated, source)]
+        without = replace(film, findings=(), sentences=())  # says nothing of them, and no reader corrects a ratio
+        return tree_of(report, without, source, first=first, sections=sections)
 
     replaced = _replaced(report, about, kinds=[form.kind])
     finish(dataset, report, tree, about=about, films=[film], replaced=replaced, zone=zone)
@@ -330,7 +333,7 @@ def tree_of(
     """
     procedure = content.code(PROCEDURE_REPORTED, CHEST_RADIOGRAPHY, HAS_CONCEPT_MOD)
     analyzed = inferred_from(text(wording.looked_at(film)), source_object(source))
-    use = text(wording.intended_use(report))
+    use = text(wording.intended_use(report, [film]))
     return with_content(
         container(REPORT_TITLE, relationship="", template="1500"),
         (language(), *observer(report), *persons, procedure, first, analyzed, _library(film, source), *sections, use),

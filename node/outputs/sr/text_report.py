@@ -7,7 +7,7 @@ report in this form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 
 from pydicom.dataset import Dataset
@@ -41,7 +41,7 @@ def of_film(report: Report, film: Film, source: Dataset, version: int, *, zone: 
     about = wording.wrapped(*wording.about(film), *report_txt.details(film))
     found = inferred_from(text(about, name=FINDING), source_object(source))
     lines = [*wording.version(version), *impression.of_film(film)]
-    return tree_of(report, lines, [found], corrected=_corrected(film, zone))
+    return tree_of(report, lines, [found], films=[film], corrected=_corrected(film, zone))
 
 
 def _corrected(film: Film, zone: tzinfo) -> Iterator[Item]:
@@ -60,12 +60,13 @@ def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: tzinfo
 
 def of_study(report: Report, sources: Mapping[str, Dataset], version: int) -> Item:
     """Build the report on a study: the impression of all films, and why films have no result."""
-    films = []
+    about_films = []
     for film in report.films:
         said = "Read; its findings are in a report of its own." if film.is_read else wording.not_processed(film)
         about = wording.wrapped(said, wording.film_name(report, film))
-        films.append(inferred_from(text(about, name=FINDING), source_object(sources[film.source])))
-    return tree_of(report, [*wording.version(version), *impression.of_report(report)], films)
+        about_films.append(inferred_from(text(about, name=FINDING), source_object(sources[film.source])))
+    lines = [*wording.version(version), *impression.of_report(report)]
+    return tree_of(report, lines, about_films, films=report.films)
 
 
 def tree_of(
@@ -73,15 +74,17 @@ def tree_of(
     lines: Iterable[str],
     about: Iterable[Item],
     *,
+    films: Sequence[Film],
     persons: Iterable[Item] = (),
     corrected: Iterable[Item] = (),
 ) -> Item:
     """Build the content tree: impression first, intended use last.
 
+    films: those that the report is about
     persons: observers beside the program; corrected: sections of what readers said
     """
     first = with_content(container(IMPRESSIONS), [impression_text(lines)])
-    use = text(wording.wrapped(wording.intended_use(report)), name=FINDING)
+    use = text(wording.wrapped(wording.intended_use(report, films)), name=FINDING)
     section = with_content(container(FINDINGS), (*about, use))
     root = container(IMAGING_REPORT, relationship="", template=TEMPLATE)
     return with_content(root, (language(), *observer(report), *persons, first, *corrected, section))
