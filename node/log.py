@@ -99,6 +99,7 @@ EVENTS: Final = {
     "executor.waiting": "another process with this executor's name still runs; the start waits for its end",
     "executor.recovered": "unfinished workflows of a dead executor were queued again",
     "executor.cleaned": "the executor's records of old workflows were removed",
+    "workflow.lost": "a thread ended without a result; its work is tried again, or parked the third time; `reason`",
     "executor.broken": "a step met a full disk or a lost database; the process ends and must be started again",
     "delivery.begun": "an output is being sent to a destination (level `debug`)",
     "delivery.sent": "a destination accepted an output",

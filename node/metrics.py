@@ -54,8 +54,9 @@ FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": ("database",),
     "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
     **dict.fromkeys((*get_args(Guarded), "answer", "question"), ("foreseen", "unforeseen")),
-    "deliver": ("down", "busy", "rejected", "expired", "removed", "damaged", "unforeseen"),
-    "commit": ("down", "busy", "failed", "rejected", "expired", "refused", "unforeseen"),
+    "workflow": ("lost",),
+    "deliver": ("down", "busy", "rejected", "expired", "removed", "damaged", "lost", "unforeseen"),
+    "commit": ("down", "busy", "failed", "rejected", "expired", "refused", "lost", "unforeseen"),
 }
 STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish", "deliver", "commit")
 

@@ -19,6 +19,10 @@ _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
 
 
+class Panic(BaseException):
+    """What a library in Rust raises when it panics: no subclass of Exception."""
+
+
 class ScriptedReader:
     """A `Reader` that says the same of every film; what it says depends on nothing but `version`, and one file.
 

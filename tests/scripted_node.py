@@ -4,6 +4,7 @@ Arguments: node.toml DIE_AT VERSION [--only ROLE] [--executor NAME]
 DIE_AT: the number of the checkpointed step after which the process kills itself, counted from 1; 0 never
 VERSION: of the reader, which waits while a file named `hold` lies beside the settings, finds a pneumothorax while one
 named `critical` does, and is not opened while one named `hold-model` does
+While a file named `panic` lies there, the thread of a workflow ends after the step that it names, as by a panic in Rust
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from node import config, log
 from node.jobs.processes import Role
 from node.service import app
-from tests.fakes import ScriptedReader
+from tests.fakes import Panic, ScriptedReader
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,9 +34,13 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     numbers = itertools.count(1)
 
-    def on_step(_name: str) -> None:
+    panic = options.settings.with_name("panic")
+
+    def on_step(name: str) -> None:
         if next(numbers) == options.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if panic.exists() and panic.read_text(encoding="utf-8") == name:
+            raise Panic
 
     def open_reader() -> ScriptedReader:
         while options.settings.with_name("hold-model").exists():

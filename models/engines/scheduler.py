@@ -316,7 +316,9 @@ def _each(advance: Advance[R], batch: Sequence[_Sentences[R]]) -> Iterator[None]
     """Advance sentences together; if that fails, each alone, and those at fault fail."""
     try:
         yield from advance([sentences.rows for sentences in batch])
-    except Exception as error:  # of any library; the caller raises it
+    except (GeneratorExit, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # of any library, a panic in Rust too; the caller raises it
         if len(batch) == 1:
             batch[0].fail(error)
             return

@@ -84,7 +84,9 @@ class SentenceTokenizer:
         vocabulary = folder / SENTENCE_VOCABULARY
         try:
             model = models.BPE.from_file(str(vocabulary), str(folder / SENTENCE_MERGES))
-        except Exception as error:  # the library raises nothing narrower
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises nothing narrower, and is written in Rust
             raise ModelError(
                 f"{vocabulary} and {SENTENCE_MERGES} cannot be read; restore the model directory"
             ) from error

@@ -93,7 +93,9 @@ class Sending:
             return self._delayed(delivery, attempt, error, seconds=_wait(settings, started, attempt=attempt))
         except GiveUp as error:
             return self._parked(delivery, attempt, "rejected", reason=str(error))
-        except Exception as error:  # a boundary: park after an unforeseen error, and go on with other work
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a boundary: park after an unforeseen error, and go on with other work
             return self._parked(delivery, attempt, "unforeseen", reason=where(error))
         is_asked = _commits(settings)
         if self.ledger.set_sent(delivery, attempts=attempt, awaits_commitment=is_asked):
@@ -139,7 +141,9 @@ class Sending:
                 lambda: destinations.probe(settings, calling_aet=self.calling_aet),
                 limit_seconds=limit,
             )
-        except Exception:  # a boundary: try to send; if the unforeseen error comes again, `send` parks the delivery
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a boundary: try to send; if the unforeseen error comes again, `send` parks the delivery
             return True
         return is_back or time.time() >= end
 
@@ -172,6 +176,15 @@ class Sending:
             seconds=seconds,
         )
 
+    def park_lost(self, delivered: Sequence[DeliveryJson], attempt: int, *, reason: str) -> None:
+        """Park those deliveries of a workflow that was lost again and again (`node.jobs.lost`) that are still open."""
+        for delivery in (Delivery(**values) for values in delivered):
+            record = self.ledger.delivery_record(delivery)
+            if record is None or record.state in (DeliveryState.WAITING, DeliveryState.SENDING):
+                self._parked(delivery, attempt, "lost", reason=reason)
+            elif decide(record) is Next.ASK:
+                self._parked(delivery, attempt, "lost", reason=reason, stage="commit")
+
     def _next(self, delivery: Delivery) -> Next:
         return decide(self.ledger.delivery_record(delivery))
 
@@ -200,7 +213,9 @@ class Sending:
             )  # fmt: skip
         except GiveUp as caught:
             self._park_open(open_, attempt, "rejected", reason=str(caught))
-        except Exception as caught:  # a boundary: park after an unforeseen error, and go on with other work
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as caught:  # a boundary: park after an unforeseen error, and go on with other work
             if is_away(caught):
                 raise
             self._park_open(open_, attempt, "unforeseen", reason=where(caught))

@@ -43,10 +43,14 @@ class AnswerSteps:
         """
         try:
             outputs = self._written(study_uid, question_id)
-        except Exception as error:  # a boundary: an unforeseen error in one answer must not stop other work
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a boundary: an unforeseen error in one answer must not stop other work
             if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
                 raise
-            self._refuse(study_uid, question_id, error)
+            is_foreseen = isinstance(error, NodeError)
+            self.metrics.failures.labels("answer", "foreseen" if is_foreseen else "unforeseen").inc()
+            self.refuse(study_uid, question_id, reason=str(error) if is_foreseen else where(error))
             outputs = ()
         deliveries = {name: self._open(outputs, settings) for name, settings in self.destinations.items()}
         for delivery in itertools.chain.from_iterable(deliveries.values()):
@@ -100,13 +104,10 @@ class AnswerSteps:
         sent_answers.keep(spool, question.study_uid, stored)
         return stored
 
-    def _refuse(self, study_uid: str, question_id: str, error: Exception) -> None:
+    def refuse(self, study_uid: str, question_id: str, *, reason: str) -> None:
         """Note why an answer cannot be sent, and that it has no objects; a person may ask again."""
-        is_foreseen = isinstance(error, NodeError)
-        reason = str(error) if is_foreseen else where(error)
         spool = self.pipeline().spool
         known = sent_answers.find(spool, study_uid, question_id)
         if known is not None:
             sent_answers.keep(spool, study_uid, replace(known, outputs=(), updates=None, reason=reason))
-        self.metrics.failures.labels("answer", "foreseen" if is_foreseen else "unforeseen").inc()
         log.get().error("answer.refused", study=study_uid, reason=reason)

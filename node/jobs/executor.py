@@ -14,22 +14,28 @@ from node import log
 from node.config import StudySettings
 from node.deliver.delivery import Sending
 from node.domain import Delivery
+from node.errors import where
 from node.jobs.bell import Bell
 from node.jobs.gate import Gate
+from node.jobs.lost import Unattended
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
 from node.jobs.workflows import (
     ANSWER,
+    COMMIT,
+    DELIVER,
     OPEN,
     QUESTION,
     QUIET,
     STUDIES,
+    STUDY,
     answer_workflow,
     enqueue_delivery,
     queue_of,
     queues_of,
     register,
+    study_of,
 )
 from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings
@@ -69,7 +75,9 @@ class Executor:
         bell: Bell,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._sending, self._gate, self._bell = sending, gate, bell
+        self._sending, self._gate, self._bell, self._name = sending, gate, bell, process.executor
+        self._ends: dict[str, str] = {}  # by workflow: how its thread ended
+        gate.on_end = self._note_end
         self._polling_seconds = _POLLING_SECONDS if database.is_server(sql) else _ALONE_SECONDS
         config: DBOSConfig = {
             "name": _APPLICATION,
@@ -82,9 +90,11 @@ class Executor:
             "use_listen_notify": not database.is_server(sql),  # no workflow waits for a message
             "notification_listener_polling_interval_sec": self._polling_seconds,
         }
-        bell.watch(DBOS(config=config))
+        self._dbos = DBOS(config=config)
+        bell.watch(self._dbos)
         log.adopt("dbos")
-        self._deliver = register(sending, steps, objects, gate=gate, bell=bell, on_step=on_step)
+        registered = register(sending, steps, objects, gate=gate, bell=bell, on_step=on_step)
+        self._deliver, self.park = registered.deliver, registered.park
         deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
         if process.only is not None:
             DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
@@ -105,7 +115,7 @@ class Executor:
         study is open.
         """
         held: set[str] = set()
-        names = ["deliver", "commit", "study", ANSWER]
+        names = [DELIVER, COMMIT, STUDY, ANSWER]
         for workflow in DBOS.list_workflows(status=[*OPEN], name=names, load_output=False):
             first = workflow.input["args"][0] if workflow.input else ""
             held |= {first} if isinstance(first, str) else {Delivery(**values).id for values in first}
@@ -122,6 +132,40 @@ class Executor:
         Only call this when that executor is dead. A workflow that another process has queued again stays as it is.
         """
         return len(DBOS._recover_pending_workflows([executor]))
+
+    def unattended(self) -> list[Unattended]:
+        """Return the workflows that nobody runs, as `lost.Workflows`."""
+        begun = DBOS.list_workflows(status="PENDING", executor_id=self._name, load_output=False)
+        running = frozenset(self._dbos._active_workflows_set.activeList())
+        return [
+            Unattended(
+                id=status.workflow_id,
+                name=status.name,
+                queue=status.queue_name,
+                study=study_of(arguments[0]) if arguments else None,
+                arguments=arguments,
+                reason=self._ends.get(status.workflow_id),
+            )
+            for status in begun
+            if status.workflow_id not in running
+            for arguments in [tuple(status.input["args"]) if status.input else ()]
+        ]
+
+    def run_again(self, workflow: Unattended) -> None:
+        """Queue a workflow again; its finished steps are not repeated."""
+        DBOS.resume_workflow(workflow.id, queue_name=workflow.queue)
+        if workflow.queue is not None:
+            self._bell.ring(workflow.queue)
+
+    def end(self, workflow: Unattended) -> None:
+        """Record that a workflow has ended; what it had begun goes on no more."""
+        DBOS.cancel_workflow(workflow.id)
+        self._ends.pop(workflow.id, None)
+
+    def _note_end(self, error: BaseException) -> None:
+        """Note how the thread of a workflow ends; called in that thread."""
+        if (workflow := DBOS.workflow_id) is not None:
+            self._ends[workflow] = where(error)
 
     def forget_older(self, limit: datetime) -> int:
         """Delete the records of workflows that ended before a time, in small batches; returns their number.
@@ -190,7 +234,7 @@ class Client:
         """
         planned: dict[str, frozenset[str] | None] = {}
         begun = database.begun_workflows(self._sql)
-        for status in self._client.list_workflows(status=[*OPEN], name=[QUIET, "study"], load_output=False):
+        for status in self._client.list_workflows(status=[*OPEN], name=[QUIET, STUDY], load_output=False):
             study_uid = str(status.input["args"][0]) if status.input else ""
             if status.name == QUIET or status.workflow_id not in begun:  # its round makes a plan later
                 planned[study_uid] = None

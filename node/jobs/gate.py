@@ -15,19 +15,23 @@ _T = TypeVar("_T")
 
 
 class Gate:
-    """Counts the running steps. Once the gate is closed, every new step waits until the process ends."""
+    """Counts the running steps. Once the gate is closed, every new step waits until the process ends.
+
+    on_end: called in the thread of a workflow with an exception that is no `Exception` and ends the thread
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._in_hand = 0
         self._is_closed = False
         self.is_broken = False
+        self.on_end: Callable[[BaseException], None] = lambda _error: None
 
     def run(self, work: Callable[[], _T]) -> _T:
         """Run one step.
 
         If the work raises, the gate closes permanently and the call never returns, so the executor cannot record a
-        result.
+        result. What is no `Exception`, such as SystemExit, is raised: it ends the workflow without one (`lost`).
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closed)
@@ -37,6 +41,9 @@ class Gate:
         except Exception as error:  # the boundary to disk and database: without them no step can be recorded
             self._leave()
             self._stay(error)
+        except BaseException:
+            self._leave()
+            raise
         self._leave()
         return result
 
@@ -44,7 +51,8 @@ class Gate:
         """Wrap a workflow body so that an exception between its steps never reaches the executor.
 
         The executor would mark the workflow as failed. The wrapper breaks the gate down instead, as `run` does. The
-        exceptions with which the executor itself ends a workflow are no subclasses of Exception, and pass.
+        exceptions with which the executor itself ends a workflow are no subclasses of Exception, and pass. So do those
+        with which it does not: they leave a workflow without an outcome (`lost`).
         """
 
         @functools.wraps(body)
@@ -53,6 +61,9 @@ class Gate:
                 body(*arguments, **named)
             except Exception as error:  # the boundary to the executor's database
                 self._stay(error)
+            except BaseException as error:
+                self.on_end(error)
+                raise
 
         return run
 

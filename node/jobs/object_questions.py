@@ -93,7 +93,9 @@ class ObjectSteps:
             if age_seconds < 60 * self.settings.wait_minutes:
                 return {"wait": min(max(age_seconds / 4, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)}
             closed = self._refused(study_uid, mark, f"{error}; nobody waits any longer")
-        except Exception as error:  # a boundary: an unforeseen error in one object must not stop other work
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a boundary: an unforeseen error in one object must not stop other work
             if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
                 raise
             is_foreseen = isinstance(error, NodeError)
@@ -101,6 +103,12 @@ class ObjectSteps:
             closed = self._refused(study_uid, mark, str(error) if is_foreseen else where(error))
         question_objects.keep(self.spool, study_uid, closed)
         return {"questions": list(closed.questions)}
+
+    def refuse(self, study_uid: str, sop_instance_uid: str, *, reason: str) -> None:
+        """Note why an object gets no answer, unless it has one."""
+        mark = question_objects.find(self.spool, study_uid, sop_instance_uid)
+        if mark is not None and mark.is_open:
+            question_objects.keep(self.spool, study_uid, self._refused(study_uid, mark, reason))
 
     def _answered(self, study_uid: str, mark: ObjectMark) -> ObjectMark:
         """Answer or follow an object, and return its closed mark.

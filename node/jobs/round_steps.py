@@ -18,6 +18,7 @@ from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, NodeError, is_of_disk, where
 from node.jobs import answers, held_updates
+from node.jobs.lost import LOST_STAGE
 from node.metrics import Guarded, Metrics
 from node.outputs import review
 from node.outputs.rejected_films import count_new
@@ -309,13 +310,24 @@ class Steps:
         """
         try:
             return work()
-        except Exception as error:  # a boundary: an unforeseen error in one study must not stop the others
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a boundary: an unforeseen error in one study must not stop the others
             if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
                 raise
             is_foreseen = isinstance(error, NodeError)
             reason, failure = (str(error), "foreseen") if is_foreseen else (where(error), "unforeseen")
             self._park(stage, study_uid, reason=reason, failure=failure)
             return otherwise
+
+    def park_lost(self, study_uid: str, *, reason: str) -> None:
+        """Park a study whose workflow was lost again and again (`lost`), unless all of it is done."""
+        self._begun.pop(study_uid, None)
+        if not self.pipeline.spool.has_unread(study_uid):
+            self._rest(study_uid)
+            return
+        self.ledger.set_study(study_uid, "parked", stage=LOST_STAGE, reason=reason)
+        log.get().error("study.parked", study=study_uid, stage=LOST_STAGE, reason=reason)
 
     def _park(self, stage: Guarded, study_uid: str, *, reason: str, failure: str) -> None:
         self._begun.pop(study_uid, None)

@@ -16,8 +16,9 @@ network are used in steps only, and arguments are JSON without patient data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
 from dbos import DBOS, SetWorkflowID
@@ -28,17 +29,22 @@ from node.domain import ROUTINE, is_uid
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.bell import Bell
 from node.jobs.gate import Gate
+from node.jobs.lost import Park
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.round_steps import Steps
 from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings, Hl7Destination
 
 QUIET: Final = "quiet"
+STUDY: Final = "study"
+DELIVER: Final = "deliver"
+COMMIT: Final = "commit"
 ANSWER: Final = "answer"
 QUESTION: Final = "question"
 STUDIES: Final = "studies"
 
-_BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs
+_BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs; each time twice as long
+_LONGEST_BUSY_SECONDS: Final = 8.0
 _GIVE_WAY_SECONDS: Final = 1.0  # wait while critical outputs are sent
 OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
 """The states of a workflow that has not ended."""
@@ -50,10 +56,24 @@ AnswerWorkflow = Callable[[str, str], None]
 DeliverWorkflow = Callable[[list[DeliveryJson], int, float, bool], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The workflow that sends, and for each workflow what parks its work if it is lost (`lost`)."""
+
+    deliver: DeliverWorkflow
+    park: Mapping[str, Park]
+
+
 class _Step(Protocol):
     """Runs one step of a workflow and records its result."""
 
     def __call__(self, name: str, work: Callable[..., _T], *arguments: object) -> _T: ...
+
+
+class _Refuse(Protocol):
+    """Notes why a question of a study gets no answer, or an answer is not sent."""
+
+    def __call__(self, study_uid: str, name: str, /, *, reason: str) -> None: ...
 
 
 def answer_workflow(question_id: str) -> str:
@@ -106,17 +126,18 @@ def register(
     gate: Gate,
     bell: Bell,
     on_step: Callable[[str], None],
-) -> DeliverWorkflow:
-    """Register the workflows with the executor, the reading ones only if there are `steps`; returns `deliver`."""
+) -> Registered:
+    """Register the workflows with the executor, the reading ones only if there are `steps`."""
 
     def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
         # The gate is inside the executor's step, so that an error is never recorded as the step's result.
-        with trace.of_study(_study_of(arguments[0])):
+        with trace.of_study(study_of(arguments[0])):
             result = DBOS.run_step({"name": name}, lambda: gate.run(lambda: work(*arguments)))
         on_step(name)
         return result
 
     deliver = _register_delivery(sending, gate, step, bell=bell)
+    park: dict[str, Park] = dict.fromkeys((DELIVER, COMMIT), partial(_park_deliveries, sending))
     if steps is not None:
         _register_reading(steps, gate, step, bell=bell, deliver=deliver, on_step=on_step)
         answers = AnswerSteps(
@@ -126,13 +147,29 @@ def register(
             destinations=steps.destinations,
         )
         answer = _register_answers(answers, gate, step, bell=bell, deliver=deliver, on_step=on_step)
+        park |= dict.fromkeys((QUIET, STUDY), partial(_park_study, steps))
+        park[ANSWER] = partial(_park_question, answers.refuse)
         if objects is not None:
             _register_questions(objects, gate, step, bell=bell, answer=answer, on_step=on_step)
-    return deliver
+            park[QUESTION] = partial(_park_question, objects.refuse)
+    return Registered(deliver=deliver, park=park)
 
 
-def _study_of(argument: object) -> str | None:
-    """Return the study that a step is about: its first argument is a UID, or describes a round or deliveries."""
+def _park_deliveries(sending: Sending, arguments: Sequence[object], reason: str) -> None:
+    deliveries, attempt = cast(list[DeliveryJson], arguments[0]), cast(int, arguments[1])
+    sending.park_lost(deliveries, attempt, reason=reason)
+
+
+def _park_study(steps: Steps, arguments: Sequence[object], reason: str) -> None:
+    steps.park_lost(str(arguments[0]), reason=reason)
+
+
+def _park_question(refuse: _Refuse, arguments: Sequence[object], reason: str) -> None:
+    refuse(str(arguments[0]), str(arguments[1]), reason=reason)
+
+
+def study_of(argument: object) -> str | None:
+    """Return the study that a step or workflow is about: its first argument is a UID, or a round or deliveries."""
     if isinstance(argument, list):
         argument = argument[0] if argument else None
     if isinstance(argument, dict):
@@ -153,14 +190,15 @@ def _register_reading(
     def finish(plan: StepResult, outcomes: list[str], written: StepResult, workflow: str) -> bool:
         return steps.finish(plan, outcomes, written, is_awaited=lambda study_uid: _is_awaited(study_uid, workflow))
 
-    @DBOS.workflow(name="study", max_recovery_attempts=_RECOVERIES)
+    @DBOS.workflow(name=STUDY, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
-    def study(study_uid: str) -> None:
+    def study(study_uid: str, times_busy: int = 0) -> None:
         plan = step("plan", plan_alone, study_uid, DBOS.workflow_id)
         if plan is None:
             return
         if plan.get("busy"):  # does not wait in a slot, which another study can use
-            bell.enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
+            delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
+            bell.enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
             return
         outcomes = []
         for file in cast(list[str], plan["files"]):
@@ -179,15 +217,15 @@ def _register_reading(
         if step("finish", finish, plan, outcomes, written, workflow):
             bell.enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
 
-    @DBOS.workflow(name="quiet", max_recovery_attempts=_RECOVERIES)
+    @DBOS.workflow(name=QUIET, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
-    def quiet(study_uid: str) -> None:
+    def quiet(study_uid: str, times_busy: int = 0) -> None:
         place = None
         if DBOS.patch("place"):  # version 1 queued studies in the order in which their quiet time ended
             place = step("place", steps.place, study_uid)
             if place is None:
                 return
-        bell.enqueue(STUDIES, study, study_uid, place=place)
+        bell.enqueue(STUDIES, study, study_uid, times_busy, place=place)
         on_step("ready")
 
 
@@ -264,7 +302,7 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step, *, bell: Bell)
     """Register `deliver` and `commit`, each of which may queue the other."""
     attempts = _Attempts(sending=sending, step=step)
 
-    @DBOS.workflow(name="deliver", max_recovery_attempts=_RECOVERIES)
+    @DBOS.workflow(name=DELIVER, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
     def deliver(deliveries: list[DeliveryJson], attempt: int, started: float, has_given_way: bool = False) -> None:
         later, sent, wait, sent_at = [], [], 0.0, 0.0
@@ -285,7 +323,7 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step, *, bell: Bell)
         if sent:
             bell.enqueue(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
 
-    @DBOS.workflow(name="commit", max_recovery_attempts=_RECOVERIES)
+    @DBOS.workflow(name=COMMIT, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
     def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
         asked = attempts.ask(deliveries, attempt, started)
@@ -304,7 +342,7 @@ def _is_awaited(study_uid: str, workflow: str) -> bool:
     """Whether a workflow other than this one will process a study."""
     return any(
         status.workflow_id != workflow and status.input and status.input["args"][0] == study_uid
-        for status in DBOS.list_workflows(status=[*OPEN], name=[QUIET, "study"], load_output=False)
+        for status in DBOS.list_workflows(status=[*OPEN], name=[QUIET, STUDY], load_output=False)
     )
 
 

@@ -128,7 +128,9 @@ class _OrderHandler:
         except OrderRefused as error:
             self._refuse("content", said=str(error))
             return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)
-        except Exception as error:  # the boundary to foreign messages and the disk: answer AR, and go on
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the boundary to foreign messages and the disk: answer AR, and go on
             self._refuse("not_kept", said=where(error))
             return AcknowledgmentCode.REJECT, acknowledge(
                 message, AcknowledgmentCode.REJECT, now=now, complaint=_NOT_KEPT

@@ -92,7 +92,9 @@ class Intake:
         except Refused as error:
             self._note(error, reason=error.reason)
             raise
-        except Exception as error:  # a boundary: a failure with one object must not stop the others
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a boundary: a failure with one object must not stop the others
             if isinstance(error, OSError) and takes_nothing(error):
                 refused = full(error)
                 self._note(refused, reason=refused.reason)

@@ -22,6 +22,7 @@ from node.jobs import correcting
 from node.jobs.asking import Desk
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
+from node.jobs.lost import LostWorkflows
 from node.jobs.object_corrections import Assessor
 from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.round_steps import Steps, delivery_of
@@ -99,7 +100,7 @@ def open_working(
         on_step=on_step,
     )
     parts.callback(executor.close)
-    threads: list[Periodic] = []
+    threads: list[Periodic] = [LostWorkflows(executor, executor.park, shared.metrics)]
     if database.is_server(sql):
         database.create_views(sql)
         threads.append(Takeover(sql, process.executor, executor.recover))

@@ -1,0 +1,108 @@
+"""Finds workflows whose thread ended without an outcome, runs them again, and parks their work if that does not help.
+
+The executor records what a workflow returns or raises. A thread can end otherwise: by an exception that is no
+`Exception`, as a panic of a library in Rust, or by a failure of the executor's own code. Then the database calls the
+workflow running, and nobody runs it: its study would stay "reading", and every later round of it would wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from node import log
+from node.errors import where
+from node.metrics import Metrics
+from node.periodic import Periodic
+
+MOST_LOSSES: Final = 3
+"""How often a workflow may be lost in one process; then its work is parked."""
+
+LOST_STAGE: Final = "workflow"
+"""The stage of work that is parked because its workflow was lost."""
+
+_PAUSE_SECONDS: Final = 2.0
+_NO_REASON: Final = "its thread ended without a result"
+
+Park = Callable[[Sequence[object], str], None]
+"""Parks the work of a workflow, by its arguments, with a reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unattended:
+    """A workflow that has begun in this process, has no outcome, and is run by no thread.
+
+    reason: how its thread ended, if that is known
+    """
+
+    id: str
+    name: str
+    queue: str | None
+    study: str | None
+    arguments: Sequence[object]
+    reason: str | None
+
+
+class Workflows(Protocol):
+    """What the executor knows of its workflows, and can do with them."""
+
+    def unattended(self) -> list[Unattended]:
+        """Return the workflows that nobody runs; also one that begins or ends just now."""
+        ...
+
+    def run_again(self, workflow: Unattended) -> None:
+        """Queue a workflow again; its finished steps are not repeated."""
+        ...
+
+    def end(self, workflow: Unattended) -> None:
+        """Record that a workflow has ended."""
+        ...
+
+
+class LostWorkflows(Periodic):
+    """Looks every few seconds, until closed, for workflows that are lost: unattended in two looks, one after the other.
+
+    park: for each name of a workflow, what parks its work; a workflow of another name is run again each time
+    """
+
+    def __init__(
+        self,
+        workflows: Workflows,
+        park: Mapping[str, Park],
+        metrics: Metrics,
+        *,
+        pause_seconds: float = _PAUSE_SECONDS,
+    ) -> None:
+        self._workflows, self._park, self._metrics = workflows, park, metrics
+        self._seen = frozenset[str]()
+        self._losses = Counter[str]()
+        super().__init__(self._try, name="lost", pause_seconds=pause_seconds)
+
+    def _try(self) -> None:
+        try:
+            self.look()
+        except Exception as error:  # the boundary to the databases: look again
+            log.get().warning("library.warned", library="lost", where=where(error))
+
+    def look(self) -> None:
+        """Run lost workflows again, or park their work."""
+        found = {workflow.id: workflow for workflow in self._workflows.unattended()}
+        lost = [workflow for workflow in found.values() if workflow.id in self._seen]
+        self._seen = frozenset(found).difference(workflow.id for workflow in lost)
+        for workflow in lost:
+            self._losses[workflow.id] += 1
+            self._follow(workflow, times=self._losses[workflow.id])
+
+    def _follow(self, workflow: Unattended, *, times: int) -> None:
+        reason = workflow.reason or _NO_REASON
+        self._metrics.failures.labels(LOST_STAGE, "lost").inc()
+        log.get().error("workflow.lost", kind=workflow.name, study=workflow.study, times=times, reason=reason)
+        park = self._park.get(workflow.name)
+        if park is None or times < MOST_LOSSES:
+            self._workflows.run_again(workflow)
+            return
+        park(workflow.arguments, f"its work ended {times} times without a result, at last: {reason}; then retry")
+        self._workflows.end(workflow)
+        del self._losses[workflow.id]
