@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
@@ -35,7 +35,7 @@ from node.domain import (
     Report,
     derive_uid,
 )
-from node.errors import Undecodable, is_of_file
+from node.errors import GiveUp, Undecodable, is_of_file
 from node.hl7.order import Order, Priority
 from node.hl7.patient import Patient
 from node.orders.store import OrderStore
@@ -57,6 +57,7 @@ from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 
+_Written: TypeAlias = tuple[OutputObject, bytes]
 _PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED)
 
 # Priorities of the executor's queue: 1 to 2^31 - 1, lowest first. Counting seconds from 2025, they last until 2093.
@@ -67,7 +68,10 @@ CRITICAL_SECONDS: Final = 86400.0
 """A critical output goes before all for the same destination that were written up to so many seconds earlier."""
 
 MOST_INTERRUPTIONS: Final = 4
-"""How often the process may end while it reads one film; then the film is parked."""
+"""How often the process may end while it reads one film, or writes the outputs of one study; then that is parked.
+
+All but the first time the film was read alone: what is in hand beside a film that ends the process is never parked.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +322,7 @@ class Pipeline:
         answers = self.answers(plan)
         critical = impression.critical_films(answers.report)
         outputs = []
-        for output, content in self._objects(plan, answers):
+        for output, content in self._counted(plan.study_uid, self._objects(plan, answers)):
             self._keep(output, content, answers.report)
             outputs.append(output)
         outputs.sort(key=lambda output: output.film not in critical)
@@ -348,9 +352,28 @@ class Pipeline:
                 created_at=mark.created_at,
                 corrections=mark.corrections,
             )
-            for output, content in self._objects(plan, self.answers(plan), instead_of=mark.outputs):
+            made = self._objects(plan, self.answers(plan), instead_of=mark.outputs)
+            for output, content in self._counted(study_uid, made):
                 if output in lost:
                     self.spool.keep_output(output, content)
+
+    def _counted(self, study_uid: str, objects: Iterator[_Written]) -> Iterator[_Written]:
+        """Yield objects, counting that they are made, but not how long a disk or bucket takes to store them.
+
+        Raises GiveUp if the process ended too often while they were made.
+        """
+        if self.spool.interrupted_writings(study_uid) >= MOST_INTERRUPTIONS:
+            raise GiveUp(
+                f"interrupted: the process ended {MOST_INTERRUPTIONS} times while the outputs of this study were being "
+                "written; find the cause in the service's log, then retry"
+            )
+        while True:
+            with self.spool.writing_outputs(study_uid):
+                made = next(objects, None)
+            if made is None:
+                break
+            yield made
+        self.spool.end_writing(study_uid)
 
     def finish(
         self,

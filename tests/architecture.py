@@ -122,6 +122,7 @@ BOUNDARIES = (
     "node/commands/doctor/checks.py",
     "node/jobs/bell.py",
     "node/jobs/gate.py",
+    "node/jobs/lost.py",
     "node/jobs/takeover.py",
     "node/dicom/file_head.py",
     "node/dicom/header.py",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +30,8 @@ class ScriptedReader:
 
     hold: while this file exists, every reading waits
     critical: while this file exists, a pneumothorax is present
+    deadly: while this file exists, a film of so many columns as it says kills the process after 0.3 s, and the reading
+        of any other takes a second: long enough to be in hand then
     """
 
     gray = "voi"
@@ -35,8 +39,15 @@ class ScriptedReader:
     fallbacks: tuple[Fallback, ...] = ()
     parity: Mapping[str, Difference] = MappingProxyType({"find.boxes": Difference(found=1e-6, allowed=1e-4)})
 
-    def __init__(self, version: str = "1", *, hold: Path | None = None, critical: Path | None = None) -> None:
-        self._hold, self._critical = hold, critical
+    def __init__(
+        self,
+        version: str = "1",
+        *,
+        hold: Path | None = None,
+        critical: Path | None = None,
+        deadly: Path | None = None,
+    ) -> None:
+        self._hold, self._critical, self._deadly = hold, critical, deadly
         self.identity = ModelIdentity(name="scripted", version=version, weights_sha256="0" * 64, engine="scripted")
 
     def prepare(self, prompts: PromptSet) -> None:
@@ -51,6 +62,7 @@ class ScriptedReader:
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         while self._hold is not None and self._hold.exists():
             time.sleep(0.02)
+        self._die(image)
         pathologies = [prompt for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
         sentences = [
             GroundedSentence(
@@ -76,6 +88,14 @@ class ScriptedReader:
                 if prompt.kind is PromptKind.REGION
             },
         )
+
+    def _die(self, image: Radiograph) -> None:
+        if self._deadly is None or not self._deadly.exists():
+            return
+        if image.framing.columns == int(self._deadly.read_text(encoding="utf-8")):
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1.0)
 
     def _states(self, pathologies: Sequence[Prompt]) -> Iterator[tuple[Prompt, FindingState]]:
         is_critical = self._critical is not None and self._critical.exists()

@@ -4,6 +4,7 @@ Arguments: node.toml DIE_AT VERSION [--only ROLE] [--executor NAME]
 DIE_AT: the number of the checkpointed step after which the process kills itself, counted from 1; 0 never
 VERSION: of the reader, which waits while a file named `hold` lies beside the settings, finds a pneumothorax while one
 named `critical` does, and is not opened while one named `hold-model` does
+While a file named `deadly` lies there, a film of so many columns as it says kills the process (`tests.fakes`)
 While a file named `panic` lies there, the thread of a workflow ends after the step that it names, as by a panic in Rust
 """
 
@@ -46,7 +47,12 @@ def main(arguments: Sequence[str]) -> int:
         while options.settings.with_name("hold-model").exists():
             time.sleep(0.02)
         beside = options.settings
-        return ScriptedReader(options.version, hold=beside.with_name("hold"), critical=beside.with_name("critical"))
+        return ScriptedReader(
+            options.version,
+            hold=beside.with_name("hold"),
+            critical=beside.with_name("critical"),
+            deadly=beside.with_name("deadly"),
+        )
 
     log.configure()
     return app.serve(

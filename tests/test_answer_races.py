@@ -51,8 +51,8 @@ class Interrupted(PlainFolder):
         self.happens()
 
 
-class Killed(BaseException):
-    """The end of the process."""
+class Killed(SystemExit):
+    """The end of the process, which no step takes for a fault."""
 
 
 class Race:

@@ -309,7 +309,7 @@ def test_only_readings_that_never_ended_are_counted(tmp_path: Path) -> None:
     with suppress(KeyError), spool.reading_film(STUDY, "key"):
         raise KeyError
     returned = spool.interrupted_readings(STUDY, "key")
-    ended_by_the_process = [spool.reading_film(STUDY, "key") for _ in range(3)]
+    ended_by_the_process = [Spool(tmp_path).reading_film(STUDY, "key") for _ in range(3)]
     for reading in ended_by_the_process:
         reading.__enter__()
 

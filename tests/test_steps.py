@@ -219,7 +219,8 @@ def test_a_reader_that_raises_again_and_again_blames_no_film(bench: Bench) -> No
 @contextmanager
 def ended_while_reading(steps: Steps, file: str, *, times: int) -> Iterator[None]:
     """Leave what processes leave that end while they read a film: readings that neither returned nor raised."""
-    readings = [steps.pipeline.spool.reading_film(STUDY, steps.pipeline._key(file)) for _ in range(times)]
+    processes = [Spool(steps.pipeline.spool.directory) for _ in range(times)]
+    readings = [process.reading_film(STUDY, steps.pipeline._key(file)) for process in processes]
     for reading in readings:
         reading.__enter__()
     yield

@@ -97,8 +97,9 @@ def objects_of(
     [alone] = found.parts
     source = alone.sources[question.film]
     kinds = [kind for kind in answers.KINDS if kind in pipeline.kinds]
-    for kind, dataset in answers.write_objects(question, alone.report, source, zone=pipeline.zone, kinds=kinds):
-        yield writers.output_of(kind, dataset), document.save_bytes(dataset)
+    with pipeline.spool.work.together():
+        for kind, dataset in answers.write_objects(question, alone.report, source, zone=pipeline.zone, kinds=kinds):
+            yield writers.output_of(kind, dataset), document.save_bytes(dataset)
 
 
 def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | None:

@@ -108,7 +108,7 @@ class Desk:
         if not self._places.acquire(blocking=False):
             raise RetryLater("too many questions wait for their answers; ask again in a moment")
         try:
-            with while_wanted(is_gone):
+            with self._spool.work.together(), while_wanted(is_gone):
                 return self._answer(film, questions, model, is_gone)
         except AskerGone:
             log.get().info("question.dropped", study=film.study_uid)

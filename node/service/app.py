@@ -170,7 +170,7 @@ def run(
         _set_damaged_aside(database.LEDGER, settings)
         remote = open_remote(settings.storage, stop=stop, parts=parts)
         shared = _shared(settings, prompt_set, process, metrics, remote)
-        parts.callback(shared.spool.end_readings_in_hand)
+        parts.callback(shared.spool.work.end)
         opened = _Opened(shared=shared)
         if process.receives:
             opened.receiving = open_receiving(shared, parts=ports)

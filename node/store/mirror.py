@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from node.errors import BucketAway
-from node.store import files
+from node.store import begun, files
 from node.store.bucket import Bucket, BucketRefuses, Listed, Stored
 from node.store.place import Sealed
 
 _FOLDERS: Final = ("studies", "orders", "windows")
-_LOCAL: Final = ".begun"
-"""Readings that this machine has begun: they count its own kills."""
 _NAMED_BY_HASH: Final = frozenset(("received", "conflicts", "outputs"))
 _AT_ONCE: Final = 8
 _PATIENCE_SECONDS: Final = 600.0
@@ -224,7 +222,7 @@ class Mirror:
 
     def _is_mirrored(self, path: Path) -> bool:
         parts = path.relative_to(self._directory).parts
-        return parts[0] in _FOLDERS and not any(part.startswith(".") for part in parts) and path.suffix != _LOCAL
+        return parts[0] in _FOLDERS and not any(part.startswith(".") for part in parts) and path.suffix != begun.SUFFIX
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._directory).as_posix()

@@ -12,6 +12,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
+    studies/<study>/readings/<key>.begun, writing.begun              films that are read, and outputs that are written
     studies/<study>/corrections/, questions/, objects/, patients/    what people, objects and information systems said
     studies/<study>/held/                                            updates of the patient that wait for a person
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
@@ -34,8 +35,9 @@ from pathlib import Path
 from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
-from node.errors import Refused, is_of_file
-from node.store import documents, files, output_files, received, rounds, spool_format
+from node.errors import Refused
+from node.store import begun, documents, files, output_files, received, rounds, spool_format
+from node.store.begun import BegunWork
 from node.store.conflict import has_other_pixels
 from node.store.folders import Folders
 from node.store.incoming import Incoming, full
@@ -67,7 +69,7 @@ class Spool:
         self._keeping = directory / "keeping"
         self._folders = Folders(directory, locks=self._keeping)
         self.index = Index(directory / "index", self._studies)
-        self._in_hand: set[Path] = set()  # files that count the readings this process has begun
+        self.work = BegunWork()
         spool_format.require_known(directory)
         for folder in (self._studies, self._keeping):
             files.make_folder(folder)
@@ -174,41 +176,42 @@ class Spool:
 
     @contextmanager
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
-        """Count a reading as begun until it returns or raises; it stays counted only if the process ends."""
+        """Count a reading as begun until it returns or raises; it stays counted only if the process ends.
+
+        A film that is counted is read alone in this process (`begun`).
+        """
         path = self._attempts(study_uid, key)
         self._folders.make(path.parent)
-        files.write(path, str(self.interrupted_readings(study_uid, key) + 1).encode())
-        self._in_hand.add(path)
-        try:
+        with self.work.counted(path):
             yield
-        finally:
-            self._in_hand.discard(path)
-            path.unlink(missing_ok=True)
 
-    def end_readings_in_hand(self) -> None:
-        """Count no reading of this process as interrupted: it ends in order, and not because of a film."""
-        for path in tuple(self._in_hand):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+    @contextmanager
+    def writing_outputs(self, study_uid: str) -> Iterator[None]:
+        """Count a part of the writing of a study's outputs as `reading_film` counts a reading."""
+        path = self._writing(study_uid)
+        self._folders.make(path.parent)
+        with self.work.counted(path, is_part=True):
+            yield
+
+    def end_writing(self, study_uid: str) -> None:
+        """Forget what was counted of the writing of a study's outputs: all are written."""
+        self._writing(study_uid).unlink(missing_ok=True)
+
+    def interrupted_writings(self, study_uid: str) -> int:
+        """Return how often the process ended while writing outputs of a study, since that last returned."""
+        return begun.count(self._writing(study_uid))
 
     def interrupted_readings(self, study_uid: str, key: str) -> int:
         """Return how often the process ended while reading a film, since a reading of it last returned."""
-        try:
-            return int(self._attempts(study_uid, key).read_bytes())
-        except (FileNotFoundError, ValueError):
-            return 0
-        except OSError as error:
-            if is_of_file(error):
-                return 0
-            raise
+        return begun.count(self._attempts(study_uid, key))
 
     def count_begun_readings(self, study_uid: str) -> int:
         """Count the films of a study whose reading is running or was interrupted."""
         return len(files.listed(self._folder(study_uid) / "readings", "*.begun"))
 
     def forget_interrupted_readings(self, study_uid: str) -> None:
-        """Allow every film of a study to be read again, however often it was interrupted."""
-        for path in files.listed(self._folder(study_uid) / "readings", "*.begun"):
+        """Allow every film of a study to be read again, and its outputs to be written, however often that failed."""
+        for path in (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._writing(study_uid)):
             path.unlink(missing_ok=True)
 
     def received_path(self, study_uid: str, file: str) -> Path:
@@ -376,7 +379,10 @@ class Spool:
         _ = write() if at_once else self.place.patiently(write)
 
     def _attempts(self, study_uid: str, key: str) -> Path:
-        return self._folder(study_uid) / "readings" / f"{key}.begun"
+        return self._folder(study_uid) / "readings" / f"{key}{begun.SUFFIX}"
+
+    def _writing(self, study_uid: str) -> Path:
+        return self._folder(study_uid) / f"writing{begun.SUFFIX}"
 
     def _outputs(self, output: OutputObject | Delivery) -> Path:
         return self._folder(output.study_uid) / "outputs"
