@@ -35,7 +35,7 @@ GROUPS: Final = tuple(
 
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "failed", "limit", "protocol", "silent", "tls")
-ABORTS: Final = ("idle", "length", "protocol", "stalled")
+ABORTS: Final = ("idle", "length", "pieces", "protocol", "stalled")
 QUESTION_SOURCES: Final = ("page", "api", "command", "dicom")
 """Where questions about films come from."""
 CORRECTIONS: Final = ("accept", "reject", "move", "add", "reword", "withdraw")

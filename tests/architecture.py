@@ -134,6 +134,7 @@ BOUNDARIES = (
     "node/service/reviews.py",
     "node/receive/intake.py",
     "node/receive/listener.py",
+    "node/receive/server.py",
     "node/orders/listener.py",
     "node/net/pynetdicom_adapter.py",
     "node/deliver/delivery.py",

@@ -53,6 +53,11 @@ def associate(recording: Recording, *, port: int) -> socket.socket:
     return connection
 
 
+def calling_from(address: str, port: int) -> socket.socket:
+    """Open a connection from another address of this machine."""
+    return socket.create_connection((LOOPBACK, port), timeout=5, source_address=(address, 0))
+
+
 def read_pdu(connection: socket.socket) -> bytes:
     """Read one PDU; fewer bytes, or none, when the connection ends."""
     head = _read(connection, _HEAD_BYTES)

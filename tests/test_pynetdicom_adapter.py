@@ -28,14 +28,16 @@ from pynetdicom.timer import Timer
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
 from node.net import pynetdicom_adapter
-from node.net.pynetdicom_adapter import Fragments, GuardedSocket, MessageProvider
+from node.net.pynetdicom_adapter import AssociationRequest, Fragments, GuardedSocket, MessageProvider
 from tests.test_architecture import REPOSITORY, name_of, parsed, python_files
 
 ADAPTER = "node/net/pynetdicom_adapter.py"
 ASK = f"; compare what {ADAPTER} uses with the installed pynetdicom, see interoperability §8"
 
 SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
+    (A_ASSOCIATE_RQ.__init__, "self primitive"),
     (A_ASSOCIATE_RQ.decode, "self bytestream"),
+    (A_ASSOCIATE_RQ.to_primitive, "self"),
     (ACSE.send_reject, "self result source diagnostic"),
     (Association.__init__, "self ae mode"),
     (Association.kill, "self"),
@@ -60,7 +62,8 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
 # Attributes of pynetdicom's objects that only the adapter names, and names that only the adapter imports.
 ATTRIBUTES = frozenset(
     """
-    LOG_HANDLER_LEVEL _create_association _decode_pdu _idle_timer _is_connected _reactor_checkpoint _run_loop_delay
+    LOG_HANDLER_LEVEL _create_association _decode_pdu _idle_timer _is_connected _reactor_checkpoint _recv_pdu
+    _run_loop_delay
     acse data_set dimse dul encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu
     send_reject server_close state_machine
     """.split()
@@ -95,7 +98,7 @@ def test_a_method_takes_what_the_adapter_gives(function: Callable[..., object], 
     assert actual == parameters, f"{function.__qualname__} takes ({actual}), not ({parameters})" + ASK
 
 
-@pytest.mark.parametrize("own", [MessageProvider, GuardedSocket])
+@pytest.mark.parametrize("own", [MessageProvider, GuardedSocket, AssociationRequest])
 def test_every_overridden_method_is_checked_here(own: type) -> None:
     (base,) = own.__bases__
     overridden = {f"{base.__name__}.{name}" for name, member in vars(own).items() if callable(member)} & {
@@ -104,7 +107,7 @@ def test_every_overridden_method_is_checked_here(own: type) -> None:
 
     assert overridden
     assert overridden <= {function.__qualname__ for function, _ in SIGNATURES}
-    assert own is MessageProvider or isinstance(inspect.getattr_static(base, "ready"), property)
+    assert own is not GuardedSocket or isinstance(inspect.getattr_static(base, "ready"), property)
 
 
 def test_an_association_has_the_queues_and_the_state(association: Association) -> None:
@@ -126,6 +129,7 @@ def test_the_events_do_what_the_adapter_sends_them_for() -> None:
 
     assert "Sta6" in fsm.STATES
     assert table["Evt19", "Sta6"] == "AA-8", "an invalid PDU is no longer answered with A-ABORT" + ASK
+    assert table["Evt6", "Sta2"] == "AE-6", "a request is no longer taken from the queue of PDUs" + ASK
     assert table["Evt17", "Sta6"] == "AA-4", "a closed connection is no longer indicated as an abort" + ASK
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from node.config import Caller, ListenerSettings
@@ -37,23 +38,32 @@ NO_ROOM: Final = Refusal(reason="disk", answer=(0x02, 0x03, 0x01))
 _TOO_MANY: Final = Refusal(reason="limit", answer=(0x02, 0x03, 0x02))
 
 
+def recognize(call: Call, settings: ListenerSettings, *, may_report: bool) -> Caller | Refusal:
+    """Say as whom a call would be let in, or why it never would; asks for nothing but titles and address.
+
+    may_report: whether it comes from a destination, which may have an answer to a storage commitment request
+    """
+    caller = caller_of(call, settings.callers)
+    if caller is None and may_report:
+        caller = Caller(ae_title=call.calling_aet, hosts=(call.host,))
+    if caller is None:
+        return _CALLER_UNKNOWN
+    return caller if call.called_aet.strip() == settings.ae_title.strip() else _CALLED_UNKNOWN
+
+
 def admit(
     call: Call, settings: ListenerSettings, *, may_report: bool, has_room: bool, open_callers: Sequence[Caller]
 ) -> Caller | Refusal:
     """Say as whom a call is let in, or why not.
 
-    may_report: whether it comes from a destination, which may have an answer to a storage commitment request
+    may_report: as for `recognize`; reports let films leave the disk, and films of such a caller are refused one by one
     has_room: whether films can be kept
     open_callers: whose associations are open, one entry for each of them
     """
-    caller = caller_of(call, settings.callers)
-    if may_report:  # its reports let films leave the disk; films that it sends are refused individually
-        caller, has_room = caller or Caller(ae_title=call.calling_aet, hosts=(call.host,)), True
-    if caller is None:
-        return _CALLER_UNKNOWN
-    if call.called_aet.strip() != settings.ae_title.strip():
-        return _CALLED_UNKNOWN
-    if not has_room:
+    caller = recognize(call, settings, may_report=may_report)
+    if isinstance(caller, Refusal):
+        return caller
+    if not (has_room or may_report):
         return NO_ROOM
     if len(open_callers) >= settings.max_associations:
         return _TOO_MANY
@@ -80,6 +90,7 @@ def is_among(host: str, hosts: Iterable[str]) -> bool:
     return any(_is_in(address, known) for known in hosts)
 
 
+@lru_cache(maxsize=4096)  # it is asked for every connection, before anything else is known of it
 def _is_in(address: str, known: str) -> bool:
     if "/" not in known:
         return address == _address(known)
@@ -89,6 +100,7 @@ def _is_in(address: str, known: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=1024)
 def _address(text: str) -> str:
     """Normalize an address; an IPv4 address on an IPv6 socket becomes that IPv4 address."""
     try:

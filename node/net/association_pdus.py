@@ -8,15 +8,22 @@ with one exception: contexts with an even or repeated id, for which pynetdicom h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 _HEAD: Final = 6  # type and length of a PDU
-_ITEMS: Final = 74  # where the items begin
+ITEMS: Final = 74
+"""Where the items begin. What comes before says who calls whom."""
 _CALLED, _CALLING = slice(10, 26), slice(26, 42)
 _ITEM_HEAD: Final = 4
 _LONGEST_ITEM: Final = 0xFFFF
+
+_MOST_CONTEXTS: Final = 128  # the odd numbers of a byte (PS3.8 9.3.2.2)
+_MOST_ITEMS: Final = 2 * _MOST_CONTEXTS
+"""In a request, an answer or a context; the standard has half as many transfer syntaxes."""
+_MOST_USER_ITEMS: Final = 4 * _MOST_CONTEXTS
+"""A role and two extended negotiations for each context (PS3.7 D.3.3), and more than what concerns all of them."""
 
 # Types of items (PS3.8 9.3.2, PS3.7 D.3.3)
 _APPLICATION, _CONTEXT, _RESULT, _USER = 0x10, 0x20, 0x21, 0x50
@@ -35,13 +42,13 @@ ABORT: Final = bytes.fromhex("07 00 00000004 00 00 02 01")
 """A-ABORT by the provider, unrecognized PDU (PS3.8 9.3.8)."""
 
 
-def _rejection(source: int, reason: int) -> bytes:
-    """Return a permanent A-ASSOCIATE-RJ (PS3.8 9.3.4)."""
-    return bytes([0x03, 0, 0, 0, 0, 4, 0, 0x01, source, reason])
+def rejection(result: int, source: int, reason: int) -> bytes:
+    """Return an A-ASSOCIATE-RJ (PS3.8 9.3.4)."""
+    return bytes([0x03, 0, 0, 0, 0, 4, 0, result, source, reason])
 
 
-_CALLING_UNKNOWN, _CALLED_UNKNOWN = _rejection(1, 3), _rejection(1, 7)
-_NO_REASON, _VERSION_UNKNOWN = _rejection(2, 1), _rejection(2, 2)
+_CALLING_UNKNOWN, _CALLED_UNKNOWN = rejection(1, 1, 3), rejection(1, 1, 7)
+_NO_REASON, _VERSION_UNKNOWN = rejection(1, 2, 1), rejection(1, 2, 2)
 
 
 class Unacceptable(Exception):
@@ -66,9 +73,12 @@ def titles(request: bytes) -> tuple[str, str]:
     return _title(request[_CALLING]).decode("iso8859-1"), _title(request[_CALLED]).decode("iso8859-1")
 
 
-def readable(request: bytes) -> bytes:
-    """Return a request that says the same and is as the standard wants it. Raises Unacceptable."""
-    if len(request) < _ITEMS:
+def check_head(request: bytes) -> tuple[bytes, bytes]:
+    """Return the called and the calling AE title of a request, of which the items may be missing.
+
+    Raises Unacceptable for another version of the protocol, and for what is no AE title.
+    """
+    if len(request) < ITEMS:
         raise Unacceptable("protocol", "the request ends before its items")
     if not request[_HEAD + 1] & 1:  # only this bit is to be tested (PS3.8 9.3.2)
         raise Unacceptable("protocol", "the request is of another protocol version", _VERSION_UNKNOWN)
@@ -77,7 +87,17 @@ def readable(request: bytes) -> bytes:
         raise Unacceptable("caller", "the calling AE title is empty or no AE title", _CALLING_UNKNOWN)
     if not _is_title(called):
         raise Unacceptable("called_ae", "the called AE title is empty or no AE title", _CALLED_UNKNOWN)
-    items = list(_items(request[_ITEMS:]))
+    return called, calling
+
+
+def readable(request: bytes, *, syntaxes: Collection[bytes]) -> bytes:
+    """Return a request that says the same and is as the standard wants it. Raises Unacceptable.
+
+    syntaxes: the transfer syntaxes that the node accepts; no other one is passed on
+    """
+    called, calling = check_head(request)
+    items = list(_items(request[ITEMS:], most=_MOST_ITEMS))
+    contexts = _contexts([content for kind, content in items if kind == _CONTEXT], syntaxes)
     content = b"".join(
         (
             b"\0\1\0\0",
@@ -85,7 +105,7 @@ def readable(request: bytes) -> bytes:
             calling.ljust(16),
             bytes(32),
             _item(_APPLICATION, _DICOM),
-            *map(_encode, _contexts([content for kind, content in items if kind == _CONTEXT])),
+            *map(_encode, contexts),
             _item(_USER, _user(b"".join(content for kind, content in items if kind == _USER))),
         )
     )
@@ -94,9 +114,9 @@ def readable(request: bytes) -> bytes:
 
 def readable_acceptance(answer: bytes) -> bytes:
     """Return an A-ASSOCIATE-AC that says the same and is as the standard wants it. Raises Unacceptable."""
-    if len(answer) < _ITEMS:
+    if len(answer) < ITEMS:
         raise Unacceptable("protocol", "the answer ends before its items")
-    items = list(_items(answer[_ITEMS:]))
+    items = list(_items(answer[ITEMS:], most=_MOST_ITEMS))
     content = b"".join(
         (
             b"\0\1\0\0",
@@ -118,7 +138,7 @@ def _result(content: bytes) -> bytes:
 
 def _syntaxes(content: bytes) -> list[tuple[int, bytes]]:
     """Return type and UID of the sub-items of a context that have a UID. Raises Unacceptable."""
-    found = ((kind, value.rstrip(b"\0 ")) for kind, value in _items(content))
+    found = ((kind, value.rstrip(b"\0 ")) for kind, value in _items(content, most=_MOST_ITEMS))
     return [(kind, value) for kind, value in found if _fits_uid(value)]
 
 
@@ -132,10 +152,13 @@ def _is_title(title: bytes) -> bool:
     return bool(title) and title.isascii() and title.decode("ascii").isprintable() and b"\\" not in title
 
 
-def _contexts(found: Sequence[bytes]) -> list[_Context]:
+def _contexts(found: Sequence[bytes], syntaxes: Collection[bytes]) -> list[_Context]:
     """Read the presentation contexts. Raises Unacceptable."""
+    if len(found) > _MOST_CONTEXTS:
+        raise Unacceptable("protocol", f"the request proposes more than {_MOST_CONTEXTS} presentation contexts")
     contexts: dict[int, _Context] = {}
-    for context in map(_context, found):
+    for content in found:
+        context = _context(content, syntaxes)
         if context.number % 2 == 0:
             raise Unacceptable("protocol", "the id of a presentation context is even", _NO_REASON)
         if contexts.setdefault(context.number, context) != context:
@@ -145,13 +168,13 @@ def _contexts(found: Sequence[bytes]) -> list[_Context]:
     return list(contexts.values())
 
 
-def _context(content: bytes) -> _Context:
+def _context(content: bytes, syntaxes: Collection[bytes]) -> _Context:
     """Read a presentation context (PS3.8 9.3.2.2). One without a syntax gets one that is refused, as dcmtk does it."""
     if len(content) < _ITEM_HEAD:
         raise Unacceptable("protocol", "a presentation context has no id")
     items = _syntaxes(content[_ITEM_HEAD:])
     abstract = [value for kind, value in items if kind == _ABSTRACT_SYNTAX]
-    transfer = [value for kind, value in items if kind == _TRANSFER_SYNTAX]
+    transfer = [value for kind, value in items if kind == _TRANSFER_SYNTAX and value in syntaxes]
     return _Context(
         number=content[0],
         abstract_syntax=abstract[-1] if abstract else _DICOM,
@@ -167,7 +190,7 @@ def _encode(context: _Context) -> bytes:
 
 def _user(content: bytes) -> bytes:
     """Return what counts of the user information: the longest PDU, and roles that can be read. Raises Unacceptable."""
-    items = list(_items(content))
+    items = list(_items(content, most=_MOST_USER_ITEMS))
     lengths = [value for kind, value in items if kind == _LONGEST_PDU and len(value) == len(_USUAL_PDU)]
     roles = (_item(_ROLE, value) for kind, value in items if kind == _ROLE and _is_role(value))
     return _item(_LONGEST_PDU, lengths[-1] if lengths else _USUAL_PDU) + b"".join(roles)
@@ -190,10 +213,13 @@ def _item(kind: int, content: bytes) -> bytes:
     return bytes([kind, 0]) + len(content).to_bytes(2, "big") + content
 
 
-def _items(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield type and content of each item. Raises Unacceptable if they do not fill what they are in."""
-    at = 0
+def _items(content: bytes, *, most: int) -> Iterator[tuple[int, bytes]]:
+    """Yield type and content of each item. Raises Unacceptable for more, or if they do not fill what they are in."""
+    at, count = 0, 0
     while at < len(content):
+        count += 1
+        if count > most:
+            raise Unacceptable("protocol", f"more than {most} items are in one place")
         start = at + _ITEM_HEAD
         end = start + int.from_bytes(content[at + 2 : start], "big")
         if max(start, end) > len(content):

@@ -1,8 +1,8 @@
 """Every use of pynetdicom's internals, written for pynetdicom 3.0.4; the other files use its documented interface only.
 
-`GuardedSocket`, `MessageProvider` and `Fragments` replace pynetdicom's socket, message provider and decoder of data on
-the acceptor's side. A `PduSource` decides about time and the length of PDUs, a `MessageReceiver` about the length of
-messages and where datasets go.
+`GuardedSocket`, `MessageProvider`, `AssociationRequest` and `Fragments` replace pynetdicom's socket, message provider
+and two kinds of PDU on the acceptor's side. A `PduSource` decides about time and the length of PDUs, a
+`MessageReceiver` about the length of messages and where datasets go.
 interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
 tests/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has changed.
 """
@@ -26,7 +26,7 @@ from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
 from pynetdicom.dimse_primitives import C_STORE, DimsePrimitiveType, DimseServiceType
 from pynetdicom.dul import DULServiceProvider
 from pynetdicom.pdu import A_ASSOCIATE_RQ, P_DATA_TF, PDU
-from pynetdicom.pdu_primitives import P_DATA
+from pynetdicom.pdu_primitives import A_ASSOCIATE, P_DATA
 from pynetdicom.presentation import PresentationContext
 from pynetdicom.service_class import StorageServiceClass
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
@@ -37,8 +37,13 @@ VERSION: Final = "3.0.4"
 
 MOST_UNANSWERED: Final = 16  # the node offers one at a time (PS3.7 D.3.3.3), but a PDU may hold thousands
 
+_FREE_PIECES: Final = 1000
+_BYTES_OF_A_PIECE: Final = 256
+"""A message may have this many fragments, and one more for so many bytes. Each costs as much as 10 kB of pixels."""
+
 # States and events of pynetdicom's state machine, with the numbers of PS3.8 9.2
 _DATA_TRANSFER: Final = "Sta6"
+_REQUEST_ARRIVED: Final = "Evt6"
 _DATA_ARRIVED: Final = "Evt10"
 _CONNECTION_CLOSED: Final = "Evt17"
 _INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
@@ -61,7 +66,7 @@ class MessageReceiver(Protocol):
         """Say whether the current message exceeds its limit."""
 
     def on_aborted(self, reason: str) -> None:
-        """Report that the association is aborted: `protocol` or `length`."""
+        """Report that the association is aborted: `protocol`, `length` or `pieces`."""
 
 
 class MessageProvider(DIMSEServiceProvider):
@@ -76,6 +81,7 @@ class MessageProvider(DIMSEServiceProvider):
         self._dataset: BytesIO | None = None
         self._context_id: int | None = None
         self._messages = self._answers = 0
+        self._pieces = self._bytes = 0  # of the current message
 
     @property
     def is_answering(self) -> bool:
@@ -84,8 +90,13 @@ class MessageProvider(DIMSEServiceProvider):
 
     def receive_primitive(self, primitive: P_DATA) -> None:
         """Add the content of one PDU to the current message; runs in the thread that reads the connection."""
+        values = primitive.presentation_data_value_list
+        self._pieces += max(1, len(values))
+        self._bytes += sum(len(fragment) for _, fragment in values)
+        if self._pieces > _FREE_PIECES + self._bytes // _BYTES_OF_A_PIECE:
+            return self._abort("pieces")
         try:
-            for value in primitive.presentation_data_value_list:
+            for value in values:
                 self._check_order(*value)
                 fragment = P_DATA()
                 fragment.presentation_data_value_list.append(value)
@@ -93,6 +104,7 @@ class MessageProvider(DIMSEServiceProvider):
                 self._redirect_dataset()
                 if self.message is None:
                     self._messages += 1
+                    self._pieces = self._bytes = 0
                 if self._messages - self._answers > MOST_UNANSWERED:
                     raise ValueError("requests come faster than answers")
         except Exception:  # the boundary to pynetdicom's parser: an exception would end its thread
@@ -153,6 +165,25 @@ class MessageProvider(DIMSEServiceProvider):
         self._receiver.on_aborted(reason)
         self.message = None
         self.dul.event_queue.put(_INVALID_PDU)
+
+
+class AssociationRequest(A_ASSOCIATE_RQ):
+    """An A-ASSOCIATE-RQ that is decoded once, before there is an association. Raises ValueError for a bad one.
+
+    pynetdicom would decode it in the association's thread, and end that without a report if it cannot.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        try:
+            self.decode(content)
+            self._indication = super().to_primitive()
+        except Exception as error:  # the boundary to its parser, which documents no set of exceptions
+            raise ValueError("the association request cannot be read") from error
+
+    def to_primitive(self) -> A_ASSOCIATE:
+        """Return what the request says."""
+        return self._indication
 
 
 class Fragments(P_DATA_TF):
@@ -227,21 +258,15 @@ class GuardedSocket(AssociationSocket):
     """The connection of one association, read through a `PduSource`.
 
     While a request waits to be handled nothing is read, so that a sender cannot run ahead of the disk.
-    request: the A-ASSOCIATE-RQ, which was read already
     """
 
-    def __init__(
-        self, messages: MessageProvider, connection: socket.socket, *, request: bytes, source: PduSource
-    ) -> None:
+    def __init__(self, messages: MessageProvider, connection: socket.socket, *, source: PduSource) -> None:
         super().__init__(messages.assoc, client_socket=connection)
-        self.source = source
-        self._messages, self._request = messages, request
+        self.source, self._messages = source, messages
 
     @property
     def ready(self) -> bool:
         """Whether there is something to read, and reading is allowed now."""
-        if self._request:
-            return True
         if self.socket is None or not self._is_connected or not self._messages.msg_queue.empty():
             return False
         try:
@@ -256,9 +281,6 @@ class GuardedSocket(AssociationSocket):
 
     def recv(self, nr_bytes: int) -> bytearray:
         """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
-        if self._request:
-            taken, self._request = self._request[:nr_bytes], self._request[nr_bytes:]
-            return bytearray(taken)
         return self.source.read(nr_bytes)
 
     def send(self, bytestream: bytes) -> None:
@@ -274,17 +296,6 @@ def silence() -> None:
     _config.LOG_HANDLER_LEVEL = "none"
 
 
-def is_readable(request: bytes) -> bool:
-    """Whether pynetdicom can parse an A-ASSOCIATE-RQ; otherwise it would end the association without a report."""
-    try:
-        decoded = A_ASSOCIATE_RQ()
-        decoded.decode(request)
-        decoded.to_primitive()
-    except Exception:  # the boundary to its parser, which documents no set of exceptions
-        return False
-    return True
-
-
 def make_association(handler: RequestHandler) -> Association:
     """Make the association of an accepted connection; it cannot read or send before `attach`."""
     association = handler._create_association()
@@ -296,14 +307,16 @@ def attach(
     association: Association,
     connection: socket.socket,
     *,
-    request: bytes,
+    request: AssociationRequest,
     source: PduSource,
     receiver: MessageReceiver,
 ) -> None:
-    """Connect an association with its connection. request: the A-ASSOCIATE-RQ, which was read already."""
-    messages = MessageProvider(association, receiver)
-    association.dul._decode_pdu = partial(_decode_pdu, association.dul)  # type: ignore[assignment,method-assign]
-    association.dul.socket = GuardedSocket(messages, connection, request=request, source=source)
+    """Connect an association with its connection, on which its request has come already."""
+    messages, provider = MessageProvider(association, receiver), association.dul
+    provider._decode_pdu = partial(_decode_pdu, provider)  # type: ignore[assignment,method-assign]
+    provider.socket = GuardedSocket(messages, connection, source=source)
+    provider._recv_pdu.put(request)
+    provider.event_queue.put(_REQUEST_ARRIVED)
     association.dimse = messages
 
 

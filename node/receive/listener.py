@@ -70,9 +70,11 @@ class Listener:
         self._entity = application_entity(settings)
         self._names = CallerNames(settings.callers)
         terms = Terms(
-            lobby=Lobby(self._is_known),
+            lobby=Lobby(),
             lobby_seconds=lobby_seconds,
             idle_seconds=settings.idle_seconds,
+            is_known=self._is_known,
+            turn_away=self._turn_away,
             on_refused=self._on_refused,
             on_aborted=self._on_aborted,
             on_turn=self._refusals.tell,
@@ -164,6 +166,20 @@ class Listener:
             self._on_refused(call, refusal.reason, message)
             pynetdicom_adapter.reject(association, refusal.answer)
 
+    def _turn_away(self, call: Call) -> Refusal | None:
+        """Say why a call is refused, before anything but its head is read."""
+        call = replace(call, names=self._names.of(call.host))
+        found = admission.recognize(call, self._settings, may_report=self._may_report(call))
+        return found if isinstance(found, Refusal) else None
+
+    def _may_report(self, call: Call) -> bool:
+        """Say whether a call comes from a destination that may report on storage commitment."""
+        return self._commitments is not None and self._commitments.may_report(
+            calling_aet=call.calling_aet,
+            host=call.host,
+            is_caller=admission.caller_of(call, self._settings.callers) is not None,
+        )
+
     def _admit(self, association: Association) -> Refusal | None:
         """Admit an association and offer its contexts, or return why it is refused.
 
@@ -176,11 +192,7 @@ class Listener:
             host=str(association.requestor.address),
             names=self._names.of(str(association.requestor.address)),
         )
-        may_report = self._commitments is not None and self._commitments.may_report(
-            calling_aet=call.calling_aet,
-            host=call.host,
-            is_caller=admission.caller_of(call, self._settings.callers) is not None,
-        )
+        may_report = self._may_report(call)
         with self._admitting:
             self._open = self._alive()
             admitted = admission.admit(

@@ -1,11 +1,13 @@
 """Accepts TCP and TLS connections, and starts an association on each when its request has arrived.
 
 pynetdicom's own server does the TLS handshake in the thread that accepts, and counts a silent connection as an
-association. Here a connection waits in the lobby, in a thread of its own, until its handshake and its whole
-A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it. So no connection delays another one. The lobby
-has a limit for every known host, and one for all other hosts together. At the limit the connection that has waited
-longest is closed for the new one. So neither strangers nor silent connections can keep out an association request,
-which needs its place for milliseconds only.
+association. Here a connection from a known host waits in the lobby, in a thread of its own, until its handshake and its
+whole A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it. So no connection delays another one. The
+lobby has a limit for every host. At the limit the connection that has waited longest is closed for the new one. So
+silent connections cannot keep out an association request, which needs its place for milliseconds only.
+
+Who calls is looked at first, and the rest of the request only if that host and title may call. A connection from
+another host waits among the `Strangers`, and gets a thread only if its title lets it in.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from pynetdicom import AE, evt
 from pynetdicom.association import Association
@@ -27,13 +29,16 @@ from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 
 from node.errors import where
 from node.net import association_pdus, pynetdicom_adapter
-from node.net.admission import Call
+from node.net.admission import Call, Refusal
+from node.net.pynetdicom_adapter import AssociationRequest
 from node.net.tls import ServerTls, complaint
 from node.receive.dimse import Reception
-from node.receive.pdu_socket import NotAssociated, PduReader, left, read_request
+from node.receive.pdu_socket import NotAssociated, PduReader, left, part, read_head, read_rest
+from node.receive.strangers import ClientAddress, Stranger, Strangers
 
 _PLACES: Final = 32
-_STRANGERS: Final = "strangers"
+_MEETING_SECONDS: Final = 1.0
+"""For the handshake and the titles of one stranger, while the others wait."""
 _ACCEPT_POLL_SECONDS: Final = 0.05
 _COLLECTION_SECONDS: Final = 60.0
 _ABORT_SECONDS: Final = 1.0
@@ -43,8 +48,8 @@ _LAST_SECONDS: Final = 10.0
 class Lobby:
     """Connections that are not associations yet, by host; at the limit the one that has waited longest is closed."""
 
-    def __init__(self, is_known: Callable[[str], bool]) -> None:
-        self._is_known, self._changing = is_known, threading.Lock()
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
         self._waiting: defaultdict[str, dict[object, Callable[[], None]]] = defaultdict(dict)
 
     def enter(self, host: str, make_room: Callable[[], None]) -> Callable[[], None]:
@@ -52,9 +57,9 @@ class Lobby:
 
         make_room: called at most once, from another thread, when the place is needed; must not block
         """
-        group, place = (host if self._is_known(host) else _STRANGERS), object()
+        place = object()
         with self._changing:  # so that a connection that leaves now has either left or is ended, never both
-            waiting = self._waiting[group]
+            waiting = self._waiting[host]
             if len(waiting) >= _PLACES:
                 waiting.pop(next(iter(waiting)))()
             waiting[place] = make_room
@@ -72,6 +77,8 @@ class Terms:
 
     lobby_seconds: the time within which the handshake and A-ASSOCIATE-RQ must arrive
     idle_seconds: the limit for each PDU, in both directions
+    is_known: says whether a caller may come from a host; must not block
+    turn_away: says why a call is refused, as far as its host and titles tell
     on_refused: gets the call, a reason, and what was wrong if more is known; without titles if no request came
     on_aborted: gets the call and a reason, once for each association
     on_turn: called many times a second, between two connections; must not block
@@ -81,6 +88,8 @@ class Terms:
     lobby: Lobby
     lobby_seconds: float
     idle_seconds: float
+    is_known: Callable[[str], bool]
+    turn_away: Callable[[Call], Refusal | None]
     on_refused: Callable[[Call, str, str | None], None]
     on_aborted: Callable[[Call, str], None]
     on_turn: Callable[[], None]
@@ -107,6 +116,12 @@ class Server(ThreadedAssociationServer):
         self._collected_at = time.monotonic()
         self._handlers_changed, self._is_closing = threading.Condition(), False
         self._handlers_at_work: set[_Handler] = set()
+        self.heads: dict[socket.socket, bytes] = {}  # of the requests of strangers that may call
+        self._strangers = Strangers(
+            self._meet_stranger,
+            wait_seconds=terms.lobby_seconds,
+            on_refused=lambda host, reason: terms.on_refused(_call(host, ("", "")), reason, None),
+        )
         contexts = entity.supported_contexts
         super().__init__(
             entity, address, entity.ae_title, contexts, evt_handlers=handlers, request_handler=_Handler
@@ -136,6 +151,34 @@ class Server(ThreadedAssociationServer):
             gc.collect()
             self._collected_at = time.monotonic()
 
+    def process_request(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int] | str
+    ) -> None:
+        """Handle a connection from a known host in a thread of its own; let another one wait among the strangers."""
+        if self.terms.is_known(str(client_address[0])):
+            super().process_request(request, client_address)
+        else:
+            self._strangers.add(cast(socket.socket, request), cast(ClientAddress, client_address))
+
+    def _meet_stranger(self, stranger: Stranger) -> None:
+        """Refuse a stranger, or let a thread handle it if its title may call from its host."""
+        is_let_in = False
+        try:
+            head = _meet(stranger, stranger.host, server=self, end=time.monotonic() + _MEETING_SECONDS)
+            self.heads[stranger.request] = head
+            super().process_request(stranger.request, stranger.address)
+            is_let_in = True
+        except NotAssociated as refused:
+            if refused.reason is not None:
+                self.terms.on_refused(_call(stranger.host, refused.titles), refused.reason, refused.message)
+        except Exception:  # a boundary: a fault with one stranger must not end the thread that meets the others
+            self.handle_error(stranger.request, stranger.address)
+        finally:
+            if not is_let_in:
+                self.heads.pop(stranger.request, None)
+                with suppress(OSError):
+                    stranger.request.close()
+
     def handle_error(self, _request: object, client_address: tuple[str, int] | str) -> None:
         """Report a connection that ended by a fault of the node's own, such as no more threads."""
         error, call = sys.exception(), _call(str(client_address[0]), ("", ""))
@@ -162,6 +205,7 @@ class Server(ThreadedAssociationServer):
     def close(self) -> None:
         """Stop accepting, abort every association, and wait until all have ended."""
         pynetdicom_adapter.close_port(self)
+        self._strangers.close()
         with self._handlers_changed:
             self._is_closing = True
             for handler in self._handlers_at_work:
@@ -211,8 +255,9 @@ class _Handler(RequestHandler):
         leave = terms.lobby.enter(host, self.make_room)
         try:
             end = time.monotonic() + terms.lobby_seconds
-            self._secure(end)
-            self._associate(read_request(self.request, end), leave, end=end)
+            head = server.heads.pop(self.request, None) or _meet(self, host, server=server, end=end)
+            request = read_rest(self.request, head, end)
+            self._associate(request, leave, titles=association_pdus.titles(head), end=end)
         except NotAssociated as refused:
             reason = "silent" if self._made_room else refused.reason
             if reason is not None and not server.is_closing:
@@ -220,31 +265,15 @@ class _Handler(RequestHandler):
         finally:
             leave()
 
-    def _secure(self, end: float) -> None:
-        """Wait for the first byte, and do the TLS handshake if this port uses TLS. Raises NotAssociated."""
-        tls, plain = cast(Server, self.server).tls, self.request
-        try:
-            plain.settimeout(left(end))
-            if not plain.recv(1, socket.MSG_PEEK):
-                raise NotAssociated(None)  # as load balancers do to check that the port is open
-            if tls is not None:
-                secure = tls.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-                self.request = secure
-                secure.settimeout(left(end))
-                secure.do_handshake()
-        except OSError as error:
-            if tls is None:
-                raise NotAssociated("silent" if isinstance(error, TimeoutError) else None) from error
-            raise NotAssociated("tls", complaint(error)) from error
-
-    def _associate(self, request: bytes, leave: Callable[[], None], *, end: float) -> None:
+    def _associate(
+        self, request: AssociationRequest, leave: Callable[[], None], *, titles: tuple[str, str], end: float
+    ) -> None:
         """Pass a connection to pynetdicom, and wait for the end of its association.
 
         Raises NotAssociated when pynetdicom ends it without an answer.
         """
         server = cast(Server, self.server)
-        terms, titles = server.terms, association_pdus.titles(request)
-        call = _call(str(self.client_address[0]), titles)
+        terms, call = server.terms, _call(str(self.client_address[0]), titles)
 
         def tell_abort(reason: str) -> None:
             if not (self._is_told or server.is_closing):
@@ -270,6 +299,44 @@ class _Handler(RequestHandler):
             raise NotAssociated("failed", "the association ended before its request was answered", titles=titles)
         if not pynetdicom_adapter.was_ended(association):
             tell_abort("protocol")
+
+
+class _Arrived(Protocol):
+    """Holds a connection; with TLS another object takes its place before the handshake."""
+
+    request: socket.socket
+
+
+def _meet(arrived: _Arrived, host: str, *, server: Server, end: float) -> bytes:
+    """Read who calls, and nothing more; return that. Raises NotAssociated, after an answer to who may not call."""
+    _secure(arrived, server.tls, end)
+    head = read_head(arrived.request, end)
+    call = _call(host, association_pdus.titles(head))
+    refusal = server.terms.turn_away(call)
+    if refusal is not None:
+        # Recorded first, which never blocks: `status` shows the refusal as soon as the caller gets its answer.
+        server.terms.on_refused(call, refusal.reason, None)
+        part(arrived.request, association_pdus.rejection(*refusal.answer))
+        raise NotAssociated(None)
+    return head
+
+
+def _secure(arrived: _Arrived, tls: ServerTls | None, end: float) -> None:
+    """Wait for the first byte, and do the TLS handshake if this port uses TLS. Raises NotAssociated."""
+    plain = arrived.request
+    try:
+        plain.settimeout(left(end))
+        if not plain.recv(1, socket.MSG_PEEK):
+            raise NotAssociated(None)  # as load balancers do to check that the port is open
+        if tls is not None:
+            secure = tls.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+            arrived.request = secure
+            secure.settimeout(left(end))
+            secure.do_handshake()
+    except OSError as error:
+        if tls is None:
+            raise NotAssociated("silent" if isinstance(error, TimeoutError) else None) from error
+        raise NotAssociated("tls", complaint(error)) from error
 
 
 def _call(host: str, titles: tuple[str, str]) -> Call:

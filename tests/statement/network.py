@@ -235,7 +235,7 @@ def _refusal(
 def _unacceptable(request: bytes) -> Refusal:
     """Return how a request is rejected before anybody looks at its titles."""
     try:
-        association_pdus.readable(request)
+        association_pdus.readable(request, syntaxes=())
     except Unacceptable as error:
         result, source, reason = error.answer[-3:]
         return Refusal(reason=error.reason, answer=(result, source, reason))
