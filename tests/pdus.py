@@ -123,9 +123,35 @@ def echo(number: int = 1) -> bytes:
 
 def echo_answer() -> bytes:
     """The answer Success to the first C-ECHO request of an association, as a PDU (PS3.7 9.3.5.2)."""
-    elements = ((2, VERIFICATION + b"\0"), (0x100, b"\x30\x80"), (0x120, b"\1\0"), (0x800, b"\1\1"), (0x900, bytes(2)))
+    return answer(b"\x30\x80", VERIFICATION + b"\0")
+
+
+def store_answer(number: int, *, context: int = 1, status: int = 0) -> bytes:
+    """The answer to the C-STORE request with this message id, as a PDU (PS3.7 9.3.1.2)."""
+    return answer(b"\1\x80", b"1.2.840.10008.5.1.4.1.1.7\0", number=number, context=context, status=status)
+
+
+def answer(kind: bytes, sop_class: bytes, *, number: int = 1, context: int = 1, status: int = 0) -> bytes:
+    """An answer without a dataset, as a PDU (PS3.7 9.3)."""
+    elements = (
+        (2, sop_class),
+        (0x100, kind),
+        (0x120, number.to_bytes(2, "little")),
+        (0x800, b"\1\1"),
+        (0x900, status.to_bytes(2, "little")),
+    )
     command = b"".join(_element(number, value) for number, value in elements)
-    return data(_element(0, len(command).to_bytes(4, "little")) + command, context=1, control=3)
+    return data(_element(0, len(command).to_bytes(4, "little")) + command, context=context, control=3)
+
+
+def message_id_of(pdu: bytes) -> int:
+    """The message id of a request (PS3.7 9.3); 0 when this is no PDU of data, or has none."""
+    return int.from_bytes(_command_value(pdu, b"\0\0\x10\x01") or b"", "little")
+
+
+def is_last_of_dataset(pdu: bytes) -> bool:
+    """Whether a PDU with one fragment ends a dataset."""
+    return pdu[:1] == bytes([DATA]) and pdu[11] & 3 == 2
 
 
 def _element(number: int, value: bytes) -> bytes:

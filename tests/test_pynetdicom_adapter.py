@@ -28,7 +28,13 @@ from pynetdicom.timer import Timer
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
 from node.net import pynetdicom_adapter
-from node.net.pynetdicom_adapter import AssociationRequest, Fragments, GuardedSocket, MessageProvider
+from node.net.pynetdicom_adapter import (
+    AssociationRequest,
+    Fragments,
+    GuardedSocket,
+    MessageProvider,
+    RequestProvider,
+)
 from tests.test_architecture import REPOSITORY, name_of, parsed, python_files
 
 ADAPTER = "node/net/pynetdicom_adapter.py"
@@ -98,7 +104,7 @@ def test_a_method_takes_what_the_adapter_gives(function: Callable[..., object], 
     assert actual == parameters, f"{function.__qualname__} takes ({actual}), not ({parameters})" + ASK
 
 
-@pytest.mark.parametrize("own", [MessageProvider, GuardedSocket, AssociationRequest])
+@pytest.mark.parametrize("own", [MessageProvider, GuardedSocket, AssociationRequest, RequestProvider])
 def test_every_overridden_method_is_checked_here(own: type) -> None:
     (base,) = own.__bases__
     overridden = {f"{base.__name__}.{name}" for name, member in vars(own).items() if callable(member)} & {

@@ -28,7 +28,7 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
 from node.deliver.associations import Associations, ended
 from node.deliver.connection import explain, tls_context
 from node.errors import DestinationDown, GiveUp, RetryLater
-from node.net.pynetdicom_adapter import read_leniently, send_at_once
+from node.net.pynetdicom_adapter import prepare, send_at_once, was_answered_out_of_turn
 from node.outputs.writers import classes_wanted
 from node.settings.destinations import DicomDestination
 
@@ -97,7 +97,14 @@ def _store(dataset: Dataset, association: Association, destination: DicomDestina
         raise DestinationDown(f"{destination.name} ended the association") from error
     except ValueError as error:  # no accepted context fits
         raise GiveUp(_not_accepted(destination)) from error
+    _check_turn(association, destination)
     judge(status, destination.name)
+
+
+def _check_turn(association: Association, destination: DicomDestination) -> None:
+    """Raise DestinationDown if what came is not the answer to what was asked: nobody knows what became of that."""
+    if was_answered_out_of_turn(association):
+        raise DestinationDown(f"{destination.name} answered another request than the one it was sent; see its log")
 
 
 def storage_contexts(dataset: Dataset) -> list[PresentationContext]:
@@ -190,6 +197,7 @@ def ask_commitment(
             )
         except RuntimeError as error:
             raise DestinationDown(f"{destination.name} ended the association") from error
+        _check_turn(association, destination)
         judge_request(status, destination)
         end = time.monotonic() + report_seconds
         while association.is_established and time.monotonic() < end and not is_over():
@@ -203,6 +211,7 @@ def _send_echo(association: Association, destination: DicomDestination) -> None:
         status = association.send_c_echo()
     except RuntimeError as error:
         raise DestinationDown(f"{destination.name} ended the association") from error
+    _check_turn(association, destination)
     if "Status" not in status:
         raise DestinationDown(f"{destination.name} gave no answer")
 
@@ -274,7 +283,7 @@ def _associate(
         destination.port,
         contexts=contexts,
         ae_title=destination.ae_title,
-        evt_handlers=[(evt.EVT_CONN_OPEN, lambda event: read_leniently(event.assoc)), *handlers],
+        evt_handlers=[(evt.EVT_CONN_OPEN, lambda event: prepare(event.assoc)), *handlers],
         tls_args=None if context is None else (context, destination.host),
     )
     if association.is_rejected:

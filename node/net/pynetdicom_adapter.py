@@ -19,11 +19,11 @@ from io import BytesIO
 from typing import Final, Protocol, cast
 
 from pydicom.dataset import Dataset
-from pynetdicom import _config
+from pynetdicom import _config, evt
 from pynetdicom.association import Association
 from pynetdicom.dimse import DIMSEServiceProvider
 from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
-from pynetdicom.dimse_primitives import C_STORE, DimsePrimitiveType, DimseServiceType
+from pynetdicom.dimse_primitives import C_CANCEL, C_STORE, DimsePrimitiveType, DimseServiceType
 from pynetdicom.dul import DULServiceProvider
 from pynetdicom.pdu import A_ASSOCIATE_RQ, P_DATA_TF, PDU
 from pynetdicom.pdu_primitives import A_ASSOCIATE, P_DATA
@@ -36,6 +36,10 @@ from node.net.association_pdus import Unacceptable, readable_acceptance
 VERSION: Final = "3.0.4"
 
 MOST_UNANSWERED: Final = 16  # the node offers one at a time (PS3.7 D.3.3.3), but a PDU may hold thousands
+
+_LARGEST_MESSAGE_ID: Final = 0xFFFF
+_COMMAND_AND_LAST, _LAST = 0b11, 0b10
+"""Bits of a fragment's control header (PS3.8 E.2); the second: the last fragment of a dataset."""
 
 _FREE_PIECES: Final = 1000
 _BYTES_OF_A_PIECE: Final = 256
@@ -221,10 +225,60 @@ def _decode_pdu(provider: DULServiceProvider, content: bytearray) -> tuple[PDU, 
     return DULServiceProvider._decode_pdu(provider, content)
 
 
-def read_leniently(association: Association) -> None:
-    """Let an association that is being opened read its peer's acceptance however that is written."""
-    provider = association.dul
+class RequestProvider(DIMSEServiceProvider):
+    """Sends the requests of one association, each under an id of its own, and takes answers to the current one only.
+
+    pynetdicom takes whatever comes next for the answer, and sends every request under the id 1.
+    """
+
+    def __init__(self, association: Association) -> None:
+        super().__init__(association)
+        self.is_out_of_turn = False
+        self._asked, self._is_sending, self._is_early = 0, False, False
+
+    def send_msg(self, primitive: DimsePrimitiveType, context_id: int) -> None:
+        """Send a request or an answer."""
+        if primitive.MessageIDBeingRespondedTo is None and not isinstance(primitive, C_CANCEL):
+            self._asked = primitive.MessageID = self._asked % _LARGEST_MESSAGE_ID + 1
+            self._is_early = not self.msg_queue.empty() or (isinstance(primitive, C_STORE) and self._has_come())
+            self._is_sending = isinstance(primitive, C_STORE)
+        super().send_msg(primitive, context_id)
+
+    def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
+        """Return the answer that a request waits for (`block`); none, if what came is not the answer to it."""
+        waiting = super().get_msg(block)
+        _, message = waiting
+        if block and message is not None:
+            self.is_out_of_turn = self._is_early or message.MessageIDBeingRespondedTo != self._asked
+        return (None, None) if self.is_out_of_turn else waiting
+
+    def on_sent(self, event: evt.Event) -> None:
+        """Look whether something has come before the last PDU of an object is sent; called after each PDU."""
+        pdu = event.pdu
+        if not (self._is_sending and isinstance(pdu, P_DATA_TF)):
+            return
+        last = pdu.presentation_data_value_items[-1].presentation_data_value
+        if last and last[0] & _COMMAND_AND_LAST == _LAST:
+            self._is_sending = False
+        else:
+            self._is_early = self._is_early or self._has_come()
+
+    def _has_come(self) -> bool:
+        connection = self.dul.socket
+        return connection is not None and connection.ready
+
+
+def prepare(association: Association) -> None:
+    """Let an association that is being opened read its peer's acceptance however that is written, and check answers."""
+    provider, requests = association.dul, RequestProvider(association)
     provider._decode_pdu = partial(_decode_acceptance, provider)  # type: ignore[assignment,method-assign]
+    association.dimse = requests
+    association.bind(evt.EVT_PDU_SENT, requests.on_sent)
+
+
+def was_answered_out_of_turn(association: Association) -> bool:
+    """Whether an association was ended because of an answer to another request, or to one that was not sent yet."""
+    return isinstance(association.dimse, RequestProvider) and association.dimse.is_out_of_turn
 
 
 def _decode_acceptance(provider: DULServiceProvider, content: bytearray) -> tuple[PDU, str]:
