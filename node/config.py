@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import tomli_w
@@ -173,14 +173,17 @@ class QuestionsSettings:
     """Which stored objects of workstations are questions: those that fit every list that is set; without a list none.
 
     creators: manufacturers or persons; labels: labels or descriptions; without case; wait_minutes: for the film
-    corrections: whether such an object may also accept, reject, modify or supplement the node's results
     """
+
+    GONE: ClassVar = {
+        "corrections": "is gone: no object of a workstation corrects a report any more; remove the line, and correct "
+        "reports on the page of the film or over the interface for programs"
+    }
 
     ae_titles: tuple[str, ...] = setting(AE_TITLE, default=())
     creators: tuple[str, ...] = setting(NOT_BLANK, default=())
     labels: tuple[str, ...] = setting(NOT_BLANK, default=())
     wait_minutes: float = setting(between(0.01, 1440.0), default=30.0)
-    corrections: bool = False
 
     @property
     def is_on(self) -> bool:

@@ -54,8 +54,6 @@ EVENTS: Final = {
     "film.corrected": "a reader's correction is stored; `kind` says what it does",
     "correction.made": "audit: a user corrected the answer to a film",
     "correction.film_unreadable": "a corrected film, or its answer, is damaged on disk and is not exported",
-    "correction.received": "a workstation's object corrected a report; `calling_aet` sent it, `reason` says what of it "
-    "has no effect",
     "question.answered": "an object's questions are answered and sent; `calling_aet` sent it, `reason` says what is "
     "left out",
     "question.dropped": "who asked over the interface closed the connection before the answer",

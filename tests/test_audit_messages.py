@@ -113,8 +113,8 @@ def test_transfers_name_source_and_destination() -> None:
         assert roles == {source: "110153", destination: "110152"}
 
 
-@pytest.mark.parametrize("event", ["question.answered", "question.refused", "correction.received"])
-def test_a_workstation_that_asks_or_corrects_is_the_requestor(event: str) -> None:
+@pytest.mark.parametrize("event", ["question.answered", "question.refused"])
+def test_a_workstation_that_asks_is_the_requestor(event: str) -> None:
     sender, node = written(event).findall("ActiveParticipant")
 
     assert (sender.get("UserID"), sender.get("AlternativeUserID")) == ("MODALITY", "AETITLES=MODALITY")

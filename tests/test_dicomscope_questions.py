@@ -1,4 +1,4 @@
-"""A presentation state that DICOMscope wrote is a question or a correction, and DICOMscope draws the answer."""
+"""A presentation state that DICOMscope wrote is a question, and DICOMscope draws the answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from node.config import QuestionsSettings
 from tests import films, peers
 from tests.conformance import dicomscope, pictures
-from tests.service import Service, read_and_stop, settings_for
-from tests.test_object_corrections import findings_of
+from tests.service import Service, settings_for
 
 FILM = films.thumbnail()
 CORNERS = (20, 30, 120, 30, 120, 160, 20, 160, 20, 30)
@@ -45,39 +44,5 @@ def test_a_state_that_dicomscope_wrote_is_answered(tmp_path: Path) -> None:
     assert len(answers) == 2
     shown, bare = dicomscope.read(
         dicomscope.show(tmp_path / "shown", [(FILM, answers[0]), (FILM, dicomscope.without_graphics(answers[0]))])
-    )
-    assert pictures.changed(shown, bare).any()
-
-
-def test_a_state_that_dicomscope_wrote_adds_a_missed_finding(tmp_path: Path) -> None:
-    saying = dicomscope.draw(
-        tmp_path / "saying",
-        FILM,
-        ("PIXEL", "POLYLINE", CORNERS),
-        creator="Reader^Rita",
-        label="ASK AI",
-        text="Missed: cardiomegaly",
-    )
-    with peers.ReceivingArchive() as archive:
-        settings = replace(
-            settings_for(tmp_path / "node", archive_port=archive.port),
-            questions=QuestionsSettings(labels=("ASK AI",), corrections=True),
-        )
-        read_and_stop(settings, FILM)
-        with Service(settings) as service:
-            assert peers.send(saying, port=service.dicom_port) == 0
-            received = service.wait_for("correction.received")
-            archive.wait_for_kept(2 + 2)
-            service.wait_for("study.finished")
-            found = findings_of(service)["cardiomegaly"]
-            assert service.stop() == 0
-
-    assert (received["corrections"], received["reason"]) == (1, "")
-    assert found["state"] == "present"
-    assert [box["box"] for box in found["boxes"]] == [[20, 30, 120, 160]]  # type: ignore[attr-defined]
-    assert found["reader"]["by"] == "Reader Rita"  # type: ignore[index]
-    newest = [kept.dataset for kept in archive.kept if kept.dataset.Modality == "PR"][-1]
-    shown, bare = dicomscope.read(
-        dicomscope.show(tmp_path / "shown", [(FILM, newest), (FILM, dicomscope.without_graphics(newest))])
     )
     assert pictures.changed(shown, bare).any()

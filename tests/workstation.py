@@ -102,25 +102,6 @@ def finding(meaning: str, *, value: str = "1", scheme: str = "99TEST", site: boo
     return item("CODE", name, ConceptCodeSequence=[coded(value, scheme, meaning)])
 
 
-def decision(meaning: str, *, value: str = "1", scheme: str = "99TEST") -> Dataset:
-    """What a reader decided about the result in whose group it stands."""
-    name = coded("DECISION", "99TEST", "Assessment Decision")
-    return item("CODE", name, ConceptCodeSequence=[coded(value, scheme, meaning)])
-
-
-def assessment(film: Dataset, *content: Dataset, of: Dataset, name: str) -> Dataset:
-    """A structured report that assesses a report of the node."""
-    dataset = report(film, name=name)
-    dataset.ContentSequence = [*dataset.ContentSequence, *content]
-    assessed = Dataset()
-    assessed.ReferencedSOPClassUID, assessed.ReferencedSOPInstanceUID = of.SOPClassUID, of.SOPInstanceUID
-    (study,) = dataset.CurrentRequestedProcedureEvidenceSequence
-    series = Dataset()
-    series.SeriesInstanceUID, series.ReferencedSOPSequence = of.SeriesInstanceUID, [assessed]
-    study.ReferencedSeriesSequence = [*study.ReferencedSeriesSequence, series]
-    return dataset
-
-
 def report(film: Dataset, *groups: Dataset, name: str = "report") -> Dataset:
     """A structured report (TID 1500) about a film."""
     dataset = _begin(film, Comprehensive3DSRStorage, "SR", name)

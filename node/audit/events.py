@@ -130,7 +130,6 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "question.answered": _touched("C", Party.WORKSTATION),
     "question.refused": _touched("C", Party.WORKSTATION, MINOR),
     "correction.made": _touched("U"),
-    "correction.received": _touched("U", Party.WORKSTATION),
     "patient.updated": _touched("U", Party.NOBODY),
     "film.rejected": _touched("U", Party.NOBODY),
     "study.retried": _touched("U"),

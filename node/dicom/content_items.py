@@ -59,11 +59,6 @@ def concept(item: Dataset) -> str:
     return _code(item, "ConceptNameCodeSequence")[0]
 
 
-def concept_meaning(item: Dataset) -> str:
-    """Return the meaning of an item's concept name, or ""."""
-    return _code(item, "ConceptNameCodeSequence")[1]
-
-
 def coded(item: Dataset) -> tuple[str, str]:
     """Return value and meaning of a coded answer; both "" if it has none."""
     return _code(item, "ConceptCodeSequence")

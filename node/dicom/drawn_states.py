@@ -30,7 +30,6 @@ class DrawnText:
 
     text: str
     anchor: Point | None
-    tracking_uid: str
 
 
 @dataclass(slots=True)
@@ -111,8 +110,8 @@ def _drawn_items(annotation: Dataset) -> Iterator[Dataset]:
 def _add(item: Dataset, frame: _Frame, annotated: Annotated) -> Iterator[LeftOut]:
     """Add a graphic or a text to what is drawn on its film, or yield why it cannot be used."""
     if "UnformattedTextValue" in item:
-        text, uid = attributes.text(item, "UnformattedTextValue"), attributes.text(item, "TrackingUID")
-        annotated.texts.append(DrawnText(text=text, anchor=_anchor(item, frame), tracking_uid=uid))
+        text = attributes.text(item, "UnformattedTextValue")
+        annotated.texts.append(DrawnText(text=text, anchor=_anchor(item, frame)))
         return
     is_compound = "CompoundGraphicType" in item
     kind = attributes.text(item, "CompoundGraphicType" if is_compound else "GraphicType")

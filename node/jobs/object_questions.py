@@ -1,4 +1,4 @@
-"""Answers the questions in stored objects of workstations, and follows what they decide about the node's results.
+"""Answers the questions in stored objects of workstations.
 
 `take` marks an object beside its study before it is queued; an open mark is followed after any crash. The questions of
 an object have ids of its UID, so a step that runs again finds what it has answered. Each answer then goes the way of
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 
 from node import log
@@ -23,7 +22,6 @@ from node.domain import Box
 from node.errors import GpuLost, InputError, NodeError, RetryLater, is_of_disk, where
 from node.jobs import answers
 from node.jobs.asking import Desk
-from node.jobs.object_corrections import Assessor
 from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.outputs.patient_update import header_of
@@ -69,17 +67,16 @@ def _candidates(spool: Spool, study_uid: str) -> Iterator[Instance]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSteps:
-    """The step of the workflow `question`; assessor: for the prompts in use."""
+    """The step of the workflow `question`."""
 
     spool: Spool
     desk: Desk
-    assessor: Callable[[], Assessor]
     metrics: Metrics
     settings: QuestionsSettings
     destinations: Mapping[str, DestinationSettings]
 
     def look(self, study_uid: str, sop_instance_uid: str) -> StepResult:
-        """Answer what an object asks, or follow what it corrects.
+        """Answer what an object asks.
 
         Returns the ids of the questions whose answers are to be sent, or in how many seconds to look again.
         """
@@ -111,7 +108,7 @@ class ObjectSteps:
             question_objects.keep(self.spool, study_uid, self._refused(study_uid, mark, reason))
 
     def _answered(self, study_uid: str, mark: ObjectMark) -> ObjectMark:
-        """Answer or follow an object, and return its closed mark.
+        """Answer an object, and return its closed mark.
 
         Raises InputError or Undecodable with the reason for an object that is not answered, and RetryLater.
         """
@@ -125,11 +122,6 @@ class ObjectSteps:
         if reason is not None:
             _ignored(study_uid, mark.sop_instance_uid, reason)
             return replace(mark, is_open=False, reasons=(reason,))
-        assessor = self.assessor()
-        assessed = assessor.read(study_uid, mark, dataset)
-        if assessed is not None:
-            follow = partial(assessor.follow, study_uid, mark, assessed, by=asked.asked_by)
-            return self._followed(study_uid, mark, follow, sender=sender)
         sent, reasons = [], list(asked.left_out)
         for number, drawn in enumerate(asked.questions, 1):
             found = self._ask(study_uid, asked, drawn, number=number)
@@ -149,25 +141,6 @@ class ObjectSteps:
             reason="; ".join(reasons),
         )
         return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
-
-    def _followed(
-        self, study_uid: str, mark: ObjectMark, follow: Callable[[], tuple[list[str], list[str]]], *, sender: str
-    ) -> ObjectMark:
-        """Make the corrections of an object, and return its closed mark. Raises InputError and RetryLater as above."""
-        if not self.settings.corrections:
-            raise InputError("it corrects a report, and questions.corrections is off")
-        made, reasons = follow()
-        if not made:
-            raise InputError("; ".join(reasons))
-        log.get().info(
-            "correction.received",
-            study=study_uid,
-            sop_instance_uid=mark.sop_instance_uid,
-            calling_aet=sender,
-            corrections=len(made),
-            reason="; ".join(reasons),
-        )
-        return replace(mark, is_open=False, corrections=tuple(made), reasons=tuple(reasons))
 
     def _ask(self, study_uid: str, asked: QuestionObject, drawn: MarkedQuestion, *, number: int) -> str | LeftOut:
         """Answer one question and store that its answer is to be sent; returns its id, or why it is left out."""

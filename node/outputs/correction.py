@@ -43,7 +43,7 @@ class Correction:
     text: of REWORD
     withdraws: id of the correction that WITHDRAW takes back
     at: aware UTC; by: the reader's name on this node, "" if the node does not ask for one
-    source: page, api or dicom
+    source: page or api; dicom in a folder of an earlier version
     """
 
     id: str

@@ -18,12 +18,10 @@ from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import kinds_of
 from node.domain import MESSAGE_KIND, Delivery
-from node.jobs import correcting
 from node.jobs.asking import Desk
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
 from node.jobs.lost import LostWorkflows
-from node.jobs.object_corrections import Assessor
 from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.takeover import ExecutorLock, Takeover
@@ -164,18 +162,10 @@ def watch_certificates(destinations: Iterable[DestinationSettings], metrics: Met
 
 
 def _objects(shared: Shared, sending: Sending, desk: Desk) -> ObjectSteps:
-    spool, metrics = shared.spool, shared.metrics
-
-    def assessor() -> Assessor:
-        prompts = shared.prompts.current
-        make = partial(correcting.correct, settings=shared.settings, spool=spool, metrics=metrics, prompts=prompts)
-        return Assessor(spool=spool, prompts=prompts, make=make)
-
     return ObjectSteps(
-        spool=spool,
+        spool=shared.spool,
         desk=desk,
-        assessor=assessor,
-        metrics=metrics,
+        metrics=shared.metrics,
         settings=shared.settings.questions,
         destinations=sending.destinations,
     )

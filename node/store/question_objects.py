@@ -1,4 +1,4 @@
-"""Objects of workstations that may ask or correct: what becomes of each, in a small synced file of its study.
+"""Objects of workstations that may ask: what becomes of each, in a small synced file of its study.
 
 It is written before anything is queued, so a question that was received is not lost with the databases. An object is
 answered once: it is known by its SOP Instance UID.
@@ -23,7 +23,7 @@ class ObjectMark:
     received_at: aware UTC
     is_open: whether it is still to be looked at
     questions: ids of its questions whose answers are sent
-    corrections: ids of the corrections that it made
+    corrections: ids of the corrections that an earlier version made of it
     reasons: why it, or a part of it, has no effect
     """
 
