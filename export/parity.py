@@ -20,7 +20,7 @@ from pathlib import Path
 from models.command import command_parser, run
 from models.engines import ENGINES, GPU_ENGINES, Engine, open_unproven
 from models.engines.comparison import FILMS, agree, compare, compare_readings
-from models.engines.proof import StageDifference
+from models.engines.proof import StageDifference, proven_precision
 from models.errors import ModelError
 from models.manifest import read_manifest
 
@@ -39,10 +39,14 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         first, second = (_open(options.model, name, options.folder) for name in options.engines)
-        sizes = read_manifest(options.model).sizes
-        is_half = bool({"tensorrt", *_HALF_ENGINES} & set(options.engines))
+        manifest = read_manifest(options.model)
+        is_half = bool({"tensorrt", *_HALF_ENGINES} & set(options.engines)) or (
+            "onnx-cuda" in options.engines and proven_precision(options.model, manifest) == "float16"
+        )
         stages = (
-            compare_readings(first, second, sizes, films=options.films) if is_half else compare(first, second, sizes)
+            compare_readings(first, second, manifest.sizes, films=options.films)
+            if is_half
+            else compare(first, second, manifest.sizes)
         )
     except ModelError as error:
         print(error, file=sys.stderr)

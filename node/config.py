@@ -44,8 +44,8 @@ ZONE_IS_LEFT = (
     "site.timezone is UTC, as nobody has set it: films that state no offset seem to be taken in UTC; "
     "name the zone of the site, such as Europe/Berlin, or Etc/UTC if it is UTC"
 )
-ENGINES = ("onnx", "tensorrt", "torch", "torch-cuda")
-GPU_ENGINES = ("tensorrt", "torch-cuda")
+ENGINES = ("onnx", "onnx-cuda", "tensorrt", "torch", "torch-cuda")
+GPU_ENGINES = ("tensorrt", "onnx-cuda", "torch-cuda")
 LOG_FORMATS = ("auto", "json", "console")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -57,7 +57,7 @@ HOMES = {
     "matplotlib": ("models/evaluation/plots.py",),
     "obstore": ("node/store/bucket.py",),
     "onnx": ("export/",),
-    "onnxruntime": ("models/engines/onnx_engine.py", "export/"),
+    "onnxruntime": ("models/engines/onnx_engine.py", "models/engines/onnx_cuda_engine.py", "export/"),
     "onnxscript": ("export/",),
     "prometheus_client": ("node/metrics.py",),
     "python_multipart": ("node/web/",),
@@ -112,6 +112,7 @@ COMMANDS = (
 BOUNDARIES = (
     "models/checkpoint/unpickle.py",
     "models/engines/onnx_engine.py",
+    "models/engines/onnx_cuda_engine.py",
     "models/engines/scheduler.py",
     "models/reading/tokenizers.py",
     "node/__main__.py",

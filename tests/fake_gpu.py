@@ -35,7 +35,7 @@ class FakeGpu:
             yield
 
     def put(self, array: NDArray[np.generic]) -> Tensor:
-        return self._known(torch.from_numpy(np.array(array)))
+        return self._known(torch.from_numpy(np.array(array, order="C")))
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return self._known(torch.full(shape, 85, dtype=dtype))

@@ -2,8 +2,9 @@
 
     python -m tests.gpu_wheels
 
-It asks the package index for the wheels of Linux at the versions of constraints.txt and downloads none of them. The
-libraries of TensorRT itself cannot be asked so: the index has a stand-in that fetches them from NVIDIA.
+It asks the package index for the wheels of Linux at the versions of constraints.txt. Where an index has the metadata
+of a wheel apart, pip downloads no more; else it downloads the wheel, 256 MB of onnxruntime-gpu. The libraries of
+TensorRT itself cannot be asked so: the index has a stand-in that fetches them from NVIDIA.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ ASKED = (
     "nvidia-cudnn-cu13",
     "nvidia-cusolver",
     "nvidia-nvshmem-cu13",
+    "onnxruntime-gpu",
     "triton",
 )
 

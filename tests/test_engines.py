@@ -107,7 +107,9 @@ def test_both_engines_write_the_same_sentences(phantom_model: Path) -> None:
 
 
 def test_an_engine_that_does_not_exist_is_refused(phantom_model: Path) -> None:
-    with pytest.raises(ModelError, match=r"no engine \"caffe\"; choose one of torch, onnx, tensorrt, torch-cuda"):
+    with pytest.raises(
+        ModelError, match=r"no engine \"caffe\"; choose one of torch, onnx, tensorrt, onnx-cuda, torch-cuda"
+    ):
         open_engine(phantom_model, engine="caffe")
 
 

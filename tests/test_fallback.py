@@ -28,7 +28,11 @@ without_gpu = pytest.mark.skipif(
 
 
 def test_the_order_is_tensorrt_then_the_gpu_then_the_cpu() -> None:
-    assert dict(ORDER) == {"tensorrt": ("tensorrt", "torch-cuda", "onnx"), "torch-cuda": ("torch-cuda", "onnx")}
+    assert dict(ORDER) == {
+        "tensorrt": ("tensorrt", "onnx-cuda", "torch-cuda", "onnx"),
+        "onnx-cuda": ("onnx-cuda", "torch-cuda", "onnx"),
+        "torch-cuda": ("torch-cuda", "onnx"),
+    }
 
 
 @without_gpu
@@ -38,10 +42,11 @@ def test_without_a_gpu_the_cpu_answers_and_both_reasons_are_told(half_model: Pat
     assert opened.engine.name == "onnx"
     assert [(fallback.engine, fallback.reason) for fallback in opened.fallbacks] == [
         ("tensorrt", "not_installed"),
+        ("onnx-cuda", "no_gpu"),
         ("torch-cuda", "no_gpu"),
     ]
     assert "pip install" in opened.fallbacks[0].message
-    assert "CUDA build" in opened.fallbacks[1].message
+    assert all("CUDA build" in fallback.message for fallback in opened.fallbacks[1:])
     assert not (tmp_path / "engines").exists()
 
 
@@ -64,7 +69,9 @@ def test_an_engine_that_any_machine_has_is_opened_at_once(phantom_model: Path, e
 
 
 @without_gpu
-@pytest.mark.parametrize(("engine", "reason"), [("tensorrt", "not_installed"), ("torch-cuda", "no_gpu")])
+@pytest.mark.parametrize(
+    ("engine", "reason"), [("tensorrt", "not_installed"), *((name, "no_gpu") for name in ("onnx-cuda", "torch-cuda"))]
+)
 def test_an_engine_asked_for_by_its_own_name_is_not_replaced(
     half_model: Path, tmp_path: Path, engine: str, reason: str
 ) -> None:
@@ -94,7 +101,7 @@ def test_the_identity_names_the_engine_that_answers(half_model: Path, tmp_path: 
     reader = open_reader(half_model, prompts=prompt_set, engine="tensorrt", threads=1, engines=tmp_path / "engines")
 
     assert reader.identity.engine == "onnx"
-    assert [fallback.reason for fallback in reader.fallbacks] == ["not_installed", "no_gpu"]
+    assert [fallback.reason for fallback in reader.fallbacks] == ["not_installed", "no_gpu", "no_gpu"]
     assert open_model(half_model, engine="onnx", threads=1).fallbacks == ()
 
 
@@ -112,13 +119,14 @@ def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_pa
 
     assert [(line["engine"], line["reason"]) for line in fell_back] == [
         ("tensorrt", "not_installed"),
+        ("onnx-cuda", "no_gpu"),
         ("torch-cuda", "no_gpu"),
     ]
     assert all("install" in str(line["message"]) for line in fell_back)
     assert [line["engine"] for line in opened] == ["onnx"]
     assert ready["ready"] is True
     assert ready["engine"] == "onnx"
-    assert ready["fallbacks"] == {"tensorrt": "not_installed", "torch-cuda": "no_gpu"}
+    assert ready["fallbacks"] == {"tensorrt": "not_installed", "onnx-cuda": "no_gpu", "torch-cuda": "no_gpu"}
     assert 'cxr_engine_info{engine="onnx",fallback="not_installed"} 1.0' in metrics
 
 

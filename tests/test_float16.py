@@ -86,7 +86,7 @@ def test_the_proof_names_the_float16_graphs_and_their_limits(half_model: Path) -
     assert proof is not None and proof.float16 is not None
     assert set(proof.graphs) == {f"onnx/{stage}.onnx{end}" for stage in (*STAGES, VIEW) for end in ("", ".data")}
     assert set(proof.float16.graphs) == {f"onnx/{stage}.float16.onnx" for stage in FLOAT16_STAGES}
-    assert proof.float16.remark.endswith("TensorRT-RTX 1.7 builds engines of them; they have never run on a GPU.")
+    assert proof.float16.remark.endswith("TensorRT-RTX 1.7 builds engines of them, and TensorRT has never run them.")
     assert proof.float16.remark in (half_model / PROOF).read_text()
 
 

@@ -35,8 +35,9 @@ def needs_of(name: str, extras: set[str]) -> list[Requirement]:
 
 
 def reached() -> list[Requirement]:
-    """Every requirement on the way from PyTorch's wheel for CUDA."""
-    open_needs, seen = [Requirement(f"torch=={PINS['torch']}")], dict[str, Requirement]()
+    """Every requirement on the way from the wheels of PyTorch for CUDA and of ONNX Runtime, whose CUDA is PyTorch's."""
+    begin = (f"torch=={PINS['torch']}", f"onnxruntime-gpu[cuda,cudnn]=={PINS['onnxruntime-gpu']}")
+    open_needs, seen = [Requirement(each) for each in begin], dict[str, Requirement]()
     while open_needs:
         need = open_needs.pop()
         if str(need) not in seen:
@@ -49,7 +50,7 @@ def test_the_record_is_of_the_pinned_versions() -> None:
     assert sorted(WHEELS) == sorted(f"{name}=={PINS[name]}" for name in ASKED), "run python -m tests.gpu_wheels"
 
 
-def test_every_requirement_of_pytorch_for_cuda_is_met_by_a_pin() -> None:
+def test_what_the_wheels_for_cuda_require_is_met_by_pins() -> None:
     needs = [(str(need), PINS.get(canonicalize_name(need.name)), need.specifier) for need in reached()]
 
     assert [need for need, pin, specifier in needs if pin is None or pin not in specifier] == []

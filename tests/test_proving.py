@@ -74,7 +74,7 @@ def test_the_next_engine_answers_for_one_that_is_not_proven(half_model: Path, fo
     with installed(Machine(error=0.02)) as machine:
         found = open_first(half_model, engine="tensorrt", threads=1, engines=folder, gpu=machine.gpu)
 
-    assert found.engine.name == "torch-cuda"
+    assert found.engine.name == "onnx-cuda"
     assert [(fallback.engine, fallback.reason) for fallback in found.fallbacks] == [("tensorrt", "not_proven")]
 
 

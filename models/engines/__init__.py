@@ -7,9 +7,9 @@ the weights compute (design §4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from models.checkpoint.files import compare_hashes, require_plain_files, verify
 from models.engines.proof import Precision, StageDifference, check_proof
+from models.engines.wheels import INSTALL_GPU, check_wheels
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 
@@ -29,15 +30,13 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 EngineName = Literal["torch", "onnx"]
-GpuEngineName = Literal["tensorrt", "torch-cuda"]
+GpuEngineName = Literal["tensorrt", "onnx-cuda", "torch-cuda"]
 Unavailable = Literal["not_installed", "no_gpu", "no_graphs", "not_built", "not_loaded", "not_proven"]
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 """Engines that run on any machine."""
 GPU_ENGINES: Final[tuple[GpuEngineName, ...]] = get_args(GpuEngineName)
 """Engines that need a GPU and its libraries."""
-
-INSTALL_TENSORRT: Final = "run pip install -c constraints.txt '.[gpu]' on a machine with an NVIDIA GPU"
 
 
 class EngineUnavailable(ModelError):
@@ -183,6 +182,7 @@ def _require_known(engine: str, threads: int) -> None:
         raise ModelError(f"threads is {threads}; give 0 to let the program choose, or the number of threads")
     if engine not in (*ENGINES, *GPU_ENGINES):
         raise ModelError(f'there is no engine "{engine}"; choose one of {", ".join((*ENGINES, *GPU_ENGINES))}')
+    check_wheels()
 
 
 def _open(
@@ -230,15 +230,25 @@ def _open_on_gpu(
         from models.engines.torch_engine import open_torch_cuda
 
         return open_torch_cuda(directory, gpu=gpu or CudaGpu(), threads=threads, precision=precision)
+    if engine == "onnx-cuda":
+        with _library("ONNX Runtime"):
+            from models.engines.onnx_cuda_engine import open_onnx_cuda
+        return open_onnx_cuda(directory, gpu=gpu or CudaGpu(), threads=threads, precision=precision)
     if engines is None:
         raise ModelError("TensorRT needs a folder for its engines; name one, such as storage.directory/engines")
-    try:
+    with _library("TensorRT"):
         from models.engines.tensorrt_engine import open_tensorrt
-    except ImportError as error:
-        raise EngineUnavailable(
-            "not_installed", f"TensorRT cannot be imported ({error}); {INSTALL_TENSORRT}"
-        ) from error
     return open_tensorrt(directory, engines=engines, gpu=gpu or CudaGpu(), threads=threads, precision=precision)
+
+
+@contextmanager
+def _library(name: str) -> Iterator[None]:
+    """Raise EngineUnavailable if a library cannot be imported."""
+    try:
+        yield
+    except ImportError as error:
+        message = f"{name} cannot be imported ({error}); run {INSTALL_GPU} on a machine with an NVIDIA GPU"
+        raise EngineUnavailable("not_installed", message) from error
 
 
 def _check_float16(directory: Path) -> None:

@@ -35,7 +35,7 @@ class Device(Protocol):
         """Run the work of this context in order. Its errors are raised as DeviceError, DeviceLost or ModelError."""
 
     def put(self, array: NDArray[np.generic]) -> Tensor:
-        """Bring an array to the device; keeps its type."""
+        """Bring an array to the device, row by row whatever its order was; keeps its type."""
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Allocate memory without a value."""

@@ -1,4 +1,4 @@
-"""Opens the first engine that this machine can run: TensorRT, then PyTorch on the GPU, then ONNX Runtime on the CPU.
+"""Opens the first engine that this machine can run: TensorRT, ONNX Runtime or PyTorch on a GPU, else ONNX Runtime.
 
 Another engine is used only if this machine lacks something. A model directory that is damaged or not proven is refused
 by the first engine that needs the faulty file.
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from models.engines.devices import Gpu
 
 ORDER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"tensorrt": ("tensorrt", "torch-cuda", "onnx"), "torch-cuda": ("torch-cuda", "onnx")}
+    {
+        "tensorrt": ("tensorrt", "onnx-cuda", "torch-cuda", "onnx"),
+        "onnx-cuda": ("onnx-cuda", "torch-cuda", "onnx"),
+        "torch-cuda": ("torch-cuda", "onnx"),
+    }
 )
 """The engines to try in place of a configured one; any other engine has no fallback."""
 

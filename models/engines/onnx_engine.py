@@ -30,7 +30,7 @@ def open_onnx(
     threads = use_threads(threads, network)
     paths = graphs_of(directory, precision, stages=stages)
     sessions = {stage: _session(path, threads=threads) for stage, path in paths.items()}
-    _require_any_length(sessions["encode_prompts"], paths["encode_prompts"])
+    require_any_length(sessions["encode_prompts"], paths["encode_prompts"])
     return_freed_memory()
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
@@ -49,7 +49,7 @@ def open_onnx(
     )
 
 
-def _require_any_length(prompts: onnxruntime.InferenceSession, path: Path) -> None:
+def require_any_length(prompts: onnxruntime.InferenceSession, path: Path) -> None:
     """Raise ModelError for a graph that takes phrases only with all their padding, as earlier exports did."""
     if isinstance(prompts.get_inputs()[0].shape[1], int):
         raise ModelError(f"{path} takes phrases of one length only; run {command_for('export.build')} again")

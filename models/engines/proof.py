@@ -137,6 +137,16 @@ def check_proof(directory: Path, manifest: Manifest, precision: Precision = "flo
         raise ModelError(f"{directory}: {PROOF} says that the graphs differ from the weights; {remedy}")
 
 
+def proven_precision(directory: Path, manifest: Manifest) -> Precision:
+    """Return float16 if a directory's float16 graphs are proven, else float32. Raises ModelError if neither is."""
+    check_proof(directory, manifest)
+    try:
+        check_proof(directory, manifest, "float16")
+    except ModelError:
+        return "float32"
+    return "float16"
+
+
 def require_graphs(directory: Path, precision: Precision = "float32", *, stages: Sequence[str] = STAGES) -> None:
     """Raise ModelError if an exported graph, or the file of its weights, is missing; stages: as of `stages_of`."""
     remedy = _remedy(directory, precision)
