@@ -183,8 +183,10 @@ def _answers_here(options: argparse.Namespace, questions: Sequence[FilmQuestion]
 
 def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> Reader:
     """Open the model that a command names."""
+    from node.read import decoder_processes
     from node.read.model import open_reader
 
+    decoder_processes.of_this_process().start()  # it imports the decoders while the model is opened
     return open_reader(
         options.model,
         prompts=prompt_set,

@@ -129,6 +129,7 @@ BOUNDARIES = (
     "node/dicom/header.py",
     "node/service/http.py",
     "node/service/reload.py",
+    "node/read/decoder_child.py",
     "node/read/decoding.py",
     "node/dicom/question_object.py",
     "node/service/retention.py",

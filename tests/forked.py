@@ -23,11 +23,12 @@ from multiprocessing import connection, reduction
 from multiprocessing.context import ForkServerContext
 from typing import IO, Final
 
+from node.read import decoder_processes
 from tests.peers import killed_after
 
 _PRELOADED: Final = (
+    *decoder_processes.PRELOADED,
     "tests.scripted_node",
-    "node.__main__",
     "node.commands.read_files",
     "node.outputs.writers",
     "models.engines.onnx_engine",
@@ -136,6 +137,7 @@ def _run(
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     if descriptors is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    multiprocessing.current_process().daemon = False  # a daemon may start no processes, and a node has some
     gc.freeze()  # what was imported before is no garbage, and to look through it copies every page of it
     for output, stream in zip(outputs, (sys.stdout, sys.stderr), strict=False):
         os.dup2(output.descriptor, stream.fileno())

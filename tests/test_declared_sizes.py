@@ -41,7 +41,7 @@ from tests.test_declared_sizes import taken
 
 def reason(path):
     try:
-        decoding.load(decoding.read_file(path), gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+        decoding.load(path, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
     except Undecodable as error:
         return f"{{error.reason}}: {{error}}"
     except MemoryError:

@@ -162,7 +162,7 @@ def activated(state: Dataset) -> dict[int, str]:
 
 
 def shown(film: Dataset, folder: Path) -> npt.NDArray[np.uint8]:
-    return decoding.picture_of(decoding.read_file(as_file(film, folder)))
+    return decoding.picture_of(as_file(film, folder))
 
 
 def placed(bits: Mask, row: int, column: int) -> Mask:
@@ -308,11 +308,11 @@ def test_the_overlay_of_a_compressed_film_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["+ti", "+tb"], ids=["implicit", "big endian"])
 def test_overlays_are_read_in_every_byte_order(option: str, tmp_path: Path) -> None:
     path, converted = as_file(dark(plane(), shutter("RECTANGULAR", **RECTANGLE)), tmp_path), tmp_path / "converted.dcm"
-    expected = decoding.picture_of(decoding.read_file(path))
+    expected = decoding.picture_of(path)
 
     subprocess.run([require("dcmconv"), option, path, converted], check=True, timeout=60)
 
-    assert np.array_equal(decoding.picture_of(decoding.read_file(converted)), expected)
+    assert np.array_equal(decoding.picture_of(converted), expected)
     assert np.array_equal(expected == 255, MARK)
 
 
@@ -492,7 +492,7 @@ def test_every_picture_of_the_node_shows_both(tmp_path: Path) -> None:
 
 
 def test_another_window_keeps_overlay_and_shutter(tmp_path: Path) -> None:
-    stored = decoding.stored_picture(decoding.read_file(as_file(dark(*MARKED), tmp_path)))
+    stored = decoding.stored_picture(as_file(dark(*MARKED), tmp_path))
 
     turned = stored.shown(is_inverted=True)
 
@@ -522,7 +522,7 @@ def test_overlays_keep_to_stored_pixels(orientation: list[str], tmp_path: Path) 
 def test_the_network_sees_the_film_alone(tmp_path: Path) -> None:
     inputs = []
     for film in (dark(*MARKED), dark(), dark(embedded())):
-        dataset = decoding.read_file(as_file(film, tmp_path))
+        dataset = as_file(film, tmp_path)
         inputs.append(decoding.load(dataset, gray="voi", square=lambda columns, rows: (0, 0, columns, rows)).gray)
         inputs.append(decoding.stored_picture(dataset).film().astype(np.float32))
 

@@ -45,7 +45,7 @@ from node.outputs.answer_json import answer_to_json
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts
-from node.read.decoding import Radiograph, load, picture_of, read_file, read_header, stored_picture
+from node.read.decoding import Radiograph, read_header
 from node.read.film import answer_film, answer_picture
 from node.read.model import FilmQuestion
 from node.receive.contexts import TRANSFER_SYNTAXES
@@ -53,6 +53,7 @@ from node.settings.destinations import OUTPUT_KINDS
 from node.store.conflict import has_other_pixels
 from node.store.spool import Spool
 from tests import films
+from tests.decoded import load, picture_of, stored_picture
 from tests.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
@@ -64,7 +65,7 @@ def square(columns: int, rows: int) -> tuple[float, float, float, float]:
     return ScriptedReader().square(columns, rows)
 
 
-def read(film: Dataset, gray: str = "voi") -> Radiograph:
+def read(film: Dataset | Path, gray: str = "voi") -> Radiograph:
     return load(film, gray=gray, square=square)
 
 
@@ -288,6 +289,11 @@ def noise(highest: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng(37).integers(0, highest, (2 * rows, 2 * columns))
 
 
+def with_padding(film: Dataset) -> Dataset:
+    film.add_new("PixelPaddingValue", "US", 0)
+    return film
+
+
 WHOLE = {"WindowCenter": 2048, "WindowWidth": 4096}
 READABLE: dict[str, Callable[[], Dataset]] = {
     "a film as it is": lambda: film_of({}),
@@ -302,7 +308,7 @@ READABLE: dict[str, Callable[[], Dataset]] = {
     "a small exposed field, no window": lambda: with_values(np.pad((4095 - stored())[::2, ::2], 240)),
     "a background of noise": lambda: with_values(collimated(noise(150)), changes=WHOLE),
     "much white background": lambda: with_values(collimated(4095), changes=WHOLE),
-    "a background of padding": lambda: with_values(collimated(0), changes={**WHOLE, "PixelPaddingValue": 0}),
+    "a background of padding": lambda: with_padding(with_values(collimated(0), changes=WHOLE)),
     "values of 8 bits in 16": lambda: with_values(
         (4095 - stored()) // 16, bits=16, changes={"WindowCenter": 128, "WindowWidth": 256}
     ),
@@ -486,7 +492,6 @@ def test_bytes_behind_the_pixels_are_cut_with_a_note(make: Callable[[], Dataset]
 
 WRONG_LENGTHS: dict[str, Callable[[bytes], bytes]] = {
     "two too few": lambda pixels: pixels[:-2],
-    "one too few": lambda pixels: pixels[:-1],
     "a row too few": lambda pixels: pixels[: -2 * 231],
     "none": lambda _pixels: b"",
     "a row more": lambda pixels: pixels + bytes(2 * 231),
@@ -533,14 +538,14 @@ def test_a_codestream_without_a_delimiter_is_read(syntax: UID, end: str, tmp_pat
 
     assert answered.film is not None
     assert (answered.film.is_read, answered.film.notes) == (True, ())
-    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
 
 
 def test_fragments_without_a_delimiter_are_read_together(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     path.write_bytes(encapsulated_bytes(JPEG2000Lossless, fragments=3).removesuffix(DELIMITER))
 
-    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
 
 
 @pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, RLELossless])
@@ -611,7 +616,7 @@ def test_meta_elements_inside_a_dataset_are_dropped(
 
     assert answered.film is not None
     assert (answered.film.is_read, answered.film.source) == (True, film.SOPInstanceUID)
-    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
     dataset = read_header(path)
     assert dataset.file_meta.TransferSyntaxUID == syntax
     assert [element.tag for element in dataset if element.tag.group == 2] == []
@@ -627,7 +632,7 @@ def test_a_wrong_group_length_hides_nothing(syntax: UID, error: int, tmp_path: P
     path.write_bytes(content)
 
     assert read_header(path).file_meta.TransferSyntaxUID == syntax
-    assert np.array_equal(read(read_file(path)).gray, read(films.thumbnail()).gray)
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
 
 
 def in_syntax(syntax: UID) -> bytes:
@@ -702,11 +707,11 @@ def test_lossy_jpeg_of_12_bits_is_read(gray: str, syntax: UID) -> None:
 
 @pytest.mark.parametrize(("name", "shape"), [("RG2_hip", (2140, 1760)), ("MG1", (4664, 3064))])
 def test_real_lossy_jpeg_of_12_bits_is_decoded(name: str, shape: tuple[int, int]) -> None:
-    picture = picture_of(read_file(films.shared(f"not_chest/{name}_JPEGext12.dcm")))
+    picture = picture_of(films.shared(f"not_chest/{name}_JPEGext12.dcm"))
 
     assert picture.shape == shape
     if name == "RG2_hip":
-        lossless = picture_of(read_file(films.shared(f"not_chest/{name}_JPEGlossless.dcm")))
+        lossless = picture_of(films.shared(f"not_chest/{name}_JPEGlossless.dcm"))
         assert likeness(picture, lossless) > 0.999
 
 

@@ -16,9 +16,10 @@ from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
 from node.dicom.grayscale_header import parse_grayscale
 from node.domain import Reason
 from node.errors import Undecodable
-from node.read.decoding import GrayPicture, load, read_file
+from node.read.decoding import GrayPicture
 from node.read.grayscale import FloatTable, displayed, levels_of
 from tests import films
+from tests.decoded import load
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def film() -> Dataset:
     return films.ramp()
 
 
-def decode(film: Dataset, gray: str = "voi") -> GrayPicture:
+def decode(film: Dataset | Path, gray: str = "voi") -> GrayPicture:
     return load(film, gray=gray, square=lambda columns, rows: (0, 0, columns, rows)).gray
 
 
@@ -122,7 +123,7 @@ def test_big_and_little_endian_films_have_the_same_gray(tmp_path: Path, keyword:
         film.file_meta.TransferSyntaxUID = syntax
         path = tmp_path / f"{syntax}.dcm"
         dcmwrite(path, film, implicit_vr=False, little_endian=not is_big)
-        grays.append(decode(read_file(path)).ravel())
+        grays.append(decode(path).ravel())
 
     assert np.array_equal(grays[0], grays[1])
     assert len(np.unique(grays[0])) > 200

@@ -62,7 +62,7 @@ def test_the_node_reads_a_film_as_the_frontal_that_it_is(
 
     path = kept(made, tmp_path)
     decision = routing.choose(parse_header(decoding.read_header(path)), routing.RULES)
-    read = decoding.load(decoding.read_file(path), gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+    read = decoding.load(path, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
 
     assert decision.action is Action.READ
     assert decision.notes == ()

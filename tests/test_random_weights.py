@@ -25,7 +25,7 @@ def reader(untrained_weights: Path) -> ChexReader:
 @pytest.fixture(scope="module")
 def reading(reader: ChexReader, chest_film: Path) -> FilmReading:
     """The demonstration film, read as the node reads it."""
-    film = decoding.load(decoding.read_file(chest_film), gray=reader.manifest.gray, square=reader.square)
+    film = decoding.load(chest_film, gray=reader.manifest.gray, square=reader.square)
     asked = [
         ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
         for prompt in prompts.load("chexpert14").prompts

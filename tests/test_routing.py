@@ -22,9 +22,10 @@ from node.dicom.film_header import parse_header
 from node.domain import Note, Reason
 from node.errors import Undecodable
 from node.read import routing
-from node.read.decoding import load, read_header
+from node.read.decoding import read_header
 from node.read.routing import Action, Decision
 from tests import films
+from tests.decoded import load
 
 READ = Decision(action=Action.READ)
 READ_AGE_UNKNOWN = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))

@@ -22,7 +22,7 @@ from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSe
 from node.measurement import Incomparable, MeasuredLine
 from node.read import decoding, prompts
 from node.read.model import Reading, open_reader
-from tests import films, samples
+from tests import decoded, films, samples
 from tests.sweep import said as words
 from tests.sweep.__main__ import FIRST_SEED, run
 from tests.sweep.checks import Sweep, Swept, by_labeler, incomplete, measured_on
@@ -64,7 +64,7 @@ def test_nothing_contradicts_itself_on_phantoms(phantom_model: Path) -> None:
 
 
 def test_nothing_contradicts_itself_on_a_real_film(phantom_model: Path) -> None:
-    found = swept(phantom_model, "any", of_picture(decoding.picture_of(films.thumbnail()), count=15))
+    found = swept(phantom_model, "any", of_picture(decoded.picture_of(films.thumbnail()), count=15))
 
     assert found.faults == []
     assert found.passed

@@ -13,12 +13,11 @@ from typing import cast
 import numpy as np
 import pytest
 from PIL import Image
-from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.read import decoding, grayscale
+from node.read import grayscale
 from node.read.grayscale import Window
-from tests import films, peers
+from tests import decoded, films, peers
 from tests.peers import LOOPBACK, ReceivingArchive
 from tests.service import Service, settings_for
 
@@ -125,7 +124,7 @@ def test_a_picture_is_the_film_as_displayed(node: Node) -> None:
     shown = np.asarray(Image.open(BytesIO(answer.body)))
 
     assert answer.headers["content-type"] == "image/png"
-    assert np.array_equal(shown, decoding.picture_of(_as_file(node.alone)))
+    assert np.array_equal(shown, decoded.picture_of(node.alone))
 
 
 def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
@@ -133,7 +132,7 @@ def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
     plain = node.get(path)
     center, width = map(float, plain.headers["x-window"].split())
     narrow = np.asarray(Image.open(BytesIO(node.get(f"{path}?center={center}&width={width / 4}").body)))
-    picture = decoding.stored_picture(_as_file(node.alone))
+    picture = decoded.stored_picture(node.alone)
 
     assert np.array_equal(narrow, picture.shown(Window(center=center, width=width / 4)))
     assert (narrow == 0).mean() > (np.asarray(Image.open(BytesIO(plain.body))) == 0).mean()
@@ -234,16 +233,11 @@ def test_a_window_needs_a_width() -> None:
 
 def test_the_window_of_a_film_shows_it_as_it_is_displayed() -> None:
     film = films.ramp({"WindowCenter": 2000, "WindowWidth": 3000})
-    picture = decoding.stored_picture(_as_file(film))
+    picture = decoded.stored_picture(film)
 
     assert picture.window == Window(center=2000, width=3000)
     table = grayscale.windowed(picture.header, picture.levels, picture.window)
     assert np.abs(table - grayscale.displayed(picture.header, picture.levels)).max() < 0.002
-
-
-def _as_file(film: Dataset) -> Dataset:
-    """Return a film as it is read from a file."""
-    return dcmread(BytesIO(films.file_bytes(film)))
 
 
 def _next_event(stream: http.client.HTTPResponse) -> bytes:

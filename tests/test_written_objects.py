@@ -98,7 +98,7 @@ def test_the_picture_of_a_file_is_the_film_as_displayed(tmp_path: Path) -> None:
 
     picture = source.picture()
 
-    read = decoding.read_file(next(iter(paths.values())))
+    read = next(iter(paths.values()))
     upright = decoding.load(read, gray="voi", square=lambda columns, rows: (0.0, 0.0, columns, rows)).gray
     assert picture is not None
     assert np.array_equal(picture, np.rint(upright * 255).astype(np.uint8))

@@ -121,7 +121,7 @@ def _draw(film: AnsweredFilm, path: Path) -> bool:
     Raises OSError.
     """
     try:
-        picture = decoding.stored_picture(decoding.read_file(film.instance.path)).film()
+        picture = decoding.stored_picture(film.instance.path).film()
     except Undecodable:
         return False
     upright = decoding.turned(picture.astype(np.float32), _framing(film).turn)

@@ -131,11 +131,15 @@ class Commitments:
             return self._refused("event", status=NO_SUCH_EVENT)
         try:
             report = read_report(information)
-        except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # the boundary to pydicom's parser, which documents no set of exceptions
             return self._refused("content", status=INVALID_ARGUMENT)
         try:
             return self._keep(report, calling_aet=calling_aet)
-        except Exception as error:  # the boundary to the ledger: after this answer an archive sends its report again
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the boundary to the ledger: after this an archive sends its report again
             return self._refused(where(error), status=PROCESSING_FAILURE)
 
     def _keep(self, report: CommitmentReport, *, calling_aet: str) -> int:

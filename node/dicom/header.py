@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.filereader import read_dataset, read_partial, read_preamble
 from pydicom.tag import BaseTag, Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ImplicitVRLittleEndian
+from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
 from node.dicom import attributes
+from node.dicom.inflated import Inflated
 from node.domain import Reason
 from node.errors import Refused, Undecodable, is_of_disk
 
@@ -37,6 +39,7 @@ _MOST_ELEMENTS: Final = 20_000
 _MOST_READS: Final = 200_000
 """Single reads by the parser: two for each element, including elements within sequences."""
 
+_PIXEL_DATA: Final = Tag("PixelData")
 _PIXELS: Final = frozenset(Tag(keyword) for keyword in ("FloatPixelData", "DoubleFloatPixelData", "PixelData"))
 
 _FIRST_GROUP: Final = 0x0008
@@ -61,6 +64,7 @@ _START_BYTES: Final = 144
 _START: Final = b"DICM\x02\0\0\0UL\x04\0"
 """Behind the preamble: the prefix and the first element, which says how long the other elements of group 0002 are."""
 _LONGEST_META: Final = 64 * 1024
+_UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 
 StopWhen = Callable[[BaseTag, str | None, int], bool]
 
@@ -193,7 +197,7 @@ def read(
     """
     order = order or Order()
     with _Counted(io.FileIO(str(path))) as file:
-        dataset = _read(file, order.watching(stop_when or _never), longest_bytes=longest_bytes)
+        dataset, _ = _read(file, order.watching(stop_when or _never), longest_bytes=longest_bytes)
     for tag in order.repeated:
         if tag in dataset and (tag.group in _PATIENT_GROUPS or tag in _OF_PATIENT):
             del dataset[tag]
@@ -205,7 +209,42 @@ def read_before_pixels(file: BinaryIO, *keywords: str) -> FileDataset:
 
     Raises ValueError for a header that exceeds the limits, and any error of pydicom.
     """
-    return _read(_frugal(file), at_pixels, tags=[Tag(keyword) for keyword in keywords])
+    return _read(_frugal(file), at_pixels, tags=[Tag(keyword) for keyword in keywords])[0]
+
+
+class PixelValue(NamedTuple):
+    """The value of PixelData in an open file, which stands at its first byte.
+
+    length: in bytes; None for a value that a delimiter ends, which only encapsulated pixels have (PS3.5 A.4)
+    """
+
+    file: BinaryIO
+    length: int | None
+
+
+@contextmanager
+def open_pixels(path: Path, *, longest_bytes: int) -> Iterator[tuple[FileDataset, PixelValue | None]]:
+    """Read a file up to the value of its PixelData, of which nothing is read; None for a file without it.
+
+    longest_bytes: as of `read`, whose errors it raises
+    """
+    element: tuple[str | None, int] | None = None
+
+    def is_found(tag: BaseTag, vr: str | None, length: int) -> bool:
+        nonlocal element
+        if tag == _PIXEL_DATA:
+            element = vr, length
+        return element is not None
+
+    with _Counted(io.FileIO(str(path))) as whole:
+        dataset, file = _read(whole, is_found, longest_bytes=longest_bytes)
+        if element is None:
+            yield dataset, None
+            return
+        vr, length = element
+        has_long_head = not dataset.original_encoding[0] and vr in EXPLICIT_VR_LENGTH_32
+        file.seek(12 if has_long_head else 8, io.SEEK_CUR)
+        yield dataset, PixelValue(file=file, length=None if length == _UNDEFINED_LENGTH else length)
 
 
 def at_pixels(tag: BaseTag, _vr: str | None, _length: int) -> bool:
@@ -215,11 +254,22 @@ def at_pixels(tag: BaseTag, _vr: str | None, _length: int) -> bool:
 
 def _read(
     file: BinaryIO, stop_when: StopWhen, *, longest_bytes: int | None = None, tags: list[BaseTag | int] | None = None
-) -> FileDataset:
-    """Read a file as pydicom does, but for the elements of group 0002 that its dataset holds; tags: None for all."""
+) -> tuple[FileDataset, BinaryIO]:
+    """Read a file as pydicom does, but for the elements of group 0002 that its dataset holds; tags: None for all.
+
+    Returns the dataset, and the file that it was read from: a deflated one is inflated piece by piece.
+    """
     start = file.tell()
     meta = _bounded_meta(file)
-    if meta is not None and _begins_with_meta(file, UID(meta.TransferSyntaxUID)):
+    if meta is None:
+        file.seek(start)
+        odd_meta = read_meta(file)
+        meta = odd_meta if _is_deflated(odd_meta) else None
+    if meta is not None and _is_deflated(meta):
+        file = _Counted(Inflated(file))
+        dataset = _read_behind(file, meta, stop_when, longest_bytes=longest_bytes, tags=tags)
+        dataset.fileobj_type = _open_inflated  # for the long values that are read on first access
+    elif meta is not None and _begins_with_meta(file, UID(meta.TransferSyntaxUID)):
         dataset = _read_behind(file, meta, stop_when, longest_bytes=longest_bytes, tags=tags)
     else:
         file.seek(start)
@@ -229,7 +279,18 @@ def _read(
     for tag in tuple(dataset.keys()):
         if tag.group == 2:
             del dataset[tag]
-    return dataset
+    return dataset, file
+
+
+def _is_deflated(meta: Dataset) -> bool:
+    return attributes.text(meta, "TransferSyntaxUID") == DeflatedExplicitVRLittleEndian
+
+
+def _open_inflated(name: str, _mode: str) -> BinaryIO:
+    """Open the dataset of a deflated file, as pydicom opens the file of another to read a long value."""
+    file = open(name, "rb")  # noqa: SIM115  # pydicom closes what it gets
+    read_meta(file)
+    return io.BufferedReader(Inflated(file, is_closed_too=True))
 
 
 def _read_behind(
@@ -260,12 +321,12 @@ def _read_behind(
 def _begins_with_meta(file: BinaryIO, syntax: UID) -> bool:
     """Say whether a dataset begins with an element of group 0002, which pydicom would take for file meta information.
 
-    Leaves the position where it was. In a deflated dataset pydicom does not see it. An explicit element before an
-    implicit dataset is file meta information after all, beyond a group length that is too small.
+    Leaves the position where it was. An explicit element before an implicit dataset is file meta information after
+    all, beyond a group length that is too small.
     """
     start = file.read(6)
     file.seek(-len(start), io.SEEK_CUR)
-    if syntax == DeflatedExplicitVRLittleEndian or (syntax == ImplicitVRLittleEndian and start[4:].isupper()):
+    if syntax == ImplicitVRLittleEndian and start[4:].isupper():
         return False
     return start[:2] == (b"\0\2" if syntax == ExplicitVRBigEndian else b"\2\0")
 
@@ -279,7 +340,9 @@ def _bounded_meta(file: BinaryIO) -> FileMetaDataset | None:
     try:
         head = BytesIO(file.read(length))
         meta = read_dataset(head, False, True, stop_when=_bounded(_is_no_meta))
-    except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # the boundary to pydicom's parser, which documents no set of exceptions
         return None
     is_whole = not head.read(1) and bool(attributes.text(meta, "TransferSyntaxUID"))
     return FileMetaDataset(meta) if is_whole else None

@@ -157,12 +157,11 @@ class Desk:
         if not received.is_intact(film.path):
             raise InputError("the stored file of this film is damaged or removed; send it again")
         try:
-            dataset = decoding.read_file(film.path)
-            header = parse_header(dataset)
+            header = parse_header(decoding.read_header(film.path))
             decision = routing.choose(header, routing.rules_for(reader.ages))
             if decision.action is not routing.Action.READ:
                 raise InputError(f"this film is not one that is read ({decision.reason}); choose another film")
-            return decoding.decode(dataset, header, gray=reader.gray, square=reader.square)
+            return decoding.decode(film.path, header, gray=reader.gray, square=reader.square)
         except Undecodable as error:
             raise InputError("this film cannot be decoded; its report says why") from error
 

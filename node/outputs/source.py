@@ -51,7 +51,7 @@ def from_files(headers: Mapping[str, Dataset], files: Mapping[str, Path]) -> dic
     @lru_cache(maxsize=1)
     def decoded(uid: str) -> tuple[Picture | None, Stretch | None]:
         try:
-            stored = decoding.stored_picture(decoding.read_file(files[uid]))
+            stored = decoding.stored_picture(files[uid])
             return stored.shown(), stored.stretch
         except Undecodable:
             return None, None

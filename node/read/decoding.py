@@ -8,29 +8,21 @@ refused too, and so is one that no person could read. Mapping boxes to the store
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
-import imagecodecs
 import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.encaps import generate_frames
-from pydicom.pixels.decoders.base import get_decoder
-from pydicom.pixels.utils import pixel_array
-from pydicom.tag import Tag
+from pydicom.tag import BaseTag, Tag
 from pydicom.uid import (
     UID,
-    DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
     RLELossless,
 )
 
@@ -39,23 +31,23 @@ from node.dicom.display_shutter import DisplayShutter
 from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
 from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
 from node.dicom.overlay_planes import Mask, OverlayPlane
-from node.domain import Box, Note, Reason, Side
+from node.domain import Box, Note, Reason, Side, is_uid
 from node.errors import ConfigError, Undecodable, is_of_disk
-from node.read import grayscale, overlay_drawing, pixel_format
+from node.read import decoder_processes, grayscale, overlay_drawing, pixel_format
+from node.read.codecs import Cells
 from node.read.framing import Framing, Turn
+from node.read.pixels import StoredPixels
 
 GrayPicture = npt.NDArray[np.float32]
 BytePicture = npt.NDArray[np.uint8]
 Square = Callable[[int, int], tuple[float, float, float, float]]
 
 _LONG_BYTES = 4096
+_LONGEST_BYTES = 16 * 2**20
+"""Of a value that is read at once, with a film that is decoded: twice the largest overlay plane."""
 _STUDY_INSTANCE_UID = Tag("StudyInstanceUID")
-_CHUNK_BYTES = 2**20
-_MOST_INFLATED_BYTES = 512 * 2**20
-"""Four times the largest film that is decoded (`pixel_format.MAX_PIXELS`, 16 bits); pydicom inflates a file at once."""
-_PLUGINS = ("pylibjpeg", "pyjpegls", "pydicom", "pillow", "gdcm")
-_BLOCK_BYTES = 512
-_LOSSY_JPEG = (JPEGBaseline8Bit, JPEGExtended12Bit)
+_PIXEL_DATA = Tag("PixelData")
+_MOST_ALLOCATED = 64
 _SIDE_TOLERANCE = 0.05
 _TURNS = {
     (row, column): Turn(
@@ -89,7 +81,8 @@ def read_header(path: Path, *, character_set: str = "") -> Dataset:
 
     character_set: a defined term, for text that is neither in the header's own set nor UTF-8; "" for none
     The dataset has PixelData if the file has it, as `routing.choose` needs; long values are read from the file on first
-    access. Raises Undecodable if the file names no SOP class or no SOP instance, and OSError for an error of the disk.
+    access. Raises Undecodable if the file names no SOP class or no valid SOP instance, and OSError for an error of the
+    disk.
     """
     return read_noted_header(path, character_set=character_set)[0]
 
@@ -97,14 +90,16 @@ def read_header(path: Path, *, character_set: str = "") -> Dataset:
 def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, tuple[Note, ...]]:
     """Read a header as `read_header` does, with what is to be said of its text and of the order of its elements."""
     order = header.Order()
-    dataset = _read(path, longest_bytes=_LONG_BYTES, order=order)
+    dataset = _read(path, order=order)
+    if not is_uid(attributes.text(dataset, "SOPInstanceUID")):
+        raise Undecodable(Reason.UNDECODABLE, "its SOP Instance UID is none (PS3.5 9.1); correct it at the sender")
     notes = film_text.settle(dataset, site=character_set)
     return dataset, (*notes, Note.HEADER_DISORDERED) if order.is_broken else notes
 
 
 def read_identity(path: Path) -> Dataset:
     """Read SOP class, SOP instance and study of a DICOM file; raises the errors of `read_header`."""
-    dataset = _read(path, longest_bytes=_LONG_BYTES, stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID)
+    dataset = _read(path, stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID)
     header.require_order(path)
     identity = Dataset()
     with attributes.quiet():
@@ -113,23 +108,14 @@ def read_identity(path: Path) -> Dataset:
     return identity
 
 
-def read_file(path: Path) -> Dataset:
-    """Read one DICOM file with its pixels, for `load`; raises the errors of `read_header`.
-
-    If the file ends within its pixel data, PixelData is present but short or empty.
-    """
-    return _read(path, longest_bytes=None)
+def load(path: Path, *, gray: str, square: Square) -> Radiograph:
+    """Decode one film whose header has not been read yet; parameters and errors as in `decode`."""
+    return decode(path, parse_header(read_header(path)), gray=gray, square=square)
 
 
-def load(dataset: Dataset, *, gray: str, square: Square) -> Radiograph:
-    """Decode one film whose header has not been parsed yet; parameters and errors as in `decode`."""
-    return decode(dataset, parse_header(dataset), gray=gray, square=square)
+def decode(path: Path, film_header: FilmHeader, *, gray: str, square: Square) -> Radiograph:
+    """Decode one film, in a process of its own (`decoder_processes`), and turn it upright.
 
-
-def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Square) -> Radiograph:
-    """Decode one film and turn it upright.
-
-    dataset: the whole object with its pixels, as `read_file` returns it
     film_header: its header, parsed
     gray: the manifest's mode, a key of `grayscale.TABLES`
     square: maps columns and rows of the upright film to left, top, right, bottom of the square to analyze
@@ -138,8 +124,9 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
     """
     if gray not in grayscale.TABLES:
         raise ConfigError([f"gray = {gray!r} is not one of {', '.join(grayscale.TABLES)}"])
+    dataset = _read_before_pixels(path)
     with _decoders():
-        stored = _stored_picture(dataset, film_header)
+        stored = _stored_picture(dataset, film_header, _decoded(path, film_header))
         seen = grayscale.TABLES[gray](stored.header, stored.levels)
         is_stretched = gray == grayscale.EQUALIZED and grayscale.has_outliers(stored.header, stored.levels)
     rows, columns = stored.indices.shape
@@ -156,13 +143,12 @@ def decode(dataset: Dataset, film_header: FilmHeader, *, gray: str, square: Squa
     )
 
 
-def picture_of(dataset: Dataset) -> BytePicture:
+def picture_of(path: Path) -> BytePicture:
     """Decode one film as displayed, 0..255, [row, column] in stored orientation. Raises Undecodable as `decode` does.
 
     With its display shutter and its overlay planes, which the network never sees.
-    dataset: the whole object with its pixels, as `read_file` returns it
     """
-    return stored_picture(dataset).shown()
+    return stored_picture(path).shown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -230,23 +216,22 @@ class StoredPicture:
         return np.take(np.rint(gray * 255).astype(np.uint8), self.indices)
 
 
-def stored_picture(dataset: Dataset) -> StoredPicture:
-    """Decode one film for display; dataset and errors as of `picture_of`."""
+def stored_picture(path: Path) -> StoredPicture:
+    """Decode one film for display, in a process of its own; errors as of `picture_of`, and those of `read_header`."""
+    film_header, dataset = parse_header(read_header(path)), _read_before_pixels(path)
     with _decoders():
-        picture = _stored_picture(dataset, parse_header(dataset))
+        values = _decoded(path, film_header)
+        picture = _stored_picture(dataset, film_header, values)
         shutter = display_shutter.find(dataset)
-        marks = _marks(dataset, picture.indices.shape, hiding=None if shutter is None else shutter.bitmap)
+        marks = _marks(dataset, values.cells, hiding=None if shutter is None else shutter.bitmap)
     return replace(picture, shutter=shutter, marks=marks)
 
 
-def _marks(dataset: Dataset, shape: tuple[int, int], *, hiding: OverlayPlane | None) -> Mask | None:
+def _marks(dataset: Dataset, cells: Cells, *, hiding: OverlayPlane | None) -> Mask | None:
     """Return where the overlay planes of a film draw; None if it has none. hiding: the plane of a bitmap shutter."""
     planes = [plane for plane in overlay_planes.find(dataset) if plane != hiding]
-    cells = None
-    if any(plane.packed is None for plane in planes):
-        with attributes.quiet():
-            cells = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False)
-    return overlay_drawing.drawn(planes, shape, cells) if planes else None
+    rows, columns = cells.shape
+    return overlay_drawing.drawn(planes, (rows, columns), cells) if planes else None
 
 
 def picture_without_header(picture: BytePicture) -> StoredPicture:
@@ -308,27 +293,36 @@ def _turn(film_header: FilmHeader) -> Turn | None:
     return _TURNS.get((directions[0], directions[1])) if len(directions) == 2 else None
 
 
+def _read_before_pixels(path: Path) -> Dataset:
+    """Read what says how the pixels are displayed, at once: an error of the disk is raised, and not met later."""
+    return _read(path, longest_bytes=_LONGEST_BYTES, stop_when=_is_pixel_data)
+
+
+def _is_pixel_data(tag: BaseTag, _vr: str | None, _length: int) -> bool:
+    return bool(tag == _PIXEL_DATA)
+
+
 def _read(
     path: Path,
     *,
-    longest_bytes: int | None,
+    longest_bytes: int = _LONG_BYTES,
     stop_when: header.StopWhen | None = None,
     order: header.Order | None = None,
 ) -> Dataset:
     try:
         with attributes.quiet():
-            _refuse_bomb(path)
             dataset = header.read(path, longest_bytes=longest_bytes, stop_when=stop_when, order=order)
             if not dataset:
                 # pydicom 3.0.2 discards everything it has read when an encapsulated value has no end.
-                dataset = header.read(path, stop_when=header.at_pixels)
+                dataset = header.read(path, longest_bytes=longest_bytes, stop_when=header.at_pixels)
                 if dataset:
-                    value = _unended_value(path, dataset) if longest_bytes is None else b""
-                    dataset.add_new("PixelData", "OB", value)
+                    dataset.add_new("PixelData", "OB", b"")
                     dataset["PixelData"].is_undefined_length = True
     except (Undecodable, MemoryError):  # lack of memory is no fault of the film
         raise
-    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         if is_of_disk(error):
             raise
         raise Undecodable(Reason.UNDECODABLE, f"not readable as DICOM ({type(error).__name__})") from error
@@ -336,47 +330,6 @@ def _read(
         raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class or no SOP instance")
     _complete_meta(dataset)
     return dataset
-
-
-def _unended_value(path: Path, dataset: Dataset) -> bytes:
-    """Return encapsulated pixels (PS3.5 A.4) that no sequence delimiter ends; nothing if they are cut off.
-
-    They are whole if their last item is, and if a codestream of JPEG, JPEG-LS or JPEG 2000 has its end marker.
-    """
-    syntax = UID(attributes.text(dataset.file_meta, "TransferSyntaxUID"))
-    with path.open("rb") as file:
-        header.read_before_pixels(file, "Rows")
-        if not syntax.is_encapsulated or file.read(12)[-4:] != b"\xff\xff\xff\xff":
-            return b""
-        items = []
-        while (start := file.read(8))[:4] == b"\xfe\xff\0\xe0" and len(start) == 8:
-            length = int.from_bytes(start[4:], "little")
-            items.append((start, value := file.read(length)))
-            if len(value) < length:
-                return b""
-    codestream = b"".join(value for _, value in items[1:])  # the first item is the offset table
-    is_whole = syntax == RLELossless or pixel_format.is_ended(codestream)
-    return b"".join(start + value for start, value in items) if is_whole else b""
-
-
-def _refuse_bomb(path: Path) -> None:
-    """Refuse a deflated file (PS3.5 A.5) that is too large when inflated: 0.5 MB may inflate to gigabytes."""
-    with path.open("rb") as file:
-        if not _is_deflated(file):
-            return
-        inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
-        while not inflater.eof and (waiting := inflater.unconsumed_tail or file.read(_CHUNK_BYTES)):
-            size += len(inflater.decompress(waiting, _CHUNK_BYTES))
-            if size > _MOST_INFLATED_BYTES:
-                raise Undecodable(Reason.UNDECODABLE, f"inflates to more than {_MOST_INFLATED_BYTES} bytes")
-
-
-def _is_deflated(file: BinaryIO) -> bool:
-    """Return whether the file meta information names the deflated transfer syntax.
-
-    Leaves the file position at what follows the file meta information.
-    """
-    return attributes.text(header.read_meta(file), "TransferSyntaxUID") == DeflatedExplicitVRLittleEndian
 
 
 def _complete_meta(dataset: Dataset) -> None:
@@ -391,26 +344,55 @@ def _complete_meta(dataset: Dataset) -> None:
 
 @contextmanager
 def _decoders() -> Iterator[None]:
-    """Turn any error of a decoder into Undecodable."""
+    """Turn any error about the pixels into Undecodable."""
     try:
         yield
     except (Undecodable, MemoryError):  # lack of memory is no fault of the film
         raise
-    except Exception as error:  # the boundary to the decoders, which meet any content of a header
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the boundary to pydicom and numpy, which meet any content of a header
+        if is_of_disk(error):
+            raise
         raise Undecodable(Reason.UNDECODABLE, f"the pixels cannot be decoded ({type(error).__name__})") from error
 
 
-def _stored_picture(dataset: Dataset, film_header: FilmHeader) -> StoredPicture:
-    """Decode the pixels, and settle how they are displayed. Raises Undecodable."""
-    if (reason := pixel_format.reason_against(film_header.pixels)) is not None:
+def _decoded(path: Path, film_header: FilmHeader) -> StoredPixels:
+    """Decode the pixels in another process. Raises Undecodable, and OSError for an error of the disk."""
+    pixels = film_header.pixels
+    if (reason := pixel_format.reason_against(pixels)) is not None:
         raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
+    _depth(pixels)
+    return decoder_processes.of_this_process().decode_film(path, film_header)
+
+
+class _Depth(NamedTuple):
+    """Which bits of a stored pixel are its value: so many, behind so many others."""
+
+    bits: int
+    shift: int
+
+
+def _depth(pixels: PixelFormat) -> _Depth:
+    """Return which bits are the value. Raises Undecodable for a header that says none that can be."""
+    bits, high, allocated = pixels.bits_stored, pixels.high_bit, pixels.bits_allocated
+    if bits is None or allocated is None or allocated > _MOST_ALLOCATED or not 1 <= bits <= min(allocated, 16):
+        raise Undecodable(Reason.UNDECODABLE, "the header's bit depth is none that a film has")
+    shift = 0 if high is None else high + 1 - bits
+    if not 0 <= shift <= allocated - bits:
+        raise Undecodable(Reason.UNDECODABLE, "the header's high bit does not fit its bit depth")
+    return _Depth(bits=bits, shift=shift)
+
+
+def _stored_picture(dataset: Dataset, film_header: FilmHeader, stored: StoredPixels) -> StoredPicture:
+    """Settle how decoded pixels are displayed. Raises Undecodable."""
+    values = _stored_values(stored, film_header)
     with attributes.quiet():
-        values = _stored_values(dataset, film_header)
-    gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
+        gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
     levels = grayscale.levels_of(gray_header, values.indices, lowest=values.lowest, bits=values.bits)
-    stored = _legible(gray_header, levels)
+    legible = _legible(gray_header, levels)
     disputed = (Note.POLARITY_UNCLEAR,) if gray_header.is_disputed else ()
-    return replace(stored, notes=(*values.notes, *disputed, *stored.notes))
+    return replace(legible, notes=(*values.notes, *disputed, *legible.notes))
 
 
 def _legible(header: GrayscaleHeader, levels: grayscale.Levels) -> StoredPicture:
@@ -441,52 +423,23 @@ class _StoredValues:
     notes: tuple[Note, ...] = ()
 
 
-def _stored_values(dataset: Dataset, film_header: FilmHeader) -> _StoredValues:
-    """Decode the pixels. Raises Undecodable."""
-    pixels = film_header.pixels
-    bits, high, allocated = pixels.bits_stored, pixels.high_bit, pixels.bits_allocated
-    if bits is None or allocated is None or not 1 <= bits <= min(allocated, 16):
-        raise Undecodable(Reason.UNDECODABLE, "the header's bit depth is none that a film has")
-    shift = 0 if high is None else high + 1 - bits
-    if not 0 <= shift <= allocated - bits:
-        raise Undecodable(Reason.UNDECODABLE, "the header's high bit does not fit its bit depth")
-    data, syntax = dataset["PixelData"].value or b"", UID(film_header.transfer_syntax_uid)
-    if not data:
-        raise Undecodable(Reason.UNDECODABLE, "the pixel data is empty or cut off")
-    frame = next(generate_frames(data, number_of_frames=1)) if syntax.is_encapsulated else None
-    if frame is not None:
-        _check_size(frame, syntax, pixels)
-    is_longer = frame is None and _is_longer(data, pixels, allocated=allocated)
-    if frame is not None and syntax in _LOSSY_JPEG and pixel_format.jpeg_bits(frame) == 12:
-        decoded = _jpeg_of_12_bits(frame)
-    else:
-        decoded = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False, decoding_plugin=_plugin(syntax))
-    is_signed = pixels.pixel_representation == 1
-    coded = None if frame is None else pixel_format.coded_depth(frame)
+def _stored_values(stored: StoredPixels, film_header: FilmHeader) -> _StoredValues:
+    """Take the values out of decoded pixels."""
+    bits, shift = _depth(film_header.pixels)
+    is_signed, syntax = film_header.pixels.pixel_representation == 1, UID(film_header.transfer_syntax_uid)
+    coded = stored.depth
     if coded is not None and coded.is_signed != is_signed and coded.bits <= 16:
-        # pydicom 3.0.2 gives the values the header's sign; their bits stay as they are.
-        indices = _selected(decoded, shift=0, bits=coded.bits, is_signed=coded.is_signed)
+        indices = _selected(stored.cells, shift=0, bits=coded.bits, is_signed=coded.is_signed)
         lowest = _lowest(coded.bits, is_signed=coded.is_signed)
         return _StoredValues(indices=indices, lowest=lowest, bits=coded.bits, notes=(Note.SIGN_DISAGREES,))
     lowest = _lowest(bits, is_signed=is_signed)
-    if frame is not None and syntax != RLELossless and shift == 0:
+    if syntax.is_encapsulated and syntax != RLELossless and shift == 0:
         # A lossy decoder may exceed the declared range; removing the high bits would turn white into black.
-        return _StoredValues(indices=_limited(decoded, lowest=lowest, bits=bits), lowest=lowest, bits=bits)
+        return _StoredValues(indices=_limited(stored.cells, lowest=lowest, bits=bits), lowest=lowest, bits=bits)
     # Bits outside HighBit and BitsStored hold overlays or nothing (PS3.5 8.1.1).
-    indices = _selected(decoded, shift=shift, bits=bits, is_signed=is_signed)
-    notes = (Note.PIXELS_CUT,) if is_longer else ()
+    indices = _selected(stored.cells, shift=shift, bits=bits, is_signed=is_signed)
+    notes = (Note.PIXELS_CUT,) if stored.is_longer else ()
     return _StoredValues(indices=indices, lowest=lowest, bits=bits, notes=notes)
-
-
-def _jpeg_of_12_bits(frame: bytes) -> npt.NDArray[np.integer]:
-    """Decode lossy JPEG of 12 bits, which none of pydicom's decoders under a free licence can. Raises Undecodable.
-
-    libjpeg fills what is missing with one gray and reports no error, so the end of the codestream must be there.
-    """
-    if not pixel_format.is_ended(frame):
-        raise Undecodable(Reason.UNDECODABLE, "the codestream is cut off")
-    decoded: npt.NDArray[np.integer] = imagecodecs.jpeg8_decode(frame)
-    return decoded
 
 
 def _lowest(bits: int, *, is_signed: bool) -> int:
@@ -513,45 +466,3 @@ def _selected(decoded: npt.NDArray[np.integer], *, shift: int, bits: int, is_sig
     if bits < 16:
         indices = indices & np.uint16(2**bits - 1)
     return indices ^ np.uint16(2 ** (bits - 1)) if is_signed else indices
-
-
-def _plugin(syntax: UID) -> str:
-    """Return the name of the decoder to use; "" for uncompressed pixels.
-
-    pydicom would try the decoders in turn, beginning with GDCM, whose assertions abort the whole process (seen with
-    python-gdcm 3.2.6 and an odd number of bytes). So GDCM decodes only what no other decoder can: lossless JPEG.
-    """
-    if not syntax.is_encapsulated:
-        return ""
-    available = get_decoder(syntax).available_plugins
-    return next(plugin for plugin in _PLUGINS if plugin in available)
-
-
-def _check_size(frame: bytes, syntax: UID, pixels: PixelFormat) -> None:
-    """Refuse a codestream whose picture size differs from the header. Raises Undecodable."""
-    rows, columns = pixels.rows or 0, pixels.columns or 0
-    is_whole = (
-        pixel_format.rle_length(frame) == rows * columns
-        if syntax == RLELossless
-        else pixel_format.coded_size(frame) == (columns, rows)
-    )
-    if not is_whole:
-        raise Undecodable(Reason.UNDECODABLE, "codestream and header differ in size")
-
-
-def _is_longer(data: bytes, pixels: PixelFormat, *, allocated: int) -> bool:
-    """Say whether bytes follow uncompressed pixels, more than the one that makes their number even (PS3.5 8.1.1).
-
-    Raises Undecodable if bytes are missing, or so many follow that the header may state a wrong size: whole rows or
-    columns, or more than a sixteenth of the picture.
-    """
-    rows, columns = pixels.rows or 0, pixels.columns or 0
-    expected = (rows * columns * allocated + 7) // 8
-    more = len(data) - expected - expected % 2
-    if more <= 0 and len(data) >= expected:
-        return False
-    lines = [side * allocated // 8 for side in (rows, columns)]
-    is_other_size = any(count % line == 0 for line in lines for count in (more, more + expected % 2))
-    if more < 0 or is_other_size or more > max(_BLOCK_BYTES, expected // 16):
-        raise Undecodable(Reason.UNDECODABLE, f"{len(data)} bytes of pixel data, the header says {expected}")
-    return True

@@ -61,7 +61,7 @@ def answer_film(
         return _unread(dataset, decision, views.film_view(header), source=source)
     try:
         with timed("decode"):
-            image = decoding.decode(decoding.read_file(path), header, gray=reader.gray, square=reader.square)
+            image = decoding.decode(path, header, gray=reader.gray, square=reader.square)
     except Undecodable as error:
         undecodable = replace(decision, reason=Reason(error.reason))
         return _unread(dataset, undecodable, views.film_view(header), source=source)

@@ -6,6 +6,8 @@ film does, so a picture with colors is refused, while a gray one is read however
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -32,15 +34,31 @@ without noise has 0 at any quality of JPEG.
 """
 
 
+def count_pixels(path: Path) -> int:
+    """Return how many pixels the head of a picture declares. Raises InputError."""
+    with _opened(path) as image:
+        return image.width * image.height
+
+
 def read(path: Path) -> npt.NDArray[np.uint8]:
-    """Return the gray values of a PNG or JPEG picture (spec §1.1): [row, column]. Raises InputError."""
+    """Return the gray values of a PNG or JPEG picture (spec §1.1): [row, column]. Raises InputError.
+
+    Call it only in a decoder process (`decoder_processes`).
+    """
+    with _opened(path) as image:
+        if image.width * image.height > pixel_format.MAX_PIXELS:
+            raise InputError(f"{path}: has more than {pixel_format.MAX_PIXELS} pixels; name a smaller picture")
+        if getattr(image, "n_frames", 1) > 1:
+            raise InputError(f"{path}: holds several pictures; name a file with one film")
+        return _gray(path, ImageOps.exif_transpose(image))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open a picture; an error of Pillow, also while it decodes, becomes InputError."""
     try:
         with Image.open(path, formats=_FORMATS) as image:
-            if image.width * image.height > pixel_format.MAX_PIXELS:
-                raise InputError(f"{path}: has more than {pixel_format.MAX_PIXELS} pixels; name a smaller picture")
-            if getattr(image, "n_frames", 1) > 1:
-                raise InputError(f"{path}: holds several pictures; name a file with one film")
-            return _gray(path, ImageOps.exif_transpose(image))
+            yield image
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, *_BOMBS) as error:
         raise InputError(f"{path}: is not a readable picture of usual size; name a DICOM, PNG or JPEG file") from error
 

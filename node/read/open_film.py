@@ -13,7 +13,7 @@ from node.dicom.film_header import parse_header
 from node.domain import Box
 from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
-from node.read import decoding, gray_picture, pixel_format, routing
+from node.read import decoder_processes, decoding, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import FilmAnswer, FilmQuestion, Reader, check_questions
@@ -31,7 +31,7 @@ def check(path: Path, ages: Container[int] | None = None) -> None:
     if not path.is_file():
         raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
     if is_picture(path):
-        gray_picture.read(path)
+        decoder_processes.of_this_process().decode_picture(path)
         return
     try:
         decision = routing.choose(parse_header(decoding.read_header(path)), routing.rules_for(ages))
@@ -46,7 +46,7 @@ def load(path: Path, reader: Reader) -> Radiograph:
     if is_picture(path):
         return _load_picture(path, reader)
     try:
-        return decoding.load(decoding.read_file(path), gray=reader.gray, square=reader.square)
+        return decoding.load(path, gray=reader.gray, square=reader.square)
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
 
@@ -71,11 +71,11 @@ def show_picture(path: Path) -> npt.NDArray[np.uint8]:
 
     Raises InputError, and Undecodable if no person could read it.
     """
-    return decoding.picture_without_header(gray_picture.read(path)).shown()
+    return decoding.picture_without_header(decoder_processes.of_this_process().decode_picture(path)).shown()
 
 
 def _load_picture(path: Path, reader: Reader) -> Radiograph:
-    picture = gray_picture.read(path)
+    picture = decoder_processes.of_this_process().decode_picture(path)
     rows, columns = picture.shape
     if min(rows, columns) < pixel_format.MIN_SIDE:
         raise InputError(f"{path}: has a side under {pixel_format.MIN_SIDE} pixels; name a film")

@@ -20,6 +20,10 @@ _GRAY = ("MONOCHROME1", "MONOCHROME2")
 _JPEG_2000 = b"\xff\x4f\xff\x51"
 _JPEG_FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7))
 
+_START_OF_SCAN = 0xDA
+_END, _PADDING = b"\xff\xd9", b"\0\xff"
+_LOSSLESS_FRAMES = frozenset((0xC3, 0xC7, 0xCB, 0xCF))
+
 
 class Objection(NamedTuple):
     """Why an object is not read, and the keyword of the attribute that gave the reason."""
@@ -112,9 +116,30 @@ def jpeg_bits(frame: bytes) -> int | None:
     return None if at is None else frame[at + 4]
 
 
+def is_lossless_jpeg(frame: bytes) -> bool:
+    """Say whether the frame header of a JPEG codestream is one of lossless coding (ISO 10918-1 B.1.1.3)."""
+    at = _jpeg_frame(frame)
+    return at is not None and frame[at + 1] in _LOSSLESS_FRAMES
+
+
+def has_whole_segments(frame: bytes) -> bool:
+    """Say whether nothing lies between the marker segments of a JPEG before its first scan (ISO 10918-1 B.1.1.2)."""
+    at = 2
+    while at + 4 <= len(frame) and frame[at] == 0xFF:
+        if frame[at + 1] == _START_OF_SCAN:
+            return True
+        at += 1 if frame[at + 1] == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4], "big")
+    return False
+
+
 def is_ended(frame: bytes) -> bool:
     """Say whether a codestream of JPEG, JPEG-LS or JPEG 2000 has its end marker, behind which it may be padded."""
-    return frame.rstrip(b"\0\xff").endswith(b"\xff\xd9")
+    return frame.rstrip(_PADDING).endswith(_END)
+
+
+def without_end(frame: bytes) -> bytes:
+    """Return a codestream without its end marker and what pads it."""
+    return frame.rstrip(_PADDING).removesuffix(_END)
 
 
 def _jpeg_size(frame: bytes) -> tuple[int, int] | None:
@@ -134,21 +159,3 @@ def _jpeg_frame(frame: bytes) -> int | None:
             return at
         at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4], "big")
     return None
-
-
-def rle_length(frame: bytes) -> int:
-    """Return the unpacked length of the first segment of an RLE frame, in bytes: its pixels (PS3.5 G.3, G.4)."""
-    first, second = (int.from_bytes(frame[at : at + 4], "little") for at in (4, 8))
-    segment = frame[first : second or len(frame)]
-    at = length = 0
-    while at < len(segment):
-        control = segment[at]
-        if control < 128:
-            length += min(control + 1, len(segment) - at - 1)  # a padding byte at the end is a literal of length 0
-            at += control + 2
-        elif control > 128:
-            length += 257 - control
-            at += 2
-        else:
-            at += 1
-    return length

@@ -31,7 +31,7 @@ from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
 from node.orders.store import OrderStore
 from node.prompt_set import PromptSet, PromptsInUse
-from node.read import prompts
+from node.read import decoder_processes, prompts
 from node.read.model import Reader, check_files
 from node.read.open_model import OpenModel
 from node.service import memory
@@ -220,6 +220,7 @@ def serve(
     NodeError, which also makes exit code 1, when the disk takes nothing at the start.
     """
     memory.keep_between_films()
+    decoder_processes.of_this_process().start()  # it imports the decoders meanwhile
     process = process_of(settings.storage, only=only, executor=executor)
     stop = threading.Event()
 

@@ -73,7 +73,9 @@ def _locate(file: BinaryIO) -> _Pixels | None:
                 return None
             header = read_before_pixels(file, "Rows", "Columns")
         start, length, is_whole = _value(file, syntax)
-    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         if is_of_disk(error):
             raise
         return None

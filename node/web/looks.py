@@ -247,7 +247,7 @@ def _read(path: FilePath, model: OpenModel, character_set: str) -> Film:
 
 
 def _decoded(path: FilePath) -> decoding.BytePicture:
-    return decoding.picture_of(decoding.read_file(path))
+    return decoding.picture_of(path)
 
 
 def _without_path(error: Exception, path: FilePath) -> str:

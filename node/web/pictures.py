@@ -68,7 +68,7 @@ class Pictures:
         with self._lock:  # one at a time: a film may take half a gigabyte while it is decoded
             picture = self._kept.pop(film.path, None)
             if picture is None:
-                picture = decoding.stored_picture(decoding.read_file(film.path))
+                picture = decoding.stored_picture(film.path)
             self._kept[film.path] = picture
             while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > _KEPT_BYTES:
                 self._kept.popitem(last=False)

@@ -44,7 +44,7 @@ def writing(folder: Path) -> Found:
     film, header = answered.film, answered.dataset
     if film is None:
         raise RuntimeError("the film was not read")
-    picture = decoding.picture_of(decoding.read_file(path))
+    picture = decoding.picture_of(path)
     report = writers.make_report(
         header.StudyInstanceUID, [film], model=reader.identity, prompts=prompt_set, created_at=datetime.now(UTC)
     )

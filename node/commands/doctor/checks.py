@@ -47,5 +47,7 @@ def run_check(name: str, look: Callable[[], Iterable[Check]]) -> tuple[Check, ..
         return tuple(look())
     except NodeError as error:
         return tuple(fault(name, mistake) for mistake in str(error).split("\n"))
-    except Exception as error:  # the boundary to this machine; the text of a foreign error may hold a password
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the boundary to this machine; the text of a foreign error may hold a password
         return (fault(name, f"cannot be checked: {where(error)}; this is a fault of the program, please report it"),)

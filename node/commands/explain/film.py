@@ -200,7 +200,7 @@ def _film_rule(model: Path) -> tuple[str, FilmRule]:
 def _decode(path: Path, header: FilmHeader, rule: FilmRule, lack: str) -> Decoding:
     """Decode a film as the node does; lack: what is not known for want of a model, with the semicolon before it."""
     try:
-        image = decoding.decode(decoding.read_file(path), header, gray=rule.gray, square=rule.square)
+        image = decoding.decode(path, header, gray=rule.gray, square=rule.square)
     except Undecodable as error:
         return Decoding(reason=Reason(error.reason), message=str(error))
     square = None if lack else image.framing.analyzed.edges

@@ -1,0 +1,159 @@
+"""What a decoder process does: it takes one request after another, and ends when nobody can ask any more.
+
+It limits its own memory and processor time for each film before foreign code meets the film's bytes. Its answers are
+JSON, and pixels go back through memory that it shares with the process that asked (`decoder_processes`).
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import math
+import os
+import resource
+import signal
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, NotRequired, TypedDict
+
+import numpy as np
+from pydicom.uid import UID
+
+from node.dicom.film_header import PixelFormat
+from node.domain import Reason
+from node.errors import InputError, Undecodable, is_of_disk
+from node.read import gray_picture, pixel_format, pixels
+from node.read.codecs import Cells
+
+FILM: Final = "film"
+PICTURE: Final = "picture"
+
+_KEPT_BYTES: Final = 64 * 2**20
+"""Of shared memory, which stays for the next film: new pages cost more time than copying the pixels."""
+
+
+class Request(TypedDict):
+    """What a child is asked for; syntax and pixels: of a film's header, with the names of `PixelFormat`."""
+
+    task: str
+    path: str
+    syntax: NotRequired[str]
+    pixels: NotRequired[dict[str, object]]
+
+
+class Answer(TypedDict, total=False):
+    """What a child says: why it has no pixels, or how those in the shared memory lie, as in `StoredPixels`.
+
+    input: the message of an InputError; number: of an error of the disk
+    """
+
+    reason: str
+    message: str
+    input: str
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    is_longer: bool
+    depth: tuple[int, bool] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one film may cost; memory_bytes: beside what the process had before."""
+
+    processor_seconds: float
+    memory_bytes: int
+
+    @staticmethod
+    def of(count: int) -> Limits:
+        """Return the limits for a film of so many pixels."""
+        return Limits(processor_seconds=2 + count / 1_000_000, memory_bytes=256 * 2**20 + 48 * count)
+
+    @property
+    def seconds(self) -> float:
+        """How long it may take, on a machine that has other work too."""
+        return 10 * self.processor_seconds
+
+
+def serve(connection: Connection) -> None:
+    """Decode what is asked for until the other side closes the connection."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the process that asks: it still needs its films
+        signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would hold a film
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):  # foreign code writes what it likes
+        os.dup2(nowhere, output)
+    gc.freeze()
+    shared = os.memfd_create("pixels")
+    reduction.send_handle(connection, shared, os.getppid())
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        connection.send_bytes(json.dumps(_answer(request, shared)).encode())
+
+
+def _answer(request: Request, shared: int) -> Answer:
+    """Decode one film or picture, and say what came of it."""
+    try:
+        return _TASKS[request["task"]](request, shared)
+    except Undecodable as error:
+        return {"reason": error.reason, "message": str(error)}
+    except InputError as error:
+        return {"input": str(error)}
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the boundary to the decoders: a panic of one in Rust is a BaseException
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            return {"reason": Reason.UNDECODABLE, "message": "decoding takes more memory than a film of this size may"}
+        if isinstance(error, OSError) and is_of_disk(error):
+            return {"number": error.errno or 0, "message": os.strerror(error.errno or 0)}
+        return {"reason": Reason.UNDECODABLE, "message": f"the pixels cannot be decoded ({type(error).__name__})"}
+
+
+def _film(request: Request, shared: int) -> Answer:
+    form = PixelFormat(**request["pixels"])  # type: ignore[arg-type]  # made by `asdict` of such a value
+    _limit((form.rows or 0) * (form.columns or 0))
+    stored = pixels.decode(Path(request["path"]), UID(request["syntax"]), form)
+    return _shared(stored.cells, shared) | {"is_longer": stored.is_longer, "depth": stored.depth}
+
+
+def _picture(request: Request, shared: int) -> Answer:
+    path = Path(request["path"])
+    _limit(0)
+    _limit(min(gray_picture.count_pixels(path), pixel_format.MAX_PIXELS))
+    return _shared(gray_picture.read(path), shared)
+
+
+_TASKS: Final = {FILM: _film, PICTURE: _picture}
+
+
+def _limit(count: int) -> None:
+    """Limit memory and processor time for a film of so many pixels, from now on (setrlimit(2)).
+
+    The kernel compares the limits with all that the process has ever used, so each film moves them.
+    """
+    limits, used = Limits.of(count), resource.getrusage(resource.RUSAGE_SELF)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    seconds = math.ceil(used.ru_utime + used.ru_stime + limits.processor_seconds)
+    _move(resource.RLIMIT_CPU, seconds)
+    _move(resource.RLIMIT_AS, size + limits.memory_bytes)
+
+
+def _move(which: int, limit: int) -> None:
+    most = resource.getrlimit(which)[1]
+    resource.setrlimit(which, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+
+
+def _shared(cells: Cells, shared: int) -> Answer:
+    """Put pixels into the shared memory, and describe them."""
+    content = np.ascontiguousarray(cells, dtype=cells.dtype.newbyteorder("<")).view(np.uint8).data
+    if os.fstat(shared).st_size > max(content.nbytes, _KEPT_BYTES):
+        os.ftruncate(shared, _KEPT_BYTES)
+    if os.pwrite(shared, content, 0) != content.nbytes:
+        raise MemoryError
+    return {"shape": cells.shape, "dtype": cells.dtype.newbyteorder("<").str}
