@@ -21,9 +21,9 @@ from pathlib import Path
 
 import cv2
 import httpx
+import imagecodecs
 import PIL
 import pytest
-from openjpeg.utils import get_openjpeg_version
 from PIL import features
 
 from deploy.supply import NotLookedUp, audit, digests
@@ -392,11 +392,13 @@ def test_a_package_that_was_skipped_is_not_called_good(
 
 def test_the_document_names_the_decoders_that_are_installed() -> None:
     rows = (REPOSITORY / "docs" / "operate" / "install.md").read_text(encoding="utf-8").splitlines()
-    (films,) = (row for row in rows if row.startswith("| OpenJPEG") and "`pylibjpeg-openjpeg`" in row)
+    (films,) = (row for row in rows if row.startswith("| OpenJPEG") and "imagecodecs" in row)
     (others,) = (row for row in rows if row.startswith("| OpenJPEG") and "Pillow" in row)
 
     build = re.search(r"JPEG 2000: +build \(ver ([\d.]+)\)", cv2.getBuildInformation())
     assert build is not None
-    assert ".".join(map(str, get_openjpeg_version())) in films
-    assert metadata.version("pylibjpeg-openjpeg") in films
+    codecs = (imagecodecs.jpeg2k_version(), imagecodecs.jpegls_version(), imagecodecs.jpeg8_version().partition("/")[0])
+    named = dict(codec.rsplit(" ", 1) for codec in codecs)
+    expected = "OpenJPEG {openjpeg}, CharLS {charls} and libjpeg-turbo {libjpeg_turbo} | imagecodecs ".format(**named)
+    assert f"{expected}{metadata.version('imagecodecs')}" in films
     assert f"OpenJPEG {features.version('jpg_2000')} and {build[1]} | Pillow {PIL.__version__} and OpenCV" in others

@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 from pydicom.pixels.utils import pixel_array
-from pydicom.uid import UID, RLELossless
+from pydicom.uid import UID, ExplicitVRBigEndian, RLELossless
 
 from node.dicom import attributes, header
 from node.dicom.film_header import PixelFormat
@@ -67,7 +68,13 @@ def _uncompressed(dataset: Dataset, value: PixelValue, syntax: UID, pixels: Pixe
     if value.length is None:
         raise _cut_off()
     is_longer = _is_longer(value.length, pixels)
-    dataset.PixelData = _read_whole(value.file, value.length, most_bytes=value.length)
+    content = _read_whole(value.file, value.length, most_bytes=value.length)
+    rows, columns, allocated = pixels.rows or 0, pixels.columns or 0, pixels.bits_allocated
+    if allocated in (8, 16) and syntax != ExplicitVRBigEndian:
+        kind = "<i" if pixels.pixel_representation == 1 else "<u"
+        plain = np.frombuffer(content, dtype=np.dtype(f"{kind}{allocated // 8}"), count=rows * columns)
+        return StoredPixels(cells=plain.reshape(rows, columns), is_longer=is_longer, depth=None)
+    dataset.PixelData = content
     dataset.file_meta.TransferSyntaxUID = syntax
     cells = pixel_array(dataset, index=0, raw=True, correct_unused_bits=False)
     return StoredPixels(cells=cells, is_longer=is_longer, depth=None)
