@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -342,7 +343,29 @@ def read_manifest(directory: Path) -> Manifest:
         raise ModelError(f"{path} cannot be read ({error.strerror}); name a model directory") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not TOML ({error}); fix it or restore the model directory") from error
+    if unprinted := sorted({repr(place) for place, text in _texts(table) if not _is_printed(text)}):
+        raise ModelError(
+            f"{path}: {', '.join(unprinted)}: a text has control characters, or some that nobody sees; remove them"
+        )
     return read_table(Manifest, table, path=path)
+
+
+def _texts(value: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text of a TOML value, keys too, with the keys that lead to it."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _texts(entry, place)
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            yield place or "a key", key
+            yield from _texts(entry, f"{place}.{key}" if place else key)
+
+
+def _is_printed(text: str) -> bool:
+    """Say whether a text has neither control nor format characters: outputs, pages and logs repeat it."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cf") for letter in text)
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

@@ -20,6 +20,10 @@ TERMS: Final = (
 )
 """The defined terms (PS3.3 C.12.1.1.2) that a site may name as its character set."""
 
+_UNSEEN: Final = re.compile(
+    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Characters that join, separate or turn around others and are not seen themselves (Unicode 15.1, 23.2, 23.3)."""
 _NOT_TEXT: Final = re.compile(f"[\x80-\x9f{LOST}]")
 _BETWEEN_LETTERS: Final = re.compile(r"[A-Za-z][^\x00-\x7f]|[^\x00-\x7f][A-Za-z]")
 _OF_MANY_BYTES: Final = frozenset(("shift_jis", "gb2312", "gbk", "gb18030", "euc_kr", "euc_jp", "big5"))
@@ -61,3 +65,11 @@ def is_rather_utf_8(utf_8: str, text: str, codec: str) -> bool:
 def _has_letters_alone(text: str) -> bool:
     """Say whether all characters beyond ASCII are letters, or marks on them."""
     return all(character.isascii() or unicodedata.category(character)[0] in "LM" for character in text)
+
+
+def visible(text: str) -> str:
+    """Remove the characters that are not seen and make a text look like another, as of text from a web page.
+
+    For the node's own words and for what its users write; names of patients in Persian, Arabic and Hebrew need some.
+    """
+    return _UNSEEN.sub("", text)

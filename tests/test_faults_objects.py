@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, RLELossless
 from pynetdicom.dsutils import encode
@@ -110,7 +112,7 @@ def intake(folder: Path) -> Intake:
 
 def as_c_store(folder: Path, content: bytes) -> None:
     """Take an object as the listener does, under the UID of the thumbnail."""
-    film, syntax = films.thumbnail(), films.dcmread(BytesIO(content)).file_meta.TransferSyntaxUID
+    film, syntax = films.thumbnail(), dcmread(BytesIO(content)).file_meta.TransferSyntaxUID
     taking = intake(folder)
     incoming = taking.begin(
         sop_class_uid=film.SOPClassUID,
@@ -231,7 +233,7 @@ def test_a_film_in_order_has_no_note_of_disorder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keyword", ["PatientID", "PatientName"])
 def test_of_two_patients_none_is_copied(tmp_path: Path, keyword: str) -> None:
     source = answered(tmp_path, put(PLAIN, element(keyword, "ANOTHER"), before="Rows")).dataset
-    target = films.Dataset()
+    target = Dataset()
 
     copy_patient(source, target)
 

@@ -19,6 +19,7 @@ from language.cues import cues
 from language.labels import ClassRule, class_rules, named_rule
 from language.normal import names_in
 from language.statements import sides_in
+from node.character_sets import visible
 from node.domain import Side
 from node.prompt_set import Prompt, PromptKind, PromptSet
 from node.read.prompt_names import names_of, refusal
@@ -140,6 +141,7 @@ _SIDE_WORDS: Final = re.compile(
 
 def understand(text: str, prompts: PromptSet) -> Query:
     """Return what a text asks about a film that is read with a prompt set."""
+    text = visible(text)
     query, reason = _understood(text, prompts), refusal(text, prompts)
     if reason is None or (query.topic is Topic.COMPARE and is_about_change(text)):
         return query

@@ -10,6 +10,7 @@ from pathlib import Path
 from node.answers.comparison import FilmComparison, ReadFilm, compare
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
+from node.character_sets import visible
 from node.commands import ask_node
 from node.domain import Box, Film, Json, JsonObject, derive_uid
 from node.errors import InputError
@@ -76,7 +77,7 @@ def _check_earlier(earlier: Path, film: Path, query: Query) -> None:
 def _reply(path: Path, words: str, query: Query, *, box: Box | None, earlier: Path | None, desk: _Desk) -> JsonObject:
     """Answer words about one file: the keys of the reply of a node that one file, or two of them, can have."""
     content: JsonObject = {"film": str(path), "text": None, "findings": [], "boxes": [], "questions": []}
-    question: FilmQuestion | None = FilmQuestion(prompt=" ".join(words.split()), box=box)
+    question: FilmQuestion | None = FilmQuestion(prompt=" ".join(visible(words).split()), box=box)
     if not is_plain_prompt(words, query, desk.prompts):
         film = _film(path, desk)
         if earlier is not None and film.is_read:

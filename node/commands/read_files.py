@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
+from node.character_sets import visible
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
@@ -144,6 +145,7 @@ def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[FilmQuest
 
     Raises InputError when there is neither phrase nor box, or when several are combined.
     """
+    phrases = [visible(phrase) for phrase in phrases]
     if not phrases and not boxes:
         raise InputError("nothing was asked; give --prompt TEXT or --box L,T,R,B")
     if len(phrases) == len(boxes) == 1:

@@ -9,6 +9,7 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
+from node.character_sets import visible
 from node.dicom import attributes
 from node.domain import Box
 
@@ -83,7 +84,7 @@ def pairs(dataset: Dataset, keyword: str) -> list[Point]:
 
 def words(*texts: str) -> str | None:
     """Return texts as one printable line of at most `LONGEST_PROMPT` characters; None if nothing is left."""
-    joined = "".join(letter if letter.isprintable() else " " for letter in " ".join(texts))
+    joined = "".join(letter if letter.isprintable() else " " for letter in visible(" ".join(texts)))
     return " ".join(joined.split())[:LONGEST_PROMPT].strip() or None
 
 

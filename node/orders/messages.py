@@ -31,7 +31,7 @@ _SEGMENT_SEQUENCE, _FIELD_MISSING, _DATA_TYPE, _CHARACTER_SET, _INTERNAL = "100"
 _TYPE_UNSUPPORTED, _EVENT_UNSUPPORTED, _VERSION_UNSUPPORTED = "200", "201", "203"
 
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _MOST_ORDERS: Final = 100  # each is synced to disk before the answer, which should take seconds, not minutes
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import cast
 
+from node.character_sets import visible
 from node.domain import Box, FindingState, Json, JsonObject, Note, ObjectReference, ScoredBox
 from node.metrics import QUESTION_SOURCES
 from node.read.model import FilmAnswer, FilmQuestion
@@ -121,7 +122,7 @@ def from_json(document: Mapping[str, Json]) -> AskedQuestion:
         engine=str(document.get("engine", "")),
         prompts=str(document.get("prompts", "")),
         answer=FilmAnswer(
-            question=FilmQuestion(prompt=None if prompt is None else str(prompt), box=_box(box)),
+            question=FilmQuestion(prompt=None if prompt is None else visible(str(prompt)), box=_box(box)),
             sentence=str(document["sentence"]),
             score=None if score is None else float(cast(float, score)),
             state=None if state is None else FindingState(str(state)),

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import cast
 
+from node.character_sets import visible
 from node.domain import Box, Json, JsonObject
 
 
@@ -126,6 +127,6 @@ def from_json(document: Mapping[str, Json]) -> Correction:
         prompt=str(document["prompt"]),
         tracking_uid=str(document["tracking_uid"]),
         box=box,
-        text=str(document["text"]),
+        text=visible(str(document["text"])),  # an earlier version stored what was typed
         withdraws=str(document["withdraws"]),
     )

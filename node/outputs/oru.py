@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo
 from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
+from node.character_sets import visible
 from node.dicom import attributes, identity
 from node.dicom.time_zone import offset_of, stated_offset
 from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, FindingState, OutputObject, Report, derive_uid
@@ -285,7 +286,7 @@ def _text(name: Components, lines: Iterable[str]) -> Iterator[_Observation]:
     """Yield a text line by line, broken for receivers that do not wrap; empty lines are left out."""
     parts = [part for line in lines for part in wording.broken(line, hang=2)]
     for number, part in enumerate(parts, 1):
-        yield _Observation(value_type="TX", name=name, value=(part,), sub_id=str(number))
+        yield _Observation(value_type="TX", name=name, value=(visible(part),), sub_id=str(number))
 
 
 def _observation(observation: _Observation, number: int, report: Report, *, at: str) -> Segment:

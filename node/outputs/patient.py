@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pydicom.datadict import dictionary_VM, dictionary_VR, tag_for_keyword
+from pydicom.datadict import dictionary_VM, dictionary_VR
+from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
+from pydicom.tag import BaseTag, Tag
 
-from node.character_sets import LOST
+from node.character_sets import LOST, visible
 from node.dicom import attributes, film_text
 from node.dicom.dates import read_date
 from node.dicom.patient_age import age_string
@@ -47,10 +49,15 @@ REQUESTED: Final = (
 
 _LONGEST: Final = {"SH": 16, "LO": 64, "PN": 64}
 """Characters of a value, of a PN in each group (PS3.5 6.2)."""
+_LONGEST_BYTES: Final = 4096
+"""Of a value that is looked at: three groups of a PN with escape sequences have 1,000."""
+_TEXTS: Final = frozenset("AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT".split())
 _PADDING: Final = " \0"
 _NULL: Final = '""'
 """The null value of HL7, which worklists pass on: it names nobody, and tells a receiver to delete what it knows."""
 
+_DIRECTING = re.compile("[\u202a-\u202e\u2066-\u2069]")
+"""They show what follows in another order than it is stored in, so a person reads another value."""
 _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_IN_LONG_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _TIME = re.compile(r"([01]\d|2[0-3])([0-5]\d([0-5]\d(\.\d{1,6})?)?)?")
@@ -132,7 +139,9 @@ def leaves_out(source: Dataset) -> bool:
     copied = [(source, keyword) for keyword in (*_REQUIRED, *_OPTIONAL, *REQUESTED)]
     copied += [(item, keyword) for item in items for keyword in REQUESTED]
     texts = [(holder, keyword) for holder, keyword in copied if dictionary_VR(keyword) in _LONGEST]
-    return any(said(holder, keyword) and not read_text(holder, keyword) for holder, keyword in texts)
+    return any(said(holder, keyword) and not read_text(holder, keyword) for holder, keyword in texts) or any(
+        Tag(keyword) in holder and _is_no_text(holder, Tag(keyword)) for holder, keyword in copied
+    )
 
 
 def noted(film: Film, header: Dataset) -> Film:
@@ -144,21 +153,27 @@ def noted(film: Film, header: Dataset) -> Film:
 def short_text(value: str, limit: int = 64) -> str:
     """Make a text of ours valid as LO (PS3.5 6.2): no control characters, no backslash, at most `limit` characters.
 
+    What nobody sees is removed (`visible`).
+
     Never for an identifier: it cuts, and merges blanks.
     """
-    return " ".join(_NOT_IN_SHORT_TEXT.sub(" ", value).replace("\\", "/").split())[:limit].strip()
+    return " ".join(_NOT_IN_SHORT_TEXT.sub(" ", visible(value)).replace("\\", "/").split())[:limit].strip()
 
 
 def long_text(value: str, limit: int | None = None) -> str:
-    """Make text valid as UT or ST (PS3.5 6.1.3): replaces control characters except line breaks and tabs."""
-    return _NOT_IN_LONG_TEXT.sub(" ", value).strip()[:limit].rstrip()
+    """Make text valid as UT or ST (PS3.5 6.1.3), as `short_text`; line breaks and tabs stay."""
+    return _NOT_IN_LONG_TEXT.sub(" ", visible(value)).strip()[:limit].rstrip()
 
 
 def _decoded(source: Dataset, keyword: str) -> str:
     """Return the values of an attribute as one text, separated by backslashes; "" if it cannot be decoded."""
-    tag = tag_for_keyword(keyword)
-    element = None if tag is None else source.get_item(tag)
-    value: object = None if element is None else element.value
+    tag = Tag(keyword)
+    if tag not in source or _is_no_text(source, tag):
+        return ""
+    element = attributes.raw(source, tag, longest=_LONGEST_BYTES)
+    value: object = attributes.values(source, tag) if element is None else element.value
+    if isinstance(value, tuple) and len(value) == 1:
+        value = value[0]
     if isinstance(value, bytes):
         found = film_text.decode(value, film_text.declared_by(source), is_name=dictionary_VR(keyword) == "PN")
         value = "" if found is None else found.text
@@ -168,10 +183,21 @@ def _decoded(source: Dataset, keyword: str) -> str:
     return "" if LOST in text else text
 
 
+def _is_no_text(source: Dataset, tag: BaseTag) -> bool:
+    """Say whether a device wrote something else than text, or far more than any attribute here can hold (PS3.5 6.2)."""
+    element: object = source.get_item(tag, keep_deferred=True)
+    if isinstance(element, RawDataElement):
+        is_text = element.VR in (None, "UN") or element.VR in _TEXTS
+        return element.length > (_LONGEST_BYTES if is_text else 0)
+    if not isinstance(element, DataElement) or element.is_empty:
+        return False
+    return element.VR not in _TEXTS or len(str(element.value)) > _LONGEST_BYTES
+
+
 def _text(value: str) -> str:
     """Return a text without its padding, or "" if LO and SH cannot hold one of its characters (PS3.5 6.2)."""
     text = value.strip(_PADDING)
-    return "" if text == _NULL or _NOT_IN_SHORT_TEXT.search(text) else text
+    return "" if text == _NULL or _NOT_IN_SHORT_TEXT.search(text) or _DIRECTING.search(text) else text
 
 
 def _name(value: str) -> str:

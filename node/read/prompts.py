@@ -47,8 +47,8 @@ def built_in() -> tuple[str, ...]:
 def _parse(document: dict[str, object], *, path: Path, sha256: str) -> PromptSet:
     mistakes = [f"unknown key {key!r}" for key in document.keys() - {"version", "prompts"}]
     version, tables = document.get("version"), document.get("prompts")
-    if not isinstance(version, str) or not version.strip():
-        mistakes.append('version must be a text, such as "1.0"')
+    if not isinstance(version, str) or not version.strip() or not version.isprintable():
+        mistakes.append('version must be a text of printable characters, such as "1.0"')
     prompts: list[Prompt] = []
     if not isinstance(tables, list) or not tables:
         mistakes.append("there must be at least one [[prompts]]")
@@ -102,7 +102,7 @@ def _choice(table: dict[str, object], key: str, allowed: tuple[str, ...]) -> str
 def _texts(table: dict[str, object], key: str) -> tuple[str, ...]:
     value = table.get(key, [])
     if not _is_texts(value):
-        raise ValueError(f"{key} must be a list of texts")
+        raise ValueError(f"{key} must be a list of texts, each of printable characters")
     return tuple(value)
 
 
@@ -112,7 +112,7 @@ def _code(table: dict[str, object], key: str) -> Code | None:
         return None
     value = table[key]
     if not _is_texts(value) or len(value) != 3:
-        raise ValueError(f"{key} must be [value, scheme, meaning]")
+        raise ValueError(f"{key} must be [value, scheme, meaning], of printable characters")
     for part, limit in zip(value, (16, 16, 64), strict=True):
         if len(part) > limit or "\\" in part:
             raise ValueError(f"{key}: {part!r} is longer than {limit} characters or holds a backslash")
@@ -120,4 +120,6 @@ def _code(table: dict[str, object], key: str) -> Code | None:
 
 
 def _is_texts(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(text, str) and text.strip() for text in value)
+    return isinstance(value, list) and all(
+        isinstance(text, str) and text.strip() and text.isprintable() for text in value
+    )

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
+from node.character_sets import visible
 from node.errors import InputError, RetryLater
 from node.jobs import answered_film, correcting
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm
@@ -111,7 +112,7 @@ def _made(new: NewCorrection, request: Request, *, study_uid: str, film: str) ->
             prompt=new.prompt,
             tracking_uid=new.tracking_uid,
             box=box,
-            text=new.text.strip(),
+            text=visible(new.text).strip(),
             withdraws=new.withdraws,
         )
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import BaseModel, Field
 
+from node.character_sets import visible
 from node.domain import Box
 from node.read.model import FilmQuestion
 from node.web.problems import Problem
@@ -50,7 +51,7 @@ def box_of(edges: tuple[float, float, float, float] | None) -> Box | None:
 
 
 def _question(new: NewQuestion) -> FilmQuestion:
-    prompt = (new.prompt or "").strip() or None
+    prompt = visible(new.prompt or "").strip() or None
     if prompt is None and new.box is None:
         raise Problem(422, "nothing was asked; give a prompt, a box, or both")
     return FilmQuestion(prompt=prompt, box=box_of(new.box))

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, for_network
+from node.character_sets import visible
 from node.domain import Film, derive_uid
 from node.errors import AskerGone, InputError, Undecodable
 from node.net.http_connections import has_left
@@ -149,7 +150,10 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
     query = understand(new.text, model.prompts)
     question: FilmQuestion | None
     if is_plain_prompt(new.text, query, model.prompts):
-        made, question = WordedReply(film=look.film.source), FilmQuestion(prompt=" ".join(new.text.split()), box=box)
+        made, question = (
+            WordedReply(film=look.film.source),
+            FilmQuestion(prompt=" ".join(visible(new.text).split()), box=box),
+        )
     elif query.topic is Topic.COMPARE:
         made, question = worded(look.film.source, Reply(text=_COMPARED_WITH_NONE)), None
     else:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from node.answers.comparison import FilmComparison
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
+from node.character_sets import visible
 from node.errors import InputError
 from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
 from node.jobs.earlier_films import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
@@ -88,7 +89,7 @@ def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> Worded
     limit(parts, request)
     question: FilmQuestion | None
     if is_plain_prompt(new.text, query, prompts):
-        made, question = WordedReply(film=uid), FilmQuestion(prompt=" ".join(new.text.split()), box=box)
+        made, question = WordedReply(film=uid), FilmQuestion(prompt=" ".join(visible(new.text).split()), box=box)
     else:
         known = _read(parts, uid)
         shown = as_corrected(known, parts.spool, prompts)
