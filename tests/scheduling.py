@@ -17,11 +17,12 @@ LIMIT_SECONDS = 30.0
 
 @dataclass(eq=False)
 class Said:
-    """Sentences that end after so many tokens; fails_at: the token that cannot be generated."""
+    """Sentences that end after so many tokens; fails_at: the token that cannot be generated; error: what it raises."""
 
     name: str
     tokens: int
     fails_at: int | None = None
+    error: type[BaseException] = ValueError
     written: int = 0
 
     @property
@@ -52,8 +53,8 @@ class Scripted:
         for layer in range(LAYERS):
             self.note(f"layer {layer} " + " ".join(said.name for said in rows))
             yield
-        if any(said.fails_at == said.written for said in rows):
-            raise ValueError("this token cannot be generated")
+        if (failed := next((said for said in rows if said.fails_at == said.written), None)) is not None:
+            raise failed.error("this token cannot be generated")
         for said in rows:
             said.written += 1
         self.note("token " + " ".join(said.name for said in rows))

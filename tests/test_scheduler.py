@@ -17,6 +17,7 @@ from models.engines import scheduler
 from models.engines.scheduler import Scheduler
 from models.engines.turns import for_person
 from models.errors import Abandoned, ModelError
+from tests.fakes import Panic
 from tests.scheduling import LAYERS, LIMIT_SECONDS, Callers, Said, Scripted, held, held_by_a_call
 
 
@@ -180,14 +181,15 @@ def test_who_gives_up_while_waiting_is_never_computed() -> None:
     assert not [note for note in callers.script.notes if "person" in note]
 
 
-def test_an_error_of_one_caller_does_not_hurt_the_others() -> None:
+@pytest.mark.parametrize("error", [ValueError, Panic])
+def test_an_error_of_one_caller_does_not_hurt_the_others(error: type[BaseException]) -> None:
     callers = held_by_a_call()
-    for said in (Said("a", 3), Said("bad", 3, fails_at=1), Said("c", 4)):
+    for said in (Said("a", 3), Said("bad", 3, fails_at=1, error=error), Said("c", 4)):
         callers.write(said)
 
     outcomes = callers.finish()
 
-    assert isinstance(outcomes.pop("bad"), ValueError)
+    assert isinstance(outcomes.pop("bad"), error)
     assert set(outcomes.values()) == {None}
     assert callers.script.tokens() == ["a bad c", "a", "c", "a c", "c"]
 

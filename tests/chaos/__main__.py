@@ -9,6 +9,8 @@ restarts          20 kills while 50 studies wait: each is held by one open workf
 disk-full         a small disk is filled to the last byte; needs root, to mount it
 bucket            20 kills of a node with a bucket (S3), which is away for 30 s
 destination-down  3,000 objects wait for an archive that is away
+
+Every tenth film hurts a decoder (`tests.hostile`), but in `restarts` and `destination-down`: it hurts only itself.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from tests.chaos.bucket import Cut
 from tests.chaos.night import Plan
 from tests.chaos.scenarios import Trouble
 from tests.chaos.small_disk import CannotMountError
+from tests.hostile import HOSTILE
 from tests.postgres import Postgres
 
 SCENARIOS = ("kills", "database-away", "worker-killed", "restarts", "disk-full", "bucket", "destination-down")
@@ -64,8 +67,9 @@ def main() -> int:
 
 def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Run]]:
     """Name what the arguments ask for."""
-    plan = Plan(kills=arguments.kills, films=arguments.films, seed=arguments.seed)
-    trouble = Trouble(films=arguments.films // 3, seconds=30.0, seed=arguments.seed)
+    hostile = tuple(HOSTILE)
+    plan = Plan(kills=arguments.kills, films=arguments.films, seed=arguments.seed, hostile=hostile)
+    trouble = Trouble(films=arguments.films // 3, seconds=30.0, seed=arguments.seed, hostile=hostile)
     outage = Outage(objects=3000, seconds=60.0, samples=40)
     for scenario in (arguments.scenario,) if arguments.scenario else SCENARIOS:
         match scenario:
@@ -94,7 +98,8 @@ def kills(plan: Plan, database: str, folder: Path, say: ProgressReport) -> dict[
 
 
 def away(arguments: argparse.Namespace, folder: Path, say: ProgressReport) -> dict[str, object]:
-    cut = Cut(kills=arguments.kills, films=arguments.films // 2, seconds=30.0, seed=arguments.seed)
+    films, hostile = arguments.films // 2, tuple(HOSTILE)
+    cut = Cut(kills=arguments.kills, films=films, seconds=30.0, seed=arguments.seed, hostile=hostile)
     return bucket.run(cut, folder, say=say)
 
 

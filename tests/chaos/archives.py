@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Set as AbstractSet
 from io import BytesIO
 from types import TracebackType
 from typing import Self
@@ -54,33 +55,48 @@ class Flapping:
             self.count += 1
 
 
-def judge_own(archive: ReceivingArchive, acknowledged: Acknowledged, *, excused: int = 0) -> Verdict:
-    """Count what reached the test's own archive, each time it came."""
+def judge_own(
+    archive: ReceivingArchive,
+    acknowledged: Acknowledged,
+    *,
+    excused: int = 0,
+    unreadable: AbstractSet[str] = frozenset(),
+) -> Verdict:
+    """Count what reached the test's own archive, each time it came; unreadable: films that hurt a decoder."""
     kept = list(archive.kept)
     once = {received.sop_instance_uid: received for received in kept}
+    objects = [received.dataset for received in once.values()]
     return Verdict(
-        unanswered=verdict.unanswered(acknowledged, [received.dataset for received in once.values()]),
+        unanswered=verdict.unanswered(acknowledged, objects, unreadable=unreadable),
         objects=len(once),
         twice=verdict.sent_twice(received.sop_instance_uid for received in kept),
         changed=verdict.changed((received.sop_instance_uid, body_of(received.content)) for received in kept),
-        blamed=verdict.blamed(received.content for received in kept),
+        blamed=verdict.blamed(objects, unreadable=unreadable),
         excused=excused,
     )
 
 
 def judge_orthanc(
-    orthanc: Orthanc, acknowledged: Acknowledged, *, other: ReceivingArchive, excused: int = 0
+    orthanc: Orthanc,
+    acknowledged: Acknowledged,
+    *,
+    other: ReceivingArchive,
+    excused: int = 0,
+    unreadable: AbstractSet[str] = frozenset(),
 ) -> Verdict:
-    """Count what Orthanc holds, by its REST, and how often each came; it must be what the other archive got."""
+    """Count what Orthanc holds, by its REST, and how often each came; it must be what the other archive got.
+
+    unreadable: films that hurt a decoder
+    """
     files = orthanc.files()
     held = [dcmread(BytesIO(content)) for content in files]
     theirs = [(received.sop_instance_uid, body_of(received.content)) for received in list(other.kept)]
     ours = [(str(dataset.SOPInstanceUID), body_of(content)) for dataset, content in zip(held, files, strict=True)]
     return Verdict(
-        unanswered=verdict.unanswered(acknowledged, held),
+        unanswered=verdict.unanswered(acknowledged, held, unreadable=unreadable),
         objects=len(held),
         twice=verdict.sent_twice(arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")),
         changed=verdict.changed([*theirs, *ours]),
-        blamed=verdict.blamed(files),
+        blamed=verdict.blamed(held, unreadable=unreadable),
         excused=excused,
     )

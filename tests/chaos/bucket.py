@@ -31,12 +31,16 @@ _IN_ANSWER_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How often the node is killed, how many films come, and for how long the bucket is away in between."""
+    """How often the node is killed, how many films come, and for how long the bucket is away in between.
+
+    hostile: as in `night.Plan`
+    """
 
     kills: int
     films: int
     seconds: float
     seed: int
+    hostile: tuple[str, ...] = ()
 
 
 def run(cut: Cut, folder: Path, *, say: ProgressReport) -> dict[str, object]:
@@ -47,7 +51,8 @@ def run(cut: Cut, folder: Path, *, say: ProgressReport) -> dict[str, object]:
         plain = settings_for(folder / "node", archive_port=archive.port, dicom_port=port, callers=names)
         settings = on_bucket(plain, server.settings(folder, port=network.port))
         with night.one_process(settings) as node:
-            senders = Senders(port=port, count=night.SENDERS, films=cut.films, draw=random.Random(cut.seed + 1))
+            films_of = random.Random(cut.seed + 1)
+            senders = Senders(port=port, count=night.SENDERS, films=cut.films, draw=films_of, hostile=cut.hostile)
             try:
                 taken_away = _kill_and_cut(cut, node, network, senders, draw=draw, say=say)
                 senders.allow(cut.films)
@@ -56,7 +61,7 @@ def run(cut: Cut, folder: Path, *, say: ProgressReport) -> dict[str, object]:
                 senders.close()
             is_idle, interrupted = night.retry_interrupted(settings, patience_seconds=_LIMIT_SECONDS / 2)
             crashes, ends = node.crashes, node.ends
-        verdict = judge_own(archive, senders.acknowledged, excused=night.IN_HAND * ends)
+        verdict = judge_own(archive, senders.acknowledged, excused=night.IN_HAND * ends, unreadable=senders.hostile)
         (folder / "another").mkdir()
         levelled = Mirror(folder / "another", Bucket(server.settings(folder))).level()
         missing = _missing(folder / "another", senders.acknowledged)

@@ -42,6 +42,7 @@ class Plan:
 
     longest_seconds: of load before each kill, and of an archive's moods
     excused: how many objects may reach an archive twice, however few there are
+    hostile: names of `tests.hostile.HOSTILE`; every tenth film is one of them
     """
 
     kills: int
@@ -49,6 +50,7 @@ class Plan:
     seed: int
     longest_seconds: float = 5.0
     excused: int = 0
+    hostile: tuple[str, ...] = ()
 
 
 def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport) -> dict[str, object]:
@@ -63,7 +65,13 @@ def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport
         )
         settings = on_database(with_second(plain, orthanc), database_url)
         with several_processes(settings) if database_url else one_process(settings) as node:
-            senders = Senders(port=dicom_port, count=SENDERS, films=plan.films, draw=random.Random(plan.seed + 1))
+            senders = Senders(
+                port=dicom_port,
+                count=SENDERS,
+                films=plan.films,
+                draw=random.Random(plan.seed + 1),
+                hostile=plan.hostile,
+            )
             try:
                 moods = random.Random(plan.seed + 2)
                 with Flapping(archive, moods, longest_seconds=plan.longest_seconds) as flapping:
@@ -75,13 +83,15 @@ def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport
             say(f"{senders.done} films acknowledged; the archives are well again")
             is_idle, interrupted = retry_interrupted(settings, patience_seconds=_PATIENCE_SECONDS)
             crashes = node.crashes
-        own = archives.judge_own(archive, senders.acknowledged, excused=plan.excused)
-        theirs = archives.judge_orthanc(orthanc, senders.acknowledged, other=archive, excused=plan.excused)
+        sent, excused, unreadable = senders.acknowledged, plan.excused, senders.hostile
+        own = archives.judge_own(archive, sent, excused=excused, unreadable=unreadable)
+        theirs = archives.judge_orthanc(orthanc, sent, other=archive, excused=excused, unreadable=unreadable)
     return {
         "passed": own.passed and theirs.passed and is_taken and is_idle and kills == plan.kills and not crashes,
         "seed": plan.seed,
         "kills": kills,
         "acknowledged": senders.done,
+        "hostile": len(senders.hostile),
         "idle_at_the_end": is_idle,
         "interrupted": interrupted,
         "times_the_archive_was_away": flapping.count,

@@ -31,11 +31,12 @@ _OPEN_WORKFLOWS: Final = "SELECT count(*) FROM workflow_status WHERE status IN (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """How much load there is, and for how long the trouble lasts."""
+    """How much load there is, and for how long the trouble lasts; hostile: as in `night.Plan`."""
 
     films: int
     seconds: float
     seed: int
+    hostile: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ def _play(
                 is_taken = senders.wait_for(trouble.films, limit_seconds=_LIMIT_SECONDS)
             is_idle = night.wait_until_idle(settings, patience_seconds=_LIMIT_SECONDS)
             ends = node.ends
-        verdict = judge_own(archive, senders.acknowledged, excused=night.IN_HAND * ends)
+        verdict = judge_own(archive, senders.acknowledged, excused=night.IN_HAND * ends, unreadable=senders.hostile)
     return {
         "passed": verdict.passed and is_taken and is_idle and said.get("as_meant", True),
         "acknowledged": senders.done,
@@ -190,7 +191,9 @@ def _play(
 
 @contextmanager
 def _sending(port: int, trouble: Trouble) -> Iterator[Senders]:
-    senders = Senders(port=port, count=night.SENDERS, films=trouble.films, draw=Random(trouble.seed))
+    senders = Senders(
+        port=port, count=night.SENDERS, films=trouble.films, draw=Random(trouble.seed), hostile=trouble.hostile
+    )
     try:
         yield senders
     finally:

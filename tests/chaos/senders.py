@@ -13,20 +13,27 @@ from typing import TypeAlias
 from pydicom.dataset import Dataset
 
 from tests import films, peers
+from tests.hostile import HOSTILE
 
 Acknowledged: TypeAlias = Mapping[str, AbstractSet[str]]
 """The SOP Instance UIDs of the films that were answered with Success, by study."""
 
 _PAUSE_SECONDS = 0.2
+_HOSTILE_EVERY = 10
 
 
 class Senders:
-    """Threads that send studies of 1 to 3 films to one port, as many as they are allowed to so far, until closed."""
+    """Threads that send studies of 1 to 3 films to one port, as many as they are allowed to so far, until closed.
 
-    def __init__(self, *, port: int, count: int, films: int, draw: random.Random) -> None:
+    hostile: names of `tests.hostile.HOSTILE`; every tenth film is one of them
+    """
+
+    def __init__(self, *, port: int, count: int, films: int, draw: random.Random, hostile: Sequence[str] = ()) -> None:
         self.acknowledged: dict[str, set[str]] = {}
         self._port, self._goal = port, films
-        self._studies = iter(_studies(films, draw))
+        studies = _studies(films, draw)
+        self.hostile = _made_hostile(studies, hostile)
+        self._studies = iter(studies)
         self._allowed = self._begun = self._done = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -80,6 +87,20 @@ class Senders:
             study = None if self._closing else next(self._studies, None)
             self._begun += len(study or ())
             return study
+
+
+def _made_hostile(studies: list[list[Dataset]], names: Sequence[str]) -> frozenset[str]:
+    """Put a film that hurts a decoder into the place of every tenth film; returns their SOP Instance UIDs."""
+    places = [(study, place) for study in studies for place in range(len(study))]
+    made = []
+    for number, (study, place) in enumerate(places[_HOSTILE_EVERY - 1 :: _HOSTILE_EVERY] if names else []):
+        film, plain = HOSTILE[names[number % len(names)]](), study[place]
+        for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"):
+            setattr(film, keyword, plain[keyword].value)
+        film.file_meta.MediaStorageSOPInstanceUID = film.SOPInstanceUID
+        study[place] = film
+        made.append(str(film.SOPInstanceUID))
+    return frozenset(made)
 
 
 def caller_names(count: int) -> tuple[str, ...]:

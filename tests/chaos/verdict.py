@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +20,7 @@ MOST_SENT_TWICE: Final = 0.02
 class Verdict:
     """What one archive can say of a night: films without SR or GSPS, objects, how many came twice or changed.
 
-    blamed: reports that call a film undecodable, though all that are sent can be read
+    blamed: how often a report calls a film undecodable that can be read
     excused: how many may come twice however few there are; in a short night one is more than 2 of 100
     """
 
@@ -49,10 +49,16 @@ class Verdict:
         }
 
 
-def unanswered(acknowledged: Mapping[str, AbstractSet[str]], objects: Iterable[Dataset]) -> tuple[str, ...]:
+def unanswered(
+    acknowledged: Mapping[str, AbstractSet[str]],
+    objects: Iterable[Dataset],
+    *,
+    unreadable: AbstractSet[str] = frozenset(),
+) -> tuple[str, ...]:
     """Name the acknowledged films that have no GSPS, or that no newest SR covers.
 
     acknowledged: SOP Instance UIDs of films by study; objects: what an archive holds, each once
+    unreadable: films that nobody can read, and that have no GSPS therefore
     The newest SR of a series is the one that no other names as its predecessor; of two such, neither speaks.
     """
     shown: set[str] = set()
@@ -64,7 +70,8 @@ def unanswered(acknowledged: Mapping[str, AbstractSet[str]], objects: Iterable[D
             reports.setdefault(str(dataset.SeriesInstanceUID), []).append(dataset)
     followed = {uid for several in reports.values() for report in several for uid in _predecessors(report)}
     covered = {uid for several in reports.values() for uid in _covered_by_newest(several, followed)}
-    return tuple(sorted(uid for films in acknowledged.values() for uid in films if uid not in shown & covered))
+    answered = (shown | unreadable) & covered
+    return tuple(sorted(uid for films in acknowledged.values() for uid in films if uid not in answered))
 
 
 def sent_twice(sop_instance_uids: Iterable[str]) -> int:
@@ -80,10 +87,27 @@ def changed(arrivals: Iterable[tuple[str, bytes]]) -> int:
     return sum(len(several) > 1 for several in contents.values())
 
 
-def blamed(contents: Iterable[bytes]) -> int:
-    """Count the objects that say that a film could not be decoded."""
-    words = REASONS[Reason.UNDECODABLE].encode()
-    return sum(words in content for content in contents)
+def blamed(objects: Iterable[Dataset], *, unreadable: AbstractSet[str] = frozenset()) -> int:
+    """Count the statements that a film could not be decoded, of which it is not known that nobody can read it."""
+    return sum(not _called_undecodable(item) <= unreadable for dataset in objects for item in _items(dataset))
+
+
+def _items(item: Dataset) -> Iterator[Dataset]:
+    """Yield a report and each of its content items."""
+    yield item
+    for child in item.get("ContentSequence", ()):
+        yield from _items(child)
+
+
+def _called_undecodable(item: Dataset) -> set[str]:
+    """Name the films of which a content item says that they could not be decoded."""
+    if REASONS[Reason.UNDECODABLE] not in " ".join(str(item.get("TextValue", "")).split()):
+        return set()
+    return {
+        str(reference.ReferencedSOPInstanceUID)
+        for ground in item.get("ContentSequence", ())
+        for reference in ground.get("ReferencedSOPSequence", ())
+    }
 
 
 def _predecessors(report: Dataset) -> set[str]:
