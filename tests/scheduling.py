@@ -111,7 +111,7 @@ class Callers:
                 with for_person() if is_person else nullcontext(), needed:
                     act()
                 self.outcomes[name] = None
-            except Exception as error:
+            except BaseException as error:
                 self.outcomes[name] = error
 
         thread = threading.Thread(target=ask)
