@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Raises BrokenPipeError if nobody reads its output any more."""
     options = _parser().parse_args(arguments)
-    log.mute()
+    log.begin()
     try:
         return int(options.run(options))
     except (ConfigError, InputError) as error:

@@ -7,8 +7,10 @@ dates, accession numbers and generated text are not on the list, so no call can 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
@@ -33,7 +35,7 @@ EVENTS: Final = {
     "caller.unresolved": "a caller's name, `name`, is unknown or has several addresses; nobody new is admitted by it",
     "association.refused": "a caller was not admitted; `reason` says why, `calling_aet` and `called_aet` are its "
     "titles, `times` counts repetitions within a minute",
-    "association.aborted": "the node ended an association; `reason` says why",
+    "association.aborted": "the node ended an association; `reason` says why, `times` counts repetitions",
     "connection.closed": "the node closed an HTTP connection; `reason` says why, `times` counts repetitions",
     "page.failed": "an HTTP page failed or took too long; `reason` says which and why",
     "access.closed": "nobody can sign in on this address: only /metrics, /live and /ready are served",
@@ -111,13 +113,13 @@ EVENTS: Final = {
     "patient.held": "an ADT^A08 or ADT^A40, `kind`, has another name than the films of a study; it waits for a person",
     "patient.updated": "a study follows an ADT^A08 or ADT^A40, `kind`: objects of the old identity are rejected",
     "order.unmatched": "`outputs` results lack order numbers: their order is not known to be for their patient",
-    "order.refused": "a connection or message with orders was refused; `reason` says why; the sender got an error",
+    "order.refused": "a connection or message with orders was refused; `reason` says why, `times` counts repetitions",
     "delivery.parked": "a destination refuses an output permanently; a person must act (`node retry`)",
     "audit.delayed": "audit messages wait on disk: the collector did not take them; the node tries again",
     "audit.back": "the collector of audit messages takes them again",
     "audit.stopped": "audit messages are lost; `name` is the place that does not take them, `reason` says why",
     "audit.resumed": "audit messages are stored again; `times` of them were lost",
-    "library.warned": "a library logged a warning or an error",
+    "library.warned": "a library logged a warning or an error at `where`; `times` counts repetitions",
 }
 
 FIELDS: Final = frozenset(
@@ -129,6 +131,10 @@ FIELDS: Final = frozenset(
     parts
     """.split()
 )
+
+
+_TOLD_EVERY_SECONDS: Final = 60.0
+_MOST_PLACES: Final = 100
 
 
 def configure(*, form: str = "auto", level: str = "info") -> None:
@@ -171,6 +177,23 @@ def observed(observer: Callable[[Mapping[str, object]], None]) -> Iterator[None]
     finally:
         rest = [processor for processor in structlog.get_config()["processors"] if processor is not tell]
         structlog.configure(processors=rest)
+
+
+def begin() -> None:
+    """Keep what libraries and the node say beside a command's result on standard error, as events; until `configure`.
+
+    Python would print a library's own words there, which may quote a film.
+    """
+    mute()
+    logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()])
+    threading.excepthook = _on_lost_thread
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[partial(_drop_below, logging.WARNING), structlog.processors.add_log_level, *_for_programs()],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+            logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Steadfast(sys.stderr))),
+            cache_logger_on_first_use=False,
+        )
 
 
 def adopt(library: str) -> None:
@@ -249,10 +272,28 @@ class _Steadfast:
 
 
 class _LibraryHandler(logging.Handler):
-    """Turns library warnings into log lines. Only the text of the durable executor has no patient data."""
+    """Turns library warnings into log lines, one a minute for each place in a library.
+
+    Only the text of the durable executor has no patient data.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[tuple[str, str, int], tuple[float, int]] = {}  # when, and how often it came again since
 
     def emit(self, record: logging.LogRecord) -> None:
-        facts = {"library": record.name, "where": f"{record.module}:{record.lineno}"}
+        """Log where a record comes from; one that came again within a minute is counted in the next line."""
+        place, now = (record.name, record.module, record.lineno), time.monotonic()
+        told_at, again = self._told.pop(place, (-math.inf, 0))
+        if now - told_at < _TOLD_EVERY_SECONDS:
+            self._told[place] = (told_at, again + 1)
+            return
+        if len(self._told) >= _MOST_PLACES:
+            del self._told[next(iter(self._told))]
+        self._told[place] = (now, 0)
+        facts: dict[str, str | int] = {"library": record.name, "where": f"{record.module}:{record.lineno}"}
+        if again:
+            facts["times"] = again + 1
         if record.name.startswith("dbos"):
             facts["message"] = record.getMessage()[:300]
         say = get().error if record.levelno >= logging.ERROR else get().warning

@@ -107,6 +107,7 @@ class Refusals:
 _MOST_KEPT: Final = 10
 _PAUSE_SECONDS: Final = 1.0
 _UNPRINTABLE: Final = "?"
+_REFUSED: Final = "association.refused"
 _FILES: Final = "refused-callers*.json"
 
 
@@ -132,7 +133,7 @@ class RefusedCallers:
 
     def note(self, key: RefusalKey, times: int) -> None:
         """Record refusals, newest last."""
-        if key.host == OTHERS:  # these callers are not known individually
+        if key.host == OTHERS or key.event != _REFUSED:  # unknown individually, or let in and ended later
             return
         who = (key.reason, key.host, key.calling_aet, key.called_aet)
         with self._changing:

@@ -38,6 +38,7 @@ _PAUSE_SECONDS: Final = 0.2
 _SWITCH_SECONDS: Final = 0.0005
 _CALM_SECONDS: Final = 2.0
 _LEFT: Final = "has_left"
+_TWO_LENGTHS: Final = {b"transfer-encoding", b"content-length"}
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -292,6 +293,20 @@ def has_left(scope: Scope) -> bool:
     return _LEFT in scope.get("state", {})
 
 
+class _Requests(h11.Connection):
+    """Takes no request whose end two programs may see in different places (RFC 9112 6.1)."""
+
+    is_refused = False
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return what the client has sent. Raises h11.RemoteProtocolError."""
+        event = super().next_event()
+        if isinstance(event, h11.Request) and {name for name, _ in event.headers} >= _TWO_LENGTHS:
+            self.is_refused = True
+            raise h11.RemoteProtocolError("Transfer-Encoding and Content-Length")
+        return event
+
+
 class Connection(H11Protocol):
     """A connection on which at least one complete header has come, or with TLS the handshake is done."""
 
@@ -299,6 +314,7 @@ class Connection(H11Protocol):
         self, config: uvicorn.Config, state: ServerState, table: ConnectionTable, pending: PendingConnection | Handshake
     ) -> None:
         super().__init__(config, state, app_state={})
+        self.conn = self._requests = _Requests(h11.SERVER, _LONGEST_HEADER)
         self._table, self._pending = table, pending
         self.host, self.idle_since = pending.host, pending.idle_since
         self._incomplete_since: float | None = None  # when the client began a header or body that is not complete
@@ -347,7 +363,8 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer 400 where no answer has begun; otherwise close the connection, where uvicorn would raise."""
-        if self.conn.our_state is h11.IDLE:
+        self._table.note_malformed(self)
+        if self.conn.our_state is h11.IDLE or self._requests.is_refused:
             super().send_400_response(msg)
         else:
             self.transport.abort()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
-CloseReason: TypeAlias = Literal["silent", "stalled", "host", "limit", "descriptors"]
+CloseReason: TypeAlias = Literal["silent", "stalled", "host", "limit", "descriptors", "protocol"]
 CLOSE_REASONS: Final = get_args(CloseReason)
 
 
@@ -106,6 +106,10 @@ class ConnectionTable:
         for connection in self._all():
             if (reason := connection.overdue(now, self.limits)) is not None:
                 self._close(connection, reason)
+
+    def note_malformed(self, connection: OpenConnection) -> None:
+        """Report a connection that closes itself because its client sent what is no request."""
+        self._on_closed("protocol", connection.host)
 
     def close_idle(self) -> None:
         """Close every connection that has no request to be answered, because the server stops."""

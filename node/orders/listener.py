@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 from zoneinfo import ZoneInfo
 
 from node import log
@@ -51,6 +51,10 @@ _NOT_KEPT = Complaint(condition="207", text="the message could not be stored; se
 
 Follow = Callable[[PatientUpdate, bytes], None]
 """Stores what an update of a patient changes, synced; gets the message too. Raises OSError."""
+
+
+Refuse = Callable[[str, str], None]
+"""Counts and logs a refused message: one of `metrics.ORDER_REFUSALS`, and what was wrong with it."""
 
 
 class OrderListener:
@@ -109,15 +113,15 @@ class _OrderHandler:
         self._store, self._metrics, self._zone, self._follow = store, metrics, zone, follow
         self._character_set = character_set
 
-    def answer(self, content: bytes) -> tuple[AcknowledgmentCode, bytes]:
+    def answer(self, content: bytes, refuse: Refuse) -> tuple[AcknowledgmentCode, bytes]:
         """Answer AA once all that it says is synced to disk, otherwise AE or AR; answers contain no patient data."""
         now = datetime.now(UTC).astimezone(self._zone)
         if is_batch(content):
-            return self._reject(_BATCH, said="batch", now=now)
+            return self._reject(_BATCH, refuse, said="batch", now=now)
         try:
             message = read(content, default=self._character_set)
         except ValueError:
-            return self._reject(_NO_MESSAGE, said="no_message", now=now)
+            return self._reject(_NO_MESSAGE, refuse, said="no_message", now=now)
         try:
             if self._follow is not None and is_about_patient(message):
                 for update in read_updates(message):
@@ -126,20 +130,22 @@ class _OrderHandler:
                 for change in read_orders(message):
                     self._keep(change)
         except OrderRefused as error:
-            self._refuse("content", said=str(error))
+            self._refuse("content", refuse, said=str(error))
             return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the boundary to foreign messages and the disk: answer AR, and go on
-            self._refuse("not_kept", said=where(error))
+            self._refuse("not_kept", refuse, said=where(error))
             return AcknowledgmentCode.REJECT, acknowledge(
                 message, AcknowledgmentCode.REJECT, now=now, complaint=_NOT_KEPT
             )
         return AcknowledgmentCode.ACCEPT, acknowledge(message, AcknowledgmentCode.ACCEPT, now=now)
 
-    def _reject(self, complaint: Complaint, *, said: str, now: datetime) -> tuple[AcknowledgmentCode, bytes]:
+    def _reject(
+        self, complaint: Complaint, refuse: Refuse, *, said: str, now: datetime
+    ) -> tuple[AcknowledgmentCode, bytes]:
         """Answer AR to what is not one message, so that nobody can say whose control id the answer should have."""
-        self._refuse("content", said=said)
+        self._refuse("content", refuse, said=said)
         code = AcknowledgmentCode.REJECT
         return code, acknowledge(None, code, now=now, complaint=complaint)
 
@@ -149,10 +155,9 @@ class _OrderHandler:
         self._metrics.orders.labels("cancelled" if change.is_cancelled else "kept").inc()
         log.get().info("order.kept", priority=change.order.priority, cancelled=change.is_cancelled)
 
-    def _refuse(self, reason: str, *, said: str) -> None:
+    def _refuse(self, reason: str, refuse: Refuse, *, said: str) -> None:
         self._metrics.orders.labels("refused").inc()
-        self._metrics.orders_refused.labels(reason).inc()
-        (log.get().error if reason == "not_kept" else log.get().warning)("order.refused", reason=said)
+        refuse(reason, said)
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -178,30 +183,31 @@ class _Server(socketserver.ThreadingTCPServer):
         self._changed = threading.Condition()
         super().__init__((settings.host, settings.port), _Connection)
 
-    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Accept a connection. Raises OSError."""
-        connection, address = super().get_request()
-        if self._tls is None:
-            return connection, address
-        context = self._tls.context()
-        return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
-
     def verify_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int]
     ) -> bool:
-        """Let in whom the settings name; at the limit, who was silent longest makes room."""
-        host = client_address[0]
-        if not admission.is_among(host, self._hosts) or not isinstance(request, socket.socket):
-            self.refuse("caller", host=host)
-            return False
+        """Let in whom the settings name, before anything else is done for a connection."""
+        is_known = admission.is_among(client_address[0], self._hosts)
+        if not is_known:
+            self.refuse("caller", host=client_address[0])
+        return is_known
+
+    def process_request(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int]
+    ) -> None:
+        """Handle a connection in a thread of its own; at the limit, who was silent longest makes room."""
+        connection, host = cast(socket.socket, request), client_address[0]
+        if self._tls is not None:
+            context = self._tls.context()
+            connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         with self._changed:
             if len(self._open) >= _CONNECTIONS:
                 silent = next(iter(self._open))
                 self.refuse("silent", host=self._open.pop(silent))
                 _end(silent)
-            self._open[request] = host
+            self._open[connection] = host
             self._count()
-        return True
+        super().process_request(connection, client_address)
 
     def refuse(self, reason: str, *, host: str, said: str | None = None) -> None:
         """Count and log a connection that is refused, or that ends because of an error of its peer."""
@@ -266,7 +272,9 @@ class _Connection(socketserver.BaseRequestHandler):
         server, frames, refused = self.server, mllp.Frames(self.request), 0
         while (content := frames.next(idle_seconds=None, frame_seconds=server.patience_seconds)) is not None:
             server.heard(self.request)
-            code, answer = server.order_handler.answer(content)
+            code, answer = server.order_handler.answer(
+                content, lambda reason, said: server.refuse(reason, host=host, said=said)
+            )
             self.request.settimeout(server.patience_seconds)
             self.request.sendall(mllp.frame(answer))
             refused = 0 if code is AcknowledgmentCode.ACCEPT else refused + 1

@@ -17,7 +17,6 @@ from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.pdu_primitives import A_ASSOCIATE
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]  # made at import time
 
-from node import log
 from node.config import Caller, ListenerSettings, ServerTlsSettings
 from node.deliver import commitment
 from node.deliver.commitment import Commitments
@@ -220,8 +219,7 @@ class Listener:
 
     def _on_aborted(self, call: Call, reason: str) -> None:
         self._metrics.associations_aborted.labels(reason).inc()
-        calling_aet = printable(call.calling_aet)
-        log.get().warning("association.aborted", reason=reason, host=call.host, calling_aet=calling_aet)
+        self._refusals.note(RefusalKey("association.aborted", reason, call.host, printable(call.calling_aet)))
 
     def _on_store(self, event: evt.Event) -> int | Dataset:
         """Keep one object, then answer. The only place where an object is acknowledged to a sender."""
