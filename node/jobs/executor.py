@@ -21,6 +21,7 @@ from node.jobs.lost import Unattended
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
+from node.jobs.set_back import LOOK_SECONDS, shorten_delays
 from node.jobs.workflows import (
     ANSWER,
     COMMIT,
@@ -37,6 +38,7 @@ from node.jobs.workflows import (
     register,
     study_of,
 )
+from node.periodic import Periodic
 from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings
 from node.store import database
@@ -101,6 +103,7 @@ class Executor:
         DBOS.launch()
         self._register_queue(QUIET)
         self._register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
+        self._clock = Periodic(shorten_delays, name="clock", pause_seconds=LOOK_SECONDS, at_once=True)
         self.register_destinations(sending.destinations.values())
 
     def register_destinations(self, destinations: Iterable[DestinationSettings]) -> None:
@@ -199,6 +202,7 @@ class Executor:
         DBOS's own shutdown would mark interrupted workflows as failed. After an abrupt end they continue at the next
         start.
         """
+        self._clock.close()
         self._sending.pauses.close()
         is_broken = self._gate.is_broken  # another process may have taken over its work already
         self._gate.close(limit_seconds=0.0 if is_broken else _LAST_STEPS_SECONDS)

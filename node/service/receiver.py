@@ -7,6 +7,7 @@ down, and handed on when it is back.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -102,7 +103,8 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         if is_new:
             return bool(unread) or ledger.study_state(study_uid) != "finished"  # or a film that was read came again
         if (parked_at := ledger.parked_at(study_uid)) is not None:  # parked: it waits for a person, or for a new film
-            return any(instance.received_at.timestamp() > parked_at for instance in unread)
+            # A study that was parked in the future: the clock was set back since, and says nothing of the order.
+            return parked_at > time.time() or any(instance.received_at.timestamp() > parked_at for instance in unread)
         planned = planned_at_start().get(study_uid, frozenset())
         return planned is not None and not {instance.path.name for instance in unread} <= planned
 
