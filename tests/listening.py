@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.config import Caller, ListenerSettings
+from node.deliver.commitment import Commitments
 from node.metrics import Metrics
 from node.receive.listener import Listener
 from node.store.files import TEMPORARY
@@ -44,12 +45,15 @@ def listening(
     settings: ListenerSettings | None = None,
     min_free_mib: int = 0,
     lobby_seconds: float = 10.0,
+    commitments: Commitments | None = None,
 ) -> Iterator[Node]:
     """Listen on a free port until the block ends; TESTER may call unless the settings name others."""
     settings = replace(settings or ListenerSettings(), port=0)
     settings = settings if settings.callers else replace(settings, callers=(TESTER,))
     spool, metrics, told = Spool(folder, min_free_mib=min_free_mib), Metrics(), list[str]()
-    listener = Listener(settings, spool, metrics, on_kept=told.append, lobby_seconds=lobby_seconds)
+    listener = Listener(
+        settings, spool, metrics, on_kept=told.append, commitments=commitments, lobby_seconds=lobby_seconds
+    )
     try:
         yield Node(listener, spool, metrics, told)
     finally:

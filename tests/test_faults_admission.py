@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from node.deliver.commitment import Commitments
 from tests import films, pdus, peers, strangers
 from tests.listening import Node, connect, is_clean, listening
 from tests.pdus import Recording, context, item, request
@@ -60,6 +62,28 @@ def test_who_calls_another_title_is_refused_by_the_titles(node: Node) -> None:
 
         assert pdus.read_pdu(caller) == bytes.fromhex("03 00 00000004 00 01 01 07")
     node.wait_for_refusal("called_ae")
+
+
+class Reports:
+    """Lets an archive report from one address."""
+
+    def may_report(self, *, calling_aet: str, host: str, is_caller: bool) -> bool:
+        return (calling_aet, host, is_caller) == ("ARCHIVE", ELSEWHERE, False)
+
+
+def test_a_destination_that_is_no_caller_may_report(tmp_path: Path) -> None:
+    with (
+        listening(tmp_path, commitments=cast(Commitments, Reports())) as node,
+        pdus.calling_from(ELSEWHERE, node.listener.port) as archive,
+    ):
+        archive.settimeout(20)
+        sent = request(calling=b"ARCHIVE")
+        archive.sendall(sent[:HEAD_BYTES])
+        time.sleep(0.2)
+        archive.sendall(sent[HEAD_BYTES:])
+        assert pdus.read_pdu(archive)[:1] == bytes([pdus.ASSOCIATE_ACCEPT])
+        archive.sendall(pdus.echo())
+        assert pdus.status_of(pdus.read_pdu(archive)) == 0x0000
 
 
 @pytest.mark.parametrize("address", [ELSEWHERE, LOOPBACK])
