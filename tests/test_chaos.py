@@ -14,11 +14,12 @@ from tests.chaos.night import Plan
 from tests.chaos.scenarios import Trouble
 from tests.chaos.small_disk import CannotMountError
 from tests.chaos.verdict import Verdict, blamed, changed, sent_twice, unanswered
+from tests.hostile import HOSTILE
 from tests.postgres import Postgres
 
 STUDY, FILMS = "1.2", {"1.2.1", "1.2.2"}
-HURT = ("jpegls",)
-"""Every tenth film of a short night holds the interpreter while it is decoded."""
+HURT = tuple(HOSTILE)
+"""Every tenth film of a short night hurts its decoder."""
 
 
 def test_a_night_of_kills_loses_nothing(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_a_night_of_kills_loses_nothing(tmp_path: Path) -> None:
 
 def test_a_night_of_kills_among_several_processes_loses_nothing(tmp_path: Path) -> None:
     with Postgres() as postgres:
-        plan = Plan(kills=2, films=16, seed=6, longest_seconds=2.0, excused=2 * night.IN_HAND)
+        plan = Plan(kills=2, films=16, seed=6, longest_seconds=2.0, excused=2 * night.IN_HAND, hostile=HURT)
         figures = night.run(plan, tmp_path, database_url=postgres.url, say=quiet)
 
     assert figures["passed"], str(figures)
