@@ -18,7 +18,7 @@
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; some minutes
 #   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
-#   make fuzz     bent associations, requests and files for more than an hour
+#   make fuzz     bent associations, requests, pixels and files for some hours
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries

@@ -2,9 +2,9 @@
 
     python -m tests.fuzz [--seconds 3600] [--seed N]
 
-First `tests.pdu_fuzz` for so many seconds, then 10,000 cases of `tests.web_fuzz`, then the properties of
-`tests/test_fuzz.py` with the hypothesis profile `long` (`tests/conftest.py`). The last line is
-one JSON object with `passed`.
+First `tests.pdu_fuzz` for so many seconds, then 10,000 cases of `tests.web_fuzz` and of `tests.decoder_fuzz` (which
+goes on where it was stopped, `--first`), then the properties of `tests/test_fuzz.py` with the hypothesis profile `long`
+(`tests/conftest.py`). The last line is one JSON object with `passed`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ def main() -> int:
     associations = figures_of("pdu_fuzz", "--seconds", arguments.seconds, "--seed", arguments.seed)
     say(f"bent associations: {json.dumps(associations)}; requests against the pages")
     requests = figures_of("web_fuzz", "--seed", arguments.seed)
-    say(f"requests: {json.dumps(requests)}; bent files, which take as long as they take")
+    say(f"requests: {json.dumps(requests)}; damaged pixels")
+    pixels = figures_of("decoder_fuzz", "--seed", arguments.seed)
+    say(f"damaged pixels: {json.dumps(pixels)}; bent files, which take as long as they take")
     is_read = bent_files(arguments.seed)
-    passed = associations["passed"] is True and requests["passed"] is True and is_read
-    figures = {"associations": associations, "requests": requests, "files": {"passed": is_read}}
+    parts = {"associations": associations, "requests": requests, "pixels": pixels}
+    passed = is_read and all(part["passed"] is True for part in parts.values())
+    figures = {**parts, "files": {"passed": is_read}}
     say(json.dumps({"passed": passed, **figures}))
     return 0 if passed else 1
 

@@ -19,7 +19,8 @@ HEAVY: Final = tuple(
 
     abandon agreement alerts alerts_live answer_objects asking audit audit_journey back_pressure bench bucket chart
     chart_split chart_values checking commitment commitment_paused company config conflict connections console
-    container_clean_up containers conv_stem correcting cost database declared_sizes desk destination_kinds devices
+    container_clean_up containers conv_stem correcting cost database declared_sizes decoder_fuzz desk destination_kinds
+    devices
     dicomscope_questions dicomweb docs doctor doctor_machine doctor_model doctor_peers engine_bench engines evaluate
     explain_file fallback faults_admission faults_answers_of_archives faults_associations faults_blame
     faults_decoding faults_display faults_identity faults_lost_workflows faults_pages faults_questions

@@ -288,7 +288,7 @@ def test_a_node_answers_hostile_films_and_goes_on(tmp_path: Path) -> None:
 
     for name, film in sent.items():
         assert decided[film.SOPInstanceUID] == (Reason.UNDECODABLE if name in HOSTILE else "read"), name
-    assert max(waits) < 1.0
+    assert max(waits) < 3.0  # other tests keep the cores busy; a decoder that holds the interpreter does so for 13 s
     assert more < 1024
 
 
