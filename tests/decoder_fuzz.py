@@ -2,9 +2,9 @@
 
     python -m tests.decoder_fuzz [--cases 10000] [--seed N] [--first K]
 
-Two films are in hand all the time, and every tenth is whole. A scripted reader answers. The node's process must not
-end, `/live` must answer within a second, only damaged films may be undecodable, and the node with its children must
-stay within 1 GiB above what it took before. Mutant K depends on seed and K alone, so a run that was stopped goes on
+Two films are in hand all the time, and every tenth of each kind is whole. A scripted reader answers. The node's process
+must not end, `/live` must answer within a second, only damaged films may be undecodable, and the node with its children
+must stay within 1 GiB above what it took before. Mutant K depends on seed and K alone, so a stopped run goes on
 with `--first K`. The last line is one JSON object with `passed`.
 """
 
@@ -162,7 +162,7 @@ def run(service: Service, *, cases: int, seed: int, first: int = 0, say: Callabl
     tally, lock = Tally(), threading.Lock()
 
     def show(number: int) -> None:
-        is_whole = number % WHOLE_EACH == 0
+        is_whole = number // len(KINDS) % WHOLE_EACH == 0
         syntax, content = mutant(seed, number)
         if is_whole:
             content = file_of(syntax, whole(syntax)[1])
@@ -174,6 +174,7 @@ def run(service: Service, *, cases: int, seed: int, first: int = 0, say: Callabl
         if number % 500 == 0:
             say(f"{number}: {json.dumps(tally.figures)}")
 
+    _looked_at(service.http_port, file_of(RLELossless, whole(RLELossless)[1]))  # the first film waits for imports
     with _watched(service, tally), ThreadPoolExecutor(IN_HAND) as pool:
         for outcome in [pool.submit(show, number) for number in range(first, first + cases)]:
             outcome.result()

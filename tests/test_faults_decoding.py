@@ -15,15 +15,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Never
 
 import imagecodecs
 import numpy as np
 import pytest
-from pydicom import dcmread
+from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, encapsulate_extended, generate_frames
 from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
+from node.dicom import attributes
 from node.domain import Reason
 from node.errors import Undecodable
 from node.read import decoder_child, decoding, prompts
@@ -258,6 +260,30 @@ def test_a_large_film_on_busy_cores_is_read(tmp_path: Path) -> None:
         for worker in workers:
             worker.kill()
             worker.wait()
+
+
+class Panic(BaseException):
+    """What a library in Rust raises, which is no Exception."""
+
+
+def test_a_panic_is_an_error_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Never:
+        raise Panic
+
+    monkeypatch.setattr(decoding, "parse_grayscale", fail)
+
+    assert answer_film(saved(tmp_path, films.thumbnail()), ScriptedReader(), PROMPTS).reason == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("uid", ["1.2.3.x", "1" * 65_000, "1..2"])
+def test_an_object_without_a_valid_uid_is_refused(uid: str, tmp_path: Path) -> None:
+    film = films.as_written(films.thumbnail(), {"SOPInstanceUID": uid.encode() + b"\0" * (len(uid) % 2)})
+    path = tmp_path / "film.dcm"
+    with attributes.quiet():
+        dcmwrite(path, film, enforce_file_format=False)
+
+    with pytest.raises(Undecodable, match="SOP Instance UID"):
+        answer_film(path, ScriptedReader(), PROMPTS)
 
 
 def test_the_limits_grow_with_the_film() -> None:
