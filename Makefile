@@ -23,6 +23,7 @@
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries
 #   make audit    what is known against the packages of the default install; asks PyPI
+#   make gpu-proof  on a machine with a GPU: builds, proves and times every runtime there, and writes gpu-proof/gpu-proof.md
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
@@ -31,11 +32,13 @@
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
 # EXTRAS       gpu,test on a machine with a GPU
+# MODEL        the model directory for make gpu-proof
 # TORCH_INDEX  a package index with CPU builds of torch, which spares a download of gigabytes
 
 PYTHON ?= python3
 EXTRAS ?= cpu,test
 TORCH_INDEX ?=
+MODEL ?= models/weights/phantom
 
 comma := ,
 VENV := .venv
@@ -57,7 +60,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick coverage lint types collect run-tests float16 train full-size
 .PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit
-.PHONY: container-test clean
+.PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
 
 setup: $(INSTALLED)
@@ -162,6 +165,16 @@ bench: setup system-packages model
 pythons: setup
 	$(VENV)/bin/python -m tests.pythons
 
+# In an environment of its own, because .venv may hold the ONNX Runtime for a CPU. Without TensorRT, which comes from an
+# index of NVIDIA, the other two are proven.
+gpu-proof:
+	@nvidia-smi --list-gpus 2>/dev/null | grep -q . || { \
+	  echo "nothing was proven: there is no NVIDIA GPU here that nvidia-smi lists" >&2; exit 2; }
+	@$(MAKE) --no-print-directory VENV=.venv-gpu EXTRAS=gpu,test setup || { \
+	  $(MAKE) --no-print-directory VENV=.venv-gpu EXTRAS=test setup && \
+	  .venv-gpu/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt onnxruntime-gpu; }
+	.venv-gpu/bin/python -m tests.gpu_proof --model $(MODEL)
+
 # The default install alone, in an environment of its own, looked at from outside.
 sbom: setup
 	$(PIP) '.[sbom]'
@@ -184,5 +197,5 @@ container-test: setup
 	TORCH_INDEX='$(TORCH_INDEX)' PYTHON=$(VENV)/bin/python sh tests/container.sh
 
 clean:
-	rm -rf $(VENV) demo-out dist $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu gpu-proof demo-out dist $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -13,10 +13,11 @@ import torch
 from export import build, parity
 from models.checkpoint.weights import load_network
 from models.engines import open_engine
-from models.engines.comparison import agree, compare, compare_readings
+from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare, compare_readings
 from models.engines.devices import CudaGpu
 from models.engines.fallback import open_first
-from models.engines.proof import FLOAT16_STAGES
+from models.engines.onnx_cuda_engine import open_onnx_cuda
+from models.engines.proof import FLOAT16_STAGES, Precision
 from models.manifest import read_manifest
 from models.network.static_decoding import CHECK_EVERY, StaticWriter
 from tests.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
@@ -61,6 +62,20 @@ def test_tensorrt_reads_64_films_within_the_float16_tolerance(model: Path, engin
 def test_pytorch_on_a_gpu_keeps_the_float32_tolerance(model: Path) -> None:
     stages = compare(
         open_engine(model, engine="torch"), open_engine(model, engine="torch-cuda"), read_manifest(model).sizes
+    )
+
+    assert agree(stages), parity.lines(stages)
+
+
+@pytest.mark.parametrize("graphs", ["float16", "float32"])
+def test_onnx_runtime_on_a_gpu_reads_64_films_as_allowed(model: Path, engines: Path, graphs: Precision) -> None:
+    engine = open_onnx_cuda(model, gpu=CudaGpu(), graphs=graphs)  # the fixture `engines` has made float16 graphs
+
+    stages = compare_readings(
+        open_engine(model, engine="torch"),
+        engine,
+        read_manifest(model).sizes,
+        allowed=FLOAT16 if graphs == "float16" else GPU_FLOAT32,
     )
 
     assert agree(stages), parity.lines(stages)

@@ -28,7 +28,7 @@ class Wrong(FakeGpu):
     """A GPU that computes with other numbers than it was given."""
 
     def put(self, array: NDArray[np.generic]) -> Tensor:
-        return super().put(array * np.float32(1.5) if array.dtype == np.float32 else array)
+        return super().put(np.multiply(array, 1.5, dtype=np.float32) if array.dtype == np.float32 else array)
 
 
 @pytest.fixture(scope="module")

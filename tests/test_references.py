@@ -27,6 +27,7 @@ MADE = {
     "FILE.md": "what a person calls the outcome in a usage line of `models.evaluation.card`",
     "FAILURES.md": "named in the module docstring of `models.evaluation.card`, which writes it",
     "dist/licences.md": "written by `make sbom`",
+    "gpu-proof/gpu-proof.md": "written by `make gpu-proof`",
     "evaluation.md": "written by `models.evaluate`",
     "notes.md": "made up by tests/test_card.py",
 }

@@ -7,7 +7,7 @@ PyTorch's stream: nothing between the two passes through the memory of the host.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import MappingProxyType
@@ -33,8 +33,13 @@ from models.manifest import read_manifest
 
 PROVIDERS: Final = MappingProxyType({"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"})
 """The provider for tensors of each kind of device; those of the processor stand for a GPU's in tests."""
-_TYPES: Final = MappingProxyType({"tensor(float)": np.dtype(np.float32), "tensor(int64)": np.dtype(np.int64)})
+_TYPES: Final[Mapping[str, np.dtype[np.generic]]] = MappingProxyType(
+    {"tensor(float)": np.dtype(np.float32), "tensor(int64)": np.dtype(np.int64)}
+)
 """The types of everything that the graphs take and give."""
+
+Shape = Sequence[int | str]
+"""The lengths of a graph's axes; a free axis has its name."""
 
 
 def open_onnx_cuda(
@@ -78,8 +83,10 @@ class Graph:
         """Raise EngineUnavailable if ONNX Runtime cannot run the graph on this GPU."""
         self.session = open_session(path, gpu)
         self._gpu = gpu
-        self._inputs = {each.name: (each.shape, _TYPES[each.type]) for each in self.session.get_inputs()}
-        self._outputs: dict[str, list[int | str]] = {each.name: each.shape for each in self.session.get_outputs()}
+        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
+        self._inputs: dict[str, Shape] = {each.name: each.shape for each in inputs}
+        self._types = {str(each.name): _TYPES[each.type] for each in inputs}
+        self._outputs: dict[str, Shape] = {each.name: each.shape for each in outputs}
 
     def run(self, inputs: Inputs) -> list[FloatArray]:
         """Run on inputs by name. Returns the outputs in the graph's order."""
@@ -92,7 +99,7 @@ class Graph:
             }
             binding = self.session.io_binding()
             for name, tensor in given.items():
-                binding.bind_input(name, *_place(tensor, self._inputs[name][1]))
+                binding.bind_input(name, *_place(tensor, self._types[name]))
             for name, tensor in made.items():
                 binding.bind_output(name, *_place(tensor, np.dtype(np.float32)))
             try:
@@ -114,7 +121,7 @@ class Graph:
             raise ModelError(f"the graph takes {', '.join(self._inputs)}; it was given {', '.join(inputs)}")
         lengths: dict[str, int] = {}
         for name, array in inputs.items():
-            shape, kind = self._inputs[name]
+            shape, kind = self._inputs[name], self._types[name]
             for axis, length in zip(shape, array.shape, strict=False):
                 if isinstance(axis, str):
                     lengths.setdefault(axis, length)
