@@ -186,6 +186,17 @@ def test_ten_refused_messages_in_a_row_end_the_connection(listener: OrderListene
     assert refused(metrics) == {"content": 19.0, "useless": 1.0}
 
 
+def test_a_patient_with_identifiers_without_end_is_refused(listener: OrderListener, metrics: Metrics) -> None:
+    segment = next(line for line in ORM.split("\r") if line.startswith("PID"))
+    endless = ORM.replace(segment, "PID|||7" + "~a" * 200)
+
+    (answer,) = mllp.ask(listener.port, endless.encode())
+
+    assert str(answer.segment("MSA")[1]) == "AE"
+    assert read_acknowledgment(str(answer).encode()).conditions == ("102",)
+    assert refused(metrics) == {"content": 1.0}
+
+
 def test_who_never_reads_an_answer_is_left(store: OrderStore, metrics: Metrics) -> None:
     message = mllp.START + ORM.replace("|C1|", f"|{'C' * 900_000}|").encode() + mllp.END  # its answer is as long
     with (

@@ -2,14 +2,14 @@ r"""The text of HL7 version 2 messages (HL7 2.5.1 chapter 2): escape sequences, 
 
 Messages are written with hl7apy, which does not escape everything: it leaves `\F\` as it is, even if the text contains
 these characters. So each text is escaped here before hl7apy gets it. Received messages are only split at their
-delimiters: an acknowledgment or an order must not be lost because a library does not know its version or segments.
+delimiters, for hl7apy refuses or misreads what real systems send (docs/develop/decisions/hl7-reading.md).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from node.character_sets import valid
@@ -19,6 +19,7 @@ SEGMENT_END: Final = "\r"
 HEADER: Final = "MSH"
 _BATCH: Final = (b"FHS", b"BHS", b"BTS", b"FTS")
 
+MOST_REPETITIONS: Final = 200
 _CHARACTER_SET: Final = 18  # MSH-18 (2.15.9.18)
 
 _LETTERS: Final = {"|": "F", "^": "S", "&": "T", "~": "R", "\\": "E"}
@@ -48,6 +49,10 @@ class Delimiters:
     subcomponent: str = "&"
 
 
+class TooManyRepetitions(ValueError):
+    """A field that would cost seconds to read; nobody has so many names or numbers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """One line of a message. Fields, components and subcomponents are numbered from 1, as in the standard."""
@@ -75,9 +80,15 @@ class Segment:
         return tuple(values)
 
     def repetitions(self, field: int) -> Iterator[Segment]:
-        """Yield this segment with each repetition of a field alone in its place."""
-        for value in self.fields[field].split(self.delimiters.repetition) if field < len(self.fields) else ():
-            yield replace(self, fields=(*self.fields[:field], value, *self.fields[field + 1 :]))
+        """Yield this segment up to a field, with each repetition of the field alone in its place.
+
+        Raises TooManyRepetitions.
+        """
+        values = self.fields[field].split(self.delimiters.repetition) if field < len(self.fields) else []
+        if len(values) > MOST_REPETITIONS:
+            raise TooManyRepetitions(f"more than {MOST_REPETITIONS} repetitions of field {self.name}-{field}")
+        for value in values:
+            yield Segment(fields=(*self.fields[:field], value), delimiters=self.delimiters)
 
     def _components(self, field: int) -> list[str]:
         whole = self.fields[field] if field < len(self.fields) else ""

@@ -24,7 +24,7 @@ from node.errors import where
 from node.hl7 import mllp
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge
 from node.hl7.patient import PatientUpdate
-from node.hl7.text import is_batch, read
+from node.hl7.text import TooManyRepetitions, is_batch, read
 from node.metrics import Metrics
 from node.net import admission
 from node.net.callers import RefusalKey, Refusals
@@ -132,6 +132,10 @@ class _OrderHandler:
         except OrderRefused as error:
             self._refuse("content", refuse, said=str(error))
             return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)
+        except TooManyRepetitions as error:
+            self._refuse("content", refuse, said=str(error))
+            code = AcknowledgmentCode.ERROR
+            return code, acknowledge(message, code, now=now, complaint=Complaint(condition="102", text=str(error)))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the boundary to foreign messages and the disk: answer AR, and go on

@@ -38,6 +38,9 @@ _MOST_ORDERS: Final = 100  # each is synced to disk before the answer, which sho
 NAME_IT: Final = "name it there (HL7 table 0211), or set orders.character_set on the node"
 
 
+Numbers = tuple[PatientNumber, ...]
+
+
 class OrderRefused(NodeError):
     """A message without a usable order, and the answer for its sender."""
 
@@ -73,21 +76,25 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
         raise _wrong(_SEGMENT_SEQUENCE, "the message has no order (ORC)")
     if len(groups) > _MOST_ORDERS:
         raise _wrong(_INTERNAL, f"more than {_MOST_ORDERS} orders (ORC) in one message; send them in several")
-    changes = tuple(_change(group, patient) for group, patient in groups)
+    changes = tuple(_change(group, numbers) for group, numbers in groups)
     if message.doubt and not message.is_utf_8:
         pairs = zip(groups, changes, strict=True)
-        if any(_may_be_garbled(group, patient, change.order) for (group, patient), change in pairs):
+        if any(_may_be_garbled(group, numbers, change.order) for (group, numbers), change in pairs):
             raise _wrong(_CHARACTER_SET, f"{message.doubt}; {NAME_IT}")
     return changes
 
 
-def _groups(message: Message) -> Iterator[tuple[list[Segment], Segment | None]]:
-    """Split a message into its orders, each with its patient: it begins with ORC, and the PID before it counts."""
+def _groups(message: Message) -> Iterator[tuple[list[Segment], Numbers]]:
+    """Split a message into its orders, each with the identifiers of its patient.
+
+    An order begins with ORC, and the PID before it counts.
+    """
     group: list[Segment] = []
-    patient = of_group = None
+    patient: Numbers = ()
+    of_group: Numbers = ()
     for segment in message.segments:
         if segment.name == "PID":
-            patient = segment
+            patient = numbers_in(segment, 3) or numbers_in(segment, 2)
         if segment.name == "ORC":
             if group:
                 yield group, of_group
@@ -98,12 +105,12 @@ def _groups(message: Message) -> Iterator[tuple[list[Segment], Segment | None]]:
         yield group, of_group
 
 
-def _may_be_garbled(group: list[Segment], patient: Segment | None, order: Order) -> bool:
+def _may_be_garbled(group: list[Segment], patient: Numbers, order: Order) -> bool:
     """Say whether what is kept of an order may be wrong, as the character set of its message is not known.
 
     A number beyond ASCII is. So is one behind a character whose last byte may be a delimiter, as in GB 18030.
     """
-    identifiers = [number.number for number in _patient_numbers(patient)]
+    identifiers = [number.number for number in patient]
     numbers = (order.accession, *order.placer_number, *order.filler_number, *identifiers)
     return not "".join(numbers).isascii() or any(map(_ends_in_delimiter, group))
 
@@ -114,7 +121,7 @@ def _ends_in_delimiter(segment: Segment) -> bool:
     return re.search(f"[^\\x00-\\x7f][{re.escape(signs)}]", signs[0].join(segment.fields)) is not None
 
 
-def _change(group: list[Segment], patient: Segment | None) -> OrderChange:
+def _change(group: list[Segment], patient: Numbers) -> OrderChange:
     accession, study_uid = _first(group, ("IPC", 1, 1), ("OBR", 18, 1)), _study_uid(group)
     filler = _entity(group, ("ORC", 3), ("OBR", 3))
     if not (accession or study_uid):
@@ -128,8 +135,7 @@ def _change(group: list[Segment], patient: Segment | None) -> OrderChange:
         raise _wrong(
             _FIELD_MISSING, "an order needs an accession number (IPC-1, OBR-18) or a Study Instance UID (IPC-3)"
         )
-    numbers = _patient_numbers(patient)
-    if not numbers:
+    if not patient:
         raise _wrong(_FIELD_MISSING, "an order needs an identifier of its patient (PID-3), the one in the films")
     return OrderChange(
         order=Order(
@@ -138,14 +144,10 @@ def _change(group: list[Segment], patient: Segment | None) -> OrderChange:
             placer_number=placer,
             filler_number=filler,
             priority=_priority(group),
-            patient=tuple(dict.fromkeys(map(hashed, numbers))),
+            patient=tuple(dict.fromkeys(map(hashed, patient))),
         ),
         is_cancelled=_is_cancelled(group[0]),
     )
-
-
-def _patient_numbers(patient: Segment | None) -> tuple[PatientNumber, ...]:
-    return () if patient is None else numbers_in(patient, 3) or numbers_in(patient, 2)
 
 
 def _is_cancelled(order: Segment) -> bool:
