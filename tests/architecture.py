@@ -47,7 +47,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 HOMES = {
     "argon2": ("node/web/passwords.py",),
     "cryptography": ("node/net/tls.py",),
-    "dbos": ("node/jobs/bell.py", "node/jobs/executor.py", "node/jobs/workflows.py"),
+    "dbos": ("node/jobs/bell.py", "node/jobs/executor.py", "node/jobs/set_back.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
     "hl7apy": ("node/outputs/oru.py",),
@@ -124,6 +124,7 @@ BOUNDARIES = (
     "node/jobs/bell.py",
     "node/jobs/gate.py",
     "node/jobs/lost.py",
+    "node/jobs/set_back.py",
     "node/jobs/takeover.py",
     "node/dicom/file_head.py",
     "node/dicom/header.py",

@@ -151,8 +151,7 @@ def run(
 
     reader: opens another reader than the settings' model; on_step: called with every checkpointed step
     path: the file of the settings, for `node reload`
-    Raises ConfigError or InputError when a part cannot be opened, Stopped when `stop` is set while the start waits, and
-    any other NodeError when the disk takes nothing now.
+    Raises ConfigError or InputError when a part cannot be opened, Stopped when `stop` is set, NodeError of a full disk.
     """
     process, stop = process or Process(), stop or threading.Event()
     metrics = Metrics()
@@ -264,7 +263,7 @@ def _disk_named(settings: Settings) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # the boundary to the disk, and to the databases on it
+    except database.FAILURES as error:
         if not (takes_nothing(error) or database.takes_nothing(error)):
             raise
         why = error.strerror if isinstance(error, OSError) else "the database cannot be written"

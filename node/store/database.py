@@ -35,6 +35,8 @@ _DURABLE_SCHEMA: Final = "dbos"
 LEDGER, EXECUTOR = "ledger.sqlite", "engine.sqlite"
 """The embedded databases: that of the ledger, and that of the durable executor."""
 _DAMAGED: Final = ".damaged-"
+FAILURES: Final = (OSError, sqlite3.Error, sa.exc.SQLAlchemyError)
+"""What a disk, and a database on it, raise."""
 _UNWRITABLE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _UNREADABLE: Final = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
 """Part of the file is lost. Other disk errors, such as a full disk, say nothing about the file."""
