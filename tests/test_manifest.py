@@ -24,7 +24,7 @@ from models.manifest import (
     write_manifest,
 )
 
-texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)
+texts = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc", "Cf"]), max_size=40)
 fractions = st.floats(0, 1)
 
 
