@@ -127,14 +127,14 @@ def test_a_worker_on_postgresql_finds_what_it_lost(tmp_path: Path, postgres: Pos
     settings = on_database(settings_for(tmp_path / "node", archive_port=peers.free_port()), postgres.url)
     with (
         Service(settings, only="listener") as listener,
-        Service(settings, only="worker", executor="one") as one,
-        Service(settings, only="worker", executor="two") as two,
+        Service(settings, only="worker", executor="one") as first,
+        Service(settings, only="worker", executor="two") as second,
         panic(tmp_path, "read"),
     ):
         assert peers.send(FILM, port=listener.dicom_port) == 0
         peers.wait_until(
-            lambda: bool(one.logged("study.parked") or two.logged("study.parked")), what="the study is parked"
+            lambda: bool(first.logged("study.parked") or second.logged("study.parked")), what="the study is parked"
         )
-        [row] = parked(one)
+        [row] = parked(first)
 
     assert (row["study"], row["stage"]) == (STUDY, "workflow")

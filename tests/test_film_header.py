@@ -23,6 +23,7 @@ from tests.test_architecture import imports, is_allowed, name_of, python_files
 MAY_PARSE = (
     "node/dicom/",
     "node/read/decoding.py",
+    "node/read/pixels.py",
     "node/outputs/",
     "node/deliver/commitment.py",  # the answer to a commitment request
     "node/service/drift.py",  # the maker of a film's device, which no decision needs

@@ -1,4 +1,4 @@
-"""What the program's names may not do: mean two things, or nothing."""
+"""What the program's names may not do: mean nothing."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ import ast
 
 from tests.architecture import PRODUCT
 from tests.test_architecture import name_of, nodes, python_files
-
-
-def test_no_class_name_stands_twice() -> None:
-    places: dict[str, list[str]] = {}
-    for path in python_files(*PRODUCT):
-        for statement in nodes(path):
-            if isinstance(statement, ast.ClassDef):
-                places.setdefault(statement.name, []).append(name_of(path))
-
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 def test_no_variable_is_named_one() -> None:

@@ -363,6 +363,12 @@ def _decoded(path: Path, film_header: FilmHeader) -> StoredPixels:
     if (reason := pixel_format.reason_against(pixels)) is not None:
         raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
     _depth(pixels)
+    for keyword, value in (
+        ("PhotometricInterpretation", pixels.photometric_interpretation),
+        ("PixelRepresentation", pixels.pixel_representation),
+    ):
+        if value in ("", None):
+            raise Undecodable(Reason.UNDECODABLE, f"the header has no {keyword}; correct it at the sender")
     return decoder_processes.of_this_process().decode_film(path, film_header)
 
 
