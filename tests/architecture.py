@@ -50,6 +50,7 @@ HOMES = {
     "dbos": ("node/jobs/bell.py", "node/jobs/executor.py", "node/jobs/set_back.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
+    "highdicom": ("node/outputs/",),
     "hl7apy": ("node/outputs/oru.py",),
     "httpx": ("node/deliver/dicomweb.py",),
     "itsdangerous": ("node/web/sessions.py",),
@@ -158,6 +159,9 @@ FORBIDDEN_CALLS = {
     "os.system": (),
     "pickle.load": (),
     "pickle.loads": (),
+    "struct.Struct": (),
+    "struct.pack": (),  # pydicom encodes elements, pynetdicom PDUs
+    "struct.pack_into": (),
     "datetime.utcnow": (),
 }
 

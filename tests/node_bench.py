@@ -5,9 +5,9 @@
 A node with a scripted reader, which takes no time, gets films of 7.2 MB (explicit little endian), each a study of its
 own, and delivers report and presentation state to one archive. The sender says recorded bytes over one association; it
 and the archive run in this process, and their processor time is printed beside the node's and is no part of it. The
-last line is one JSON object: `passed` says whether a film costs at most `MOST_CORE_SECONDS`, whether of `ALONE` films
-that come one by one 95 of 100 take less than `MOST_TURNAROUND_SECONDS` beside their quiet time and, with `--waiting`,
-whether studies that wait make a film at most `MOST_DEARER` times as dear. Films in a second are only printed.
+last line is one JSON object: `passed` says whether of `ALONE` films that come one by one 95 of 100 take less than
+`MOST_TURNAROUND_SECONDS` beside their quiet time and, with `--waiting`, whether studies that wait make a film at most
+`MOST_DEARER` times as dear. What a film costs, and films in a second, are only printed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from tests import films, pdus, peers, waiting_studies
 from tests.receive_bench import core_seconds
 from tests.service import Service, settings_for
 
-MOST_CORE_SECONDS = 0.25
 STEPS = ("receive", "decode", "read", "write", "finish", "deliver")
 QUIET_SECONDS = 0.5
 MOST_TURNAROUND_SECONDS = 0.5
@@ -140,11 +139,10 @@ def measure(folder: Path, count: int, *, rounds: int = 1, scripted: bool, say: P
     cost = statistics.median(flood.node_cost for flood in floods)
     p95 = sorted(alone)[math.ceil(0.95 * len(alone)) - 1]
     return {
-        "passed": cost <= MOST_CORE_SECONDS and (p95 < MOST_TURNAROUND_SECONDS or not scripted),
+        "passed": p95 < MOST_TURNAROUND_SECONDS or not scripted,
         "core_seconds_a_film": round(cost, 3),
         "core_seconds_of_each_round": [round(flood.node_cost, 3) for flood in floods],
         "core_seconds_of_sender_and_archive": round(statistics.median(flood.peers_cost for flood in floods), 3),
-        "limit": MOST_CORE_SECONDS,
         "answered_per_second": round(statistics.median(flood.answered for flood in floods), 2),
         "taken_per_second": round(statistics.median(flood.taken for flood in floods), 2),
         "deliveries_per_second": round(delivered, 2),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 
 import pytest
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pynetdicom import evt
 from pynetdicom.association import Association
@@ -61,7 +63,9 @@ def objects() -> tuple[Dataset, Dataset]:
     """A report and a presentation state of one film."""
     report, received = samples.report(samples.several()), samples.received(samples.cr(1))
     headers = {uid: source.header for uid, source in received.items()}
-    return sr.write(report, headers, samples.BERLIN)[0], gsps.write(report, received, samples.BERLIN)[0]
+    written = sr.write(report, headers, samples.BERLIN)[0], gsps.write(report, received, samples.BERLIN)[0]
+    first, second = (dcmread(BytesIO(save_bytes(dataset))) for dataset in written)
+    return first, second
 
 
 def deliver(dataset: Dataset, destination: DicomDestination, associations: Associations) -> None:

@@ -3,12 +3,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import UID
 from pynetdicom import evt
@@ -58,11 +60,12 @@ def test_secondary_captures_arrive_as_they_were_drawn(archive: peers.ReceivingAr
     picture = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
     received_films = samples.received(samples.cr(1), picture=picture)
     captures = secondary_capture.write(samples.report(samples.several()), received_films, samples.BERLIN)
+    files = [save_bytes(capture) for capture in captures]
 
-    for capture in captures:
-        destinations.deliver(save_bytes(capture), to(archive), calling_aet="CHEX")
+    for file in files:
+        destinations.deliver(file, to(archive), calling_aet="CHEX")
 
-    assert [received.dataset for received in archive.kept] == captures
+    assert [received.dataset for received in archive.kept] == [dcmread(BytesIO(file)) for file in files]
 
 
 def test_a_compressed_object_arrives_compressed(chest_film_jpeg2000: Path) -> None:

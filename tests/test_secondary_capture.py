@@ -7,7 +7,6 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
@@ -58,15 +57,6 @@ def test_the_pixels_are_those_that_were_drawn() -> None:
     ):
         assert dataset.PhotometricInterpretation == "RGB"
         assert np.array_equal(dataset.pixel_array, np.asarray(image))
-
-
-def test_captures_of_an_odd_number_of_bytes_are_padded() -> None:
-    dataset = Dataset()
-    image = Image.new("RGB", (3, 3), (1, 2, 3))
-
-    secondary_capture.add_pixels(dataset, image)
-
-    assert (dataset.Columns, dataset.Rows, len(dataset.PixelData)) == (3, 3, 28)
 
 
 @pytest.mark.parametrize("reason", list(Reason))

@@ -240,7 +240,7 @@ def test_highdicom_reads_the_same_findings_back(tmp_path: Path, kind: str, docum
         assert group.finding_type is not None and group.roi is not None
         corners = [[left, top], [right, top], [right, bottom], [left, bottom], [left, top]]
         assert (group.finding_type.value, group.roi.value.tolist()) == (of.code.value, corners)
-        [number], state = group.get_measurements(), group.get_qualitative_evaluations()[0]
+        [number], [state] = group.get_measurements(), group.get_qualitative_evaluations(name=group.finding_type)
         assert (number.value, number.unit.value) == (wording.whole_percent(of.probability), "%")
         assert (state.name.value, state[0].ConceptCodeSequence[0].CodeMeaning.lower()) == (of.code.value, of.state)
         sites = [(of.site, box.side), (box.evidence and box.evidence.site, Side.RIGHT)]

@@ -37,11 +37,11 @@ _VALIDATOR = Path(__file__).with_name("ValidateReports.java")
 _END_OF_FILE: Final = "end of file\n"
 _LONGEST_SECONDS: Final = 250.0
 
-# What reports add to PixelMed's templates, by name; they may be extended. Short Label is younger than its templates of
-# 2022, and it does not recognize the geometric purpose where there are several groups.
+# What reports add to PixelMed's templates, by name; they may be extended. Short Label and Algorithm Manufacturer are
+# younger than its templates of 2022, and it does not recognize the geometric purpose where there are several groups.
 _ADDED = re.compile(
     r"""/(
-        TEXT\ \(125309,DCM,"Short\ Label"\)
+        TEXT\ \((125309,DCM,"Short\ Label"|122405,DCM,"Algorithm\ Manufacturer")\)
         | CODE\ \(363698007,SCT,"Finding\ Site"\)/NUM\ \(SHAREOFZONE,99CHEX,"[^"]+"\)
         | CONTAINER\ \(125007,DCM,"Measurement\ Group"\)/CODE\ \((?!363698007|121071|121005)[^/]+\)
         | CONTAINER\ \((19005-8,LN,"Impressions"|59776-5,LN,"Findings")\)

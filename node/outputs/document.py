@@ -4,7 +4,8 @@ The SOP Instance UID is derived from the whole content of an object except its o
 and its place in the series (design §5): the same input gives the same UID; another name, probability, program, model,
 prompt set or time zone gives another UID. If a round repeats the content of an older round but not of the newest, the
 object gets a new UID (`Report.object_uid`). The time zone counts by its name, not by its current offset: the same
-reading in summer and in winter is one object. To write an object, call `begin`, add its own modules, and call `seal`.
+reading in summer and in winter is one object. To write an object, give `begin` and `evidence` to a class of highdicom,
+then call `complete`, add what else it has, and call `seal`.
 
 An object has one offset from UTC for all its times. It copies study date and time of its film, so it has the offset
 that the film states, and the node's own times are converted to it; without one all are in the zone of the site.
@@ -17,21 +18,26 @@ from collections.abc import Iterable
 from datetime import tzinfo
 from io import BytesIO
 from itertools import product
-from typing import Final
+from typing import Final, TypedDict, cast
 
+from highdicom import ContributingEquipment
 from pydicom import dcmwrite
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.filereader import read_dataset
+from pydicom.sr.codedict import codes
 from pydicom.tag import Tag
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
-from node.dicom import attributes, encoding, identity
+from node.dicom import attributes, identity
 from node.dicom.film_header import only_evidence
 from node.dicom.time_zone import OFFSET, offset_of, stated_offset
 from node.domain import Report, derive_uid
+from node.outputs import highdicom_gaps
 from node.outputs.patient import copy_patient, short_text
 
 SERIES_DESCRIPTION: Final = f"{identity.RESEARCH_LABEL}: {identity.PROGRAM}"
 _LONGEST_DESCRIPTION: Final = 64
+_UNSEALED: Final = derive_uid("unsealed")
 
 # Attributes that may differ between repetitions of one reading without making another object.
 _OF_THE_ROUND = frozenset(
@@ -49,45 +55,88 @@ _OF_THE_ROUND = frozenset(
 )
 
 
+class Beginning(TypedDict):
+    """What every class of highdicom takes; `seal` derives the UID."""
+
+    series_instance_uid: str
+    series_number: int
+    series_description: str
+    sop_instance_uid: str
+    instance_number: int
+    manufacturer: str
+    manufacturer_model_name: str
+    device_serial_number: str
+    software_versions: tuple[str]
+    specific_character_set: str
+    contributing_equipment: list[ContributingEquipment]
+
+
 def begin(
     report: Report,
-    source: Dataset,
     *,
-    sop_class: str,
     modality: str,
     series_number: int,
+    series_description: str,
     instance_number: int,
     about: str = "",
     form: str = "",
-) -> Dataset:
-    """Start an object: patient, study, series and equipment (PS3.3 C.7.1 to C.7.5, C.12.1).
+) -> Beginning:
+    """Return what an object begins with: its series and its equipment (PS3.3 C.7.3, C.7.5, C.12.1).
 
     instance_number: that of the first such object in its series (`writers.numbered`)
     about, form: as in `identity.series_uid`
     """
-    device = identity.device_uid(report.model)
-    dataset = Dataset()
-    dataset.SpecificCharacterSet = "ISO_IR 192"
-    dataset.SOPClassUID = sop_class
+    model, device = report.model, identity.device_uid(report.model)
+    versions = [
+        identity.VERSION,
+        short_text(f"model {model.name} {model.version}"),
+        short_text(f"prompts {report.prompts_name} {report.prompts_version}"),
+    ]
+    own = ContributingEquipment(
+        identity.MANUFACTURER,
+        codes.DCM.ProcessingEquipment,
+        manufacturer_model_name=identity.PROGRAM,
+        software_versions=versions,
+        device_serial_number=short_text(model.weights_sha256),
+        contribution_description="Read by a neural network; not reviewed by a person",
+    )
+    return Beginning(
+        series_instance_uid=identity.series_uid(
+            study_uid=report.study_uid, modality=modality, device=device, about=about, form=form
+        ),
+        series_number=series_number,
+        series_description=series_description,
+        sop_instance_uid=_UNSEALED,
+        instance_number=instance_number,
+        manufacturer=identity.MANUFACTURER,
+        manufacturer_model_name=identity.PROGRAM,
+        device_serial_number=short_text(model.weights_sha256),
+        software_versions=cast(tuple[str], versions),  # a list for pydicom; annotated for one
+        specific_character_set="ISO_IR 192",
+        contributing_equipment=[own],
+    )
+
+
+def evidence(report: Report, received: Dataset) -> Dataset:
+    """Return what highdicom needs of a received object: which it is, and a patient and study that are empty.
+
+    `complete` copies the patient: highdicom 0.28.2 raises AttributeError for an attribute that is missing, raises other
+    errors for a value that is not valid, and logs a name that it doubts.
+    """
+    found = Dataset()
+    copy_patient(Dataset(), found)
+    found.StudyInstanceUID = report.study_uid
+    for keyword in ("SeriesInstanceUID", "SOPClassUID", "SOPInstanceUID"):
+        setattr(found, keyword, attributes.text(received, keyword))
+    return found
+
+
+def complete(dataset: Dataset, report: Report, source: Dataset) -> None:
+    """Copy patient, study and offset from UTC of a received object, and name the program's device (PS3.3 C.7, C.12)."""
     copy_patient(source, dataset)
     if stated_offset(source) is not None:
         dataset.TimezoneOffsetFromUTC = attributes.text(source, OFFSET)
-    dataset.StudyInstanceUID = report.study_uid
-    dataset.Modality = modality
-    dataset.SeriesInstanceUID = identity.series_uid(
-        study_uid=report.study_uid, modality=modality, device=device, about=about, form=form
-    )
-    dataset.SeriesNumber = series_number
-    dataset.SeriesDescription = SERIES_DESCRIPTION
-    dataset.InstanceNumber = instance_number
-    _describe_equipment(dataset, report)
-    contribution = Dataset()
-    contribution.PurposeOfReferenceCodeSequence = [code_item("109102", "DCM", "Processing Equipment")]
-    contribution.DeviceUID = device
-    contribution.ContributionDescription = "Read by a neural network; not reviewed by a person"
-    _describe_equipment(contribution, report)
-    dataset.ContributingEquipmentSequence = [contribution]
-    return dataset
+    highdicom_gaps.name_device(dataset, identity.device_uid(report.model))
 
 
 def series_description(of: str, film: Dataset) -> str:
@@ -105,22 +154,23 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
 
     sources: SOP Instance UIDs of the films that the object is about
     zone: of the site
-    Its sequences are encoded here, for the UID, and not again in `save_bytes` unless somebody has looked at them.
+    Its elements stay as they are encoded here, so that `save_bytes` does not encode them again.
     """
     model, zone = report.model, zone_of(dataset, zone)
-    said = hashlib.sha256()
-    for tag, encoded in list(encoding.elements(dataset)):
-        if tag not in _OF_THE_ROUND:
-            said.update(encoded)
-        if dataset.get_item(tag).VR == "SQ":
-            dataset[tag] = encoding.as_raw(tag, encoded)
+    said = Dataset({tag: dataset.get_item(tag) for tag in set(dataset.keys()) - _OF_THE_ROUND})
+    content = BytesIO()
+    dcmwrite(content, said, implicit_vr=False, little_endian=True)
+    content.seek(0)
+    encoded = read_dataset(content, is_implicit_VR=False, is_little_endian=True)
+    dataset.update(encoded)
+    dataset.set_original_encoding(False, True, encoded.original_character_set)
     dataset.SOPInstanceUID = report.object_uid(
         derive_uid(
             "object",
             report.study_uid,
             *sources,
             str(dataset.SOPClassUID),
-            said.hexdigest(),
+            hashlib.sha256(content.getbuffer()).hexdigest(),
             identity.VERSION,
             str(zone),
             *(model.name, model.version, model.weights_sha256, model.engine),
@@ -172,38 +222,17 @@ def template_of(dataset: Dataset) -> str:
 
 def save_bytes(dataset: Dataset) -> bytes:
     """Encode a sealed object as a file (PS3.10); the same object always gives the same bytes."""
-    beginning = Dataset()
-    beginning.file_meta = dataset.file_meta
     buffer = BytesIO()
-    dcmwrite(buffer, beginning, enforce_file_format=True)
-    return b"".join((buffer.getvalue(), *(encoded for _, encoded in encoding.elements(dataset))))
+    dcmwrite(buffer, dataset, enforce_file_format=True)
+    return buffer.getvalue()
 
 
 def zone_of(dataset: Dataset, zone: tzinfo) -> tzinfo:
-    """Return the zone of the times of an object that was begun: the offset of its film, else the zone of the site."""
+    """Return the zone of the times of an object, or of those about a film: its offset, else the zone of the site."""
     return stated_offset(dataset) or zone
 
 
 def local_time(dataset: Dataset, report: Report, zone: tzinfo) -> tuple[str, str]:
-    """Return DA and TM of the start of the round, in the zone of an object that was begun; zone: of the site."""
+    """Return DA and TM of the start of the round, in the zone of an object or a film; zone: of the site."""
     moment = report.created_at.astimezone(zone_of(dataset, zone))
     return f"{moment:%Y%m%d}", f"{moment:%H%M%S}"
-
-
-def code_item(value: str, scheme: str, meaning: str) -> Dataset:
-    """Encode a coded concept (PS3.3 8.8)."""
-    item = Dataset()
-    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, meaning
-    return item
-
-
-def _describe_equipment(dataset: Dataset, report: Report) -> None:
-    model = report.model
-    dataset.Manufacturer = identity.MANUFACTURER
-    dataset.ManufacturerModelName = identity.PROGRAM
-    dataset.DeviceSerialNumber = short_text(model.weights_sha256)
-    dataset.SoftwareVersions = [
-        identity.VERSION,
-        short_text(f"model {model.name} {model.version}"),
-        short_text(f"prompts {report.prompts_name} {report.prompts_version}"),
-    ]

@@ -20,12 +20,13 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from highdicom.pr import GraphicLayer, GrayscaleSoftcopyPresentationState
 from pydicom.dataset import Dataset
 from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
 from node.dicom import attributes, identity
 from node.domain import Box, Film, Report
-from node.outputs import document, gsps_film, gsps_grayscale, impression, wording
+from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, Pen, Tracking
 from node.outputs.label_placement import Ground, place
 from node.outputs.source import Picture, Source
@@ -94,29 +95,35 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list
 
 def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state: State) -> Dataset:
     """Write one presentation state for a film that was read."""
-    source = received.header
-    dataset = document.begin(
-        report,
-        source,
-        sop_class=SOP_CLASS,
-        modality="PR",
-        series_number=state.series_number,
-        instance_number=max(_instance_number(source), state.after + 1),
-        about=state.about,
+    source, stretch = received.header, received.stretch()
+    shown, drawn = _shown(report, film, source), _drawn(film, state, received.picture())
+    kept = Dataset()
+    overlays = (OVERLAYS,) if highdicom_gaps.keep_film(source, kept, layer=OVERLAYS) else ()
+    layers = {name: _layer(name, order=order) for order, name in enumerate((*overlays, *drawn), 1)}
+    voi = gsps_grayscale.voi_of(source, stretch)
+    dataset = GrayscaleSoftcopyPresentationState(
+        referenced_images=[shown],
+        content_label=state.label,
+        content_description=f"{identity.RESEARCH_LABEL}: {state.description}",
+        graphic_layers=list(layers.values()),
+        graphic_annotations=[layer.annotation(layers[name], shown) for name, layer in drawn.items()],
+        modality_lut_transformation=gsps_grayscale.modality_of(source, stretch),
+        voi_lut_transformations=None if voi is None else [voi],
+        presentation_lut_transformation=gsps_grayscale.polarity_of(source, stretch),
+        **document.begin(
+            report,
+            modality="PR",
+            series_number=state.series_number,
+            series_description=state.series,
+            instance_number=max(_instance_number(source), state.after + 1),
+            about=state.about,
+        ),
     )
-    dataset.SeriesDescription = state.series
+    document.complete(dataset, report, source)
+    dataset.update(kept)
+    highdicom_gaps.show_whole(dataset, gsps_grayscale.pixel_shape(source))
     dataset.BodyPartExamined = "CHEST"
-    dataset.ContentLabel = state.label
-    dataset.ContentDescription = f"{identity.RESEARCH_LABEL}: {state.description}"
-    dataset.ContentCreatorName = ""
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(dataset, report, zone)
-    dataset.ReferencedSeriesSequence = [_reference(source)]
-    dataset.DisplayedAreaSelectionSequence = [_displayed_area(film, source)]
-    gsps_grayscale.describe(source, dataset, received.stretch())
-    overlays = (OVERLAYS,) if gsps_film.describe(source, dataset, layer=OVERLAYS) else ()
-    drawn = _drawn(film, state, received.picture())
-    dataset.GraphicLayerSequence = [_layer(name, order=order) for order, name in enumerate((*overlays, *drawn), 1)]
-    dataset.GraphicAnnotationSequence = [layer.annotation(name) for name, layer in drawn.items()]
     document.seal(dataset, report, sources=[film.source], zone=zone)
     if (version := report.version(str(dataset.SOPInstanceUID), about=film.source, kinds=("gsps",))) > 1:
         dataset.ContentDescription += f", version {version}"
@@ -156,39 +163,26 @@ def _instance_number(source: Dataset) -> int:
     return number if number is not None and 0 < number < 2**30 else 1
 
 
-def _reference(source: Dataset) -> Dataset:
-    """Reference the film that the state is for (PS3.3 C.11.11)."""
-    instance, series = Dataset(), Dataset()
-    instance.ReferencedSOPClassUID = source.SOPClassUID
-    instance.ReferencedSOPInstanceUID = source.SOPInstanceUID
-    series.SeriesInstanceUID = source.SeriesInstanceUID
-    series.ReferencedImageSequence = [instance]
-    return series
+def _shown(report: Report, film: Film, source: Dataset) -> Dataset:
+    """Return what highdicom needs of the film that a state is for (PS3.3 C.11.11)."""
+    shown = document.evidence(report, source)
+    shown.Columns, shown.Rows = wording.size(film)
+    shown.SamplesPerPixel = 1
+    shown.SharedFunctionalGroupsSequence = [Dataset()]  # it looks into them for the class of a film with several frames
+    return shown
 
 
-def _displayed_area(film: Film, source: Dataset) -> Dataset:
-    """Show the whole film (PS3.3 C.10.4): corners are pixels counted from 1."""
-    area = Dataset()
-    area.DisplayedAreaTopLeftHandCorner = [1, 1]
-    area.DisplayedAreaBottomRightHandCorner = list(wording.size(film))
-    area.PresentationSizeMode = "SCALE TO FIT"
-    area.PresentationPixelAspectRatio = list(gsps_grayscale.pixel_shape(source))
-    return area
-
-
-def _layer(name: str, *, order: int) -> Dataset:
+def _layer(name: str, *, order: int) -> GraphicLayer:
     """Describe a layer (PS3.3 C.10.7)."""
-    layer = Dataset()
-    layer.GraphicLayer = name
-    layer.GraphicLayerOrder = order
-    layer.GraphicLayerRecommendedDisplayGrayscaleValue, layer.GraphicLayerDescription = LAYERS[name]
-    return layer
+    gray, description = LAYERS[name]
+    return highdicom_gaps.recommend_gray(GraphicLayer(name, order, description), gray)
 
 
 def _drawn(film: Film, state: State, picture: Picture | None) -> dict[str, DrawnLayer]:
     """Draw square and research label, and boxes with their labels if there are any; by layer, from back to front."""
-    line = max(wording.size(film)[1] / 40, 1.0)
-    pen, ground = Pen(line=line), None if picture is None else Ground(picture)
+    columns, rows = wording.size(film)
+    line = max(rows / 40, 1.0)
+    pen, ground = Pen(line=line, columns=columns, rows=rows), None if picture is None else Ground(picture)
     heading = _heading(film, state.heading, line, ground)
     layers = {SQUARE: DrawnLayer(graphics=[pen.rectangle(wording.analyzed(film))])}
     _draw_boxes(state.boxes, pen, layers)

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from highdicom.pr import GraphicAnnotation, GraphicLayer, GraphicObject, TextObject
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 
 from node.domain import Box
+from node.outputs import highdicom_gaps
 from node.outputs.patient import long_text
 
 _WHITE, _BLACK = [0xFFFF, 0x8080, 0x8080], [0, 0x8080, 0x8080]
@@ -33,18 +36,13 @@ Tracking = tuple[str, str]
 class DrawnLayer:
     """What is drawn in one layer: the items of the three sequences of an annotation."""
 
-    texts: list[Dataset] = field(default_factory=list)
-    graphics: list[Dataset] = field(default_factory=list)
+    texts: list[TextObject] = field(default_factory=list)
+    graphics: list[GraphicObject] = field(default_factory=list)
     compounds: list[Dataset] = field(default_factory=list)
 
-    def annotation(self, layer: str) -> Dataset:
-        """Return the item of the Graphic Annotation Sequence."""
-        item = Dataset()
-        item.GraphicLayer = layer
-        if self.texts:
-            item.TextObjectSequence = self.texts
-        if self.graphics:
-            item.GraphicObjectSequence = self.graphics
+    def annotation(self, layer: GraphicLayer, film: Dataset) -> GraphicAnnotation:
+        """Return the item of the Graphic Annotation Sequence; film: `document.evidence` with its size."""
+        item = GraphicAnnotation([film], layer, graphic_objects=self.graphics, text_objects=self.texts)
         if self.compounds:
             item.CompoundGraphicSequence = self.compounds
         return item
@@ -53,64 +51,42 @@ class DrawnLayer:
 class Pen:
     """Makes the objects of one presentation state; their styles are made once."""
 
-    def __init__(self, *, line: float) -> None:
-        """line: height of a line of text, in pixels of the film."""
+    def __init__(self, *, line: float, columns: int, rows: int) -> None:
+        """line: height of a line of text, in pixels of the film; columns, rows: of the film."""
         self._line = line
+        self._columns, self._rows = columns, rows
         self._text_style = _sequence("TextStyleSequence", _text_style(line))
         self._solid = _sequence("LineStyleSequence", _line_style(line, is_dashed=False))
         self._dashed = _sequence("LineStyleSequence", _line_style(line, is_dashed=True))
 
-    def text(self, value: str, where: Box) -> Dataset:
-        """Write a text, beginning at the left edge of its place."""
-        item = Dataset()
-        item.BoundingBoxAnnotationUnits = "PIXEL"
-        item.UnformattedTextValue = long_text(value, 1024)
-        item.BoundingBoxTopLeftHandCorner = [where.left, where.top]
-        item.BoundingBoxBottomRightHandCorner = [where.right, where.bottom]
-        item.BoundingBoxTextHorizontalJustification = "LEFT"
-        item.add(self._text_style)
+    def text(self, value: str, where: Box) -> TextObject:
+        """Write a text, beginning at the left edge of its place; what of the place leaves the film is cut off."""
+        left, top, right, bottom = where.edges
+        place = (max(left, 0.0), max(top, 0.0), min(right, float(self._columns)), min(bottom, float(self._rows)))
+        item = TextObject(long_text(value, 1024), "PIXEL", bounding_box=place, text_justification="LEFT")
+        highdicom_gaps.style(item, self._text_style)
         return item
 
-    def rectangle(self, box: Box, tracking: Tracking | None = None) -> Dataset:
+    def rectangle(self, box: Box, tracking: Tracking | None = None) -> GraphicObject:
         """Draw a box as a closed line, clockwise from top left."""
         left, top, right, bottom = box.edges
-        item = _polyline(_common(tracking), ((left, top), (right, top), (right, bottom), (left, bottom), (left, top)))
-        item.GraphicFilled = "N"
-        item.add(self._solid)
+        item = _polyline(((left, top), (right, top), (right, bottom), (left, bottom), (left, top)), tracking)
+        highdicom_gaps.style(item, self._solid)
         return item
 
-    def dashed(self, box: Box, tracking: Tracking, *, number: int) -> tuple[Dataset, list[Dataset]]:
+    def dashed(self, box: Box, tracking: Tracking, *, number: int) -> tuple[Dataset, list[GraphicObject]]:
         """Draw a box as a dashed compound graphic, and as segments; number: that no other compound graphic has."""
-        compound = Dataset()
-        compound.CompoundGraphicInstanceID = number
-        compound.CompoundGraphicUnits = "PIXEL"
-        compound.GraphicDimensions = 2
-        compound.NumberOfGraphicPoints = 2
-        compound.GraphicData = list(box.edges)
-        compound.CompoundGraphicType = "RECTANGLE"
-        compound.GraphicFilled = "N"
-        compound.add(self._dashed)
-        common = _common(tracking)
-        common.CompoundGraphicInstanceID = number
-        return compound, [_polyline(common, points) for points in _segments(box, 2 * self._line)]
+        compound = highdicom_gaps.compound(box, number)
+        highdicom_gaps.style(compound, self._dashed)
+        segments = [_polyline(points, tracking) for points in _segments(box, 2 * self._line)]
+        for segment in segments:
+            highdicom_gaps.part_of(segment, number)
+        return compound, segments
 
 
-def _common(tracking: Tracking | None) -> Dataset:
-    """Return what all lines of a box have in common."""
-    item = Dataset()
-    item.GraphicAnnotationUnits = "PIXEL"
-    item.GraphicDimensions = 2
-    item.GraphicType = "POLYLINE"
-    if tracking is not None:
-        item.TrackingID, item.TrackingUID = tracking
-    return item
-
-
-def _polyline(common: Dataset, points: Points) -> Dataset:
-    item = Dataset(dict(common.items()))
-    item.NumberOfGraphicPoints = len(points)
-    item.GraphicData = [edge for point in points for edge in point]
-    return item
+def _polyline(points: Points, tracking: Tracking | None) -> GraphicObject:
+    name, uid = (None, None) if tracking is None else tracking
+    return GraphicObject("POLYLINE", np.array(points), "PIXEL", tracking_id=name, tracking_uid=uid)
 
 
 def _segments(box: Box, length: float) -> Iterator[Points]:

@@ -8,10 +8,19 @@ viewer would show the whole range of its bits.
 from __future__ import annotations
 
 import numpy as np
+from highdicom import (
+    VOILUT,
+    ModalityLUT,
+    ModalityLUTTransformation,
+    PresentationLUTTransformation,
+    VOILUTFunctionValues,
+)
+from highdicom.pr import SoftcopyVOILUTTransformation
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes
-from node.dicom.grayscale_header import LookUpTable, WordTable, read_table
+from node.dicom.grayscale_header import LookUpTable, read_table
+from node.outputs import highdicom_gaps
 from node.outputs.patient import read_text, short_text
 from node.read.grayscale import Stretch, Window
 
@@ -19,22 +28,32 @@ _LEAST_LINEAR = 16.0
 """Width of a window, in modality values, that is described as LINEAR (PS3.3 C.11.2.1.2), which adds 1."""
 
 
-def describe(source: Dataset, state: Dataset, stretch: Stretch | None = None) -> None:
-    """Give a presentation state the modality LUT, the VOI LUT or window and the polarity of its film.
+def modality_of(source: Dataset, stretch: Stretch | None) -> ModalityLUTTransformation | None:
+    """Return the modality LUT of a film, or else slope and intercept; None if it has neither.
 
-    stretch: how the film was read if its header does not say it, or nobody could read it so
+    stretch, here and below: how the film was read if its header does not say it, or nobody could read it so
     """
-    if stretch is None or stretch.has_modality:
-        _describe_modality(source, state)
-    voi = Dataset()
-    if stretch is None:
-        _describe_voi(source, voi)
-    else:
-        _describe_window(stretch.window, voi)
-    if len(voi):
-        state.SoftcopyVOILUTSequence = [voi]
+    if stretch is not None and not stretch.has_modality:
+        return None
+    items = attributes.items(source, "ModalityLUTSequence")
+    if items and (table := _modality_table(source, items[0])):
+        return ModalityLUTTransformation(modality_lut=table)
+    slope, intercept = attributes.number(source, "RescaleSlope"), attributes.number(source, "RescaleIntercept")
+    if not slope and intercept is None:
+        return None
+    unit = short_text(attributes.text(source, "RescaleType"), 16) or "US"
+    return ModalityLUTTransformation(rescale_intercept=intercept or 0.0, rescale_slope=slope or 1.0, rescale_type=unit)
+
+
+def voi_of(source: Dataset, stretch: Stretch | None) -> SoftcopyVOILUTTransformation | None:
+    """Return the VOI LUT of a film, or else the window, never both (PS3.3 C.11.8); None if it has neither."""
+    return _voi(source) if stretch is None else _voi_of_window(stretch.window)
+
+
+def polarity_of(source: Dataset, stretch: Stretch | None) -> PresentationLUTTransformation:
+    """Return whether a film is shown with low values bright."""
     is_negative = _is_negative(source) if stretch is None else stretch.is_inverted
-    state.PresentationLUTShape = "INVERSE" if is_negative else "IDENTITY"
+    return PresentationLUTTransformation(presentation_lut_shape="INVERSE" if is_negative else "IDENTITY")
 
 
 def pixel_shape(source: Dataset) -> tuple[int, int]:
@@ -55,60 +74,51 @@ def _is_negative(source: Dataset) -> bool:
     return photometric.upper() == "MONOCHROME1" or shape.upper() == "INVERSE"
 
 
-def _describe_modality(source: Dataset, state: Dataset) -> None:
-    """Copy the modality LUT, or else slope and intercept."""
-    items = attributes.items(source, "ModalityLUTSequence")
-    if items and (table := _modality_table(source, items[0])):
-        state.ModalityLUTSequence = [table]
-        return
-    slope, intercept = attributes.number(source, "RescaleSlope"), attributes.number(source, "RescaleIntercept")
-    if slope or intercept is not None:
-        state.RescaleIntercept, state.RescaleSlope = _decimal(intercept or 0.0), _decimal(slope or 1.0)
-        state.RescaleType = short_text(attributes.text(source, "RescaleType"), 16) or "US"
-
-
-def _describe_voi(source: Dataset, voi: Dataset) -> None:
-    """Copy the VOI LUT, or else the window, never both (PS3.3 C.11.8)."""
+def _voi(source: Dataset) -> SoftcopyVOILUTTransformation | None:
     items = attributes.items(source, "VOILUTSequence")
     if items and (table := _voi_table(source, items[0])):
-        voi.VOILUTSequence = [table]
-        return
+        return SoftcopyVOILUTTransformation(voi_luts=[table])
     center, width = attributes.number(source, "WindowCenter"), attributes.number(source, "WindowWidth")
     function = read_text(source, "VOILUTFunction").upper()
     is_linear = function not in ("LINEAR_EXACT", "SIGMOID")
     if center is None or width is None or width <= 0 or (is_linear and width < 1):
-        return
-    voi.WindowCenter, voi.WindowWidth = _decimal(center), _decimal(width)
-    if explanation := read_text(source, "WindowCenterWidthExplanation"):
-        voi.WindowCenterWidthExplanation = explanation
-    if not is_linear:
-        voi.VOILUTFunction = function
+        return None
+    words = read_text(source, "WindowCenterWidthExplanation")
+    return SoftcopyVOILUTTransformation(
+        window_center=[center],  # as a list, because highdicom 0.28.2 splits an explanation of one window into letters
+        window_width=[width],
+        window_explanation=[words] if words else None,
+        voi_lut_function=None if is_linear else function,
+    )
 
 
-def _describe_window(window: Window, voi: Dataset) -> None:
+def _voi_of_window(window: Window) -> SoftcopyVOILUTTransformation:
     """Describe a LINEAR_EXACT window by a LINEAR one, which every viewer knows, if its numbers have the digits."""
-    is_linear = window.width >= _LEAST_LINEAR
-    center, width = (window.center + 0.5, window.width + 1) if is_linear else (window.center, window.width)
-    voi.WindowCenter, voi.WindowWidth = _decimal(center), _decimal(width)
-    if not is_linear:
-        voi.VOILUTFunction = "LINEAR_EXACT"
+    if window.width >= _LEAST_LINEAR:
+        return SoftcopyVOILUTTransformation(window_center=window.center + 0.5, window_width=window.width + 1)
+    exact = VOILUTFunctionValues.LINEAR_EXACT
+    return SoftcopyVOILUTTransformation(window_center=window.center, window_width=window.width, voi_lut_function=exact)
 
 
-def _voi_table(source: Dataset, item: Dataset) -> Dataset | None:
+def _voi_table(source: Dataset, item: Dataset) -> VOILUT | None:
     """Copy a VOI LUT, and scale its entries to 16 bits: the displayed gray is their share of the range."""
     if (table := _table(source, item)) is None:
         return None
     entries = np.rint(table.entries * (0xFFFF / table.top)).astype("<u2")
-    return _encoded(entries, table.first, bits=16, explanation=item)
+    copied = VOILUT(0, entries, read_text(item, "LUTExplanation") or None)
+    highdicom_gaps.map_from(copied, table.first)
+    return copied
 
 
-def _modality_table(source: Dataset, item: Dataset) -> Dataset | None:
+def _modality_table(source: Dataset, item: Dataset) -> ModalityLUT | None:
     """Copy a modality LUT in 8 or 16 bits; its entries are values in a unit, so they are not scaled (C.11.1.1.1)."""
     if (table := _table(source, item)) is None:
         return None
     is_short = table.bits == 8 and table.entries.max() <= 0xFF
-    copied = _encoded(table.entries, table.first, bits=8 if is_short else 16, explanation=item)
-    copied.ModalityLUTType = short_text(attributes.text(item, "ModalityLUTType"), 16) or "US"
+    entries = table.entries.astype("u1" if is_short else "<u2")
+    unit = short_text(attributes.text(item, "ModalityLUTType"), 16) or "US"
+    copied = ModalityLUT(unit, 0, entries, read_text(item, "LUTExplanation") or None)
+    highdicom_gaps.map_from(copied, table.first)
     return copied
 
 
@@ -119,23 +129,3 @@ def _table(source: Dataset, item: Dataset) -> LookUpTable | None:
     except ValueError:
         return None
     return table if -0x8000 <= table.first <= 0xFFFF else None
-
-
-def _encoded(entries: WordTable, first: int, *, bits: int, explanation: Dataset) -> Dataset:
-    """Encode a LUT (PS3.3 C.11.1.1); the sign of `first` decides whether the descriptor is SS or US."""
-    count = entries.size & 0xFFFF
-    table = Dataset()
-    if first < 0:
-        table.add_new("LUTDescriptor", "SS", [count - 0x10000 if count > 0x7FFF else count, first, bits])
-    else:
-        table.add_new("LUTDescriptor", "US", [count, first, bits])
-    if words := read_text(explanation, "LUTExplanation"):
-        table.LUTExplanation = words
-    data = entries.astype("<u2").tobytes() if bits == 16 else entries.astype("u1").tobytes()
-    table.add_new("LUTData", "OW", data + b"\0" * (len(data) % 2))
-    return table
-
-
-def _decimal(value: float) -> str:
-    """Write a number as DS, at most 16 characters (PS3.5 6.2)."""
-    return f"{value:.9g}"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from highdicom.ko import KeyObjectSelection, KeyObjectSelectionDocument
 from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code as Concept
 from pydicom.uid import UID, KeyObjectSelectionDocumentStorage
 
 from node.dicom import identity, rejection_note
 from node.dicom.rejection_note import RejectionNote
 from node.domain import MESSAGE_KIND, OutputObject, Report
 from node.errors import Undecodable
-from node.outputs import document
+from node.outputs import document, highdicom_gaps
 from node.outputs.parts import divide
 from node.outputs.patient import best_described
 from node.read import decoding
@@ -138,50 +140,34 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, z
 
     own: as of `outputs_about`, not empty
     """
-    dataset = document.begin(
-        report,
-        note.header,
-        sop_class=SOP_CLASS,
-        modality="KO",
-        series_number=_SERIES_NUMBER,
-        instance_number=1,
+    title = Concept(note.title.value, note.title.scheme, note.title.meaning)
+    evidence = [_evidence(report, output) for output in own]
+    selection = KeyObjectSelection(title, evidence)
+    highdicom_gaps.separate(selection[0])
+    dataset: Dataset = KeyObjectSelectionDocument(
+        evidence=evidence,
+        content=selection,
+        **document.begin(
+            report,
+            modality="KO",
+            series_number=_SERIES_NUMBER,
+            series_description=document.SERIES_DESCRIPTION,
+            instance_number=1,
+        ),
     )
-    dataset.ReferencedPerformedProcedureStepSequence = []
+    document.complete(dataset, report, note.header)
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
-    study = Dataset()
-    study.StudyInstanceUID = report.study_uid
-    study.ReferencedSeriesSequence = [
-        _series(uid, list(several)) for uid, several in groupby(own, key=lambda output: output.series_instance_uid)
-    ]
-    dataset.CurrentRequestedProcedureEvidenceSequence = [study]
-    title = note.title
-    dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
-    dataset.ConceptNameCodeSequence = [document.code_item(title.value, title.scheme, title.meaning)]
-    template = Dataset()
-    template.MappingResource, template.TemplateIdentifier = "DCMR", "2010"
-    dataset.ContentTemplateSequence = [template]
-    dataset.ContentSequence = [_content(output) for output in own]
     document.seal(dataset, report, sources=sorted(output.sop_instance_uid for output in own), zone=zone)
     return dataset
 
 
-def _series(uid: str, outputs: Sequence[OutputObject]) -> Dataset:
-    series = Dataset()
-    series.SeriesInstanceUID = uid
-    series.ReferencedSOPSequence = [_reference(output) for output in outputs]
-    return series
-
-
-def _content(output: OutputObject) -> Dataset:
+def _evidence(report: Report, output: OutputObject) -> Dataset:
+    """Return what highdicom needs of an object of the node; it refers to one with a size as an image."""
     item = Dataset()
-    item.RelationshipType = "CONTAINS"
-    item.ValueType = "IMAGE" if output.kind == "sc" else "COMPOSITE"
-    item.ReferencedSOPSequence = [_reference(output)]
-    return item
-
-
-def _reference(output: OutputObject) -> Dataset:
-    reference = Dataset()
-    reference.ReferencedSOPClassUID = output.sop_class_uid
-    reference.ReferencedSOPInstanceUID = output.sop_instance_uid
-    return reference
+    item.SeriesInstanceUID = output.series_instance_uid
+    item.SOPClassUID = output.sop_class_uid
+    item.SOPInstanceUID = output.sop_instance_uid
+    evidence = document.evidence(report, item)
+    if output.kind == "sc":
+        evidence.Rows = evidence.Columns = None
+    return evidence

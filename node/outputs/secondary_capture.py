@@ -15,13 +15,16 @@ from collections.abc import Mapping
 from typing import Final
 from zoneinfo import ZoneInfo
 
+import numpy as np
+from highdicom.sc import SCImage
+from highdicom.sr import CodedConcept
 from PIL import Image
 from pydicom.dataset import Dataset
 from pydicom.uid import SecondaryCaptureImageStorage
 
 from node.dicom import attributes, identity
 from node.domain import Film, Report
-from node.outputs import document, findings_page, gsps_grayscale, overlay, wording
+from node.outputs import document, findings_page, gsps_grayscale, highdicom_gaps, overlay, wording
 from node.outputs.patient import described_by, read_text
 from node.outputs.source import Source
 
@@ -51,64 +54,57 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list
         picture = sources[film.source].picture() if film.is_read else None
         if picture is not None:
             drawn = overlay.draw(picture, film, shape=gsps_grayscale.pixel_shape(header))
-            capture = _begin(report, header, patient, FILM)
+            capture = _begin(report, header, patient, FILM, drawn)
             _describe_film(header, capture)
-            written.append(_finish(capture, drawn, report, film, zone))
+            written.append(_finish(capture, report, film, zone))
         page = findings_page.draw(report, film, is_drawn=picture is not None)
-        written.append(_finish(_begin(report, header, patient, PAGE), page, report, film, zone))
+        written.append(_finish(_begin(report, header, patient, PAGE, page), report, film, zone))
     return written
 
 
-def _begin(report: Report, header: Dataset, patient: Dataset, number: int) -> Dataset:
-    """Start a capture of a film: all but its pixels (PS3.3 C.7.6.1, C.8.6.1)."""
-    dataset = document.begin(
-        report,
-        patient,
-        sop_class=SOP_CLASS,
-        modality="OT",
-        series_number=SERIES_NUMBER,
-        instance_number=number,
-        about=str(header.SOPInstanceUID),
+def _begin(report: Report, header: Dataset, patient: Dataset, number: int, image: Image.Image) -> Dataset:
+    """Start a capture of a film (PS3.3 C.7.6.1, C.7.6.3, C.8.6.1)."""
+    dataset = SCImage(
+        np.asarray(image),
+        photometric_interpretation="RGB",
+        bits_allocated=8,
+        coordinate_system="PATIENT",
+        patient_orientation=("L", "F"),  # it insists on one; `describe_capture` takes it out again
+        study_instance_uid=report.study_uid,
+        **document.begin(
+            report,
+            modality="OT",
+            series_number=SERIES_NUMBER,
+            series_description=document.series_description(document.SERIES_DESCRIPTION, header),
+            instance_number=number,
+            about=str(header.SOPInstanceUID),
+        ),
     )
-    dataset.SeriesDescription = document.series_description(document.SERIES_DESCRIPTION, header)
-    dataset.ConversionType = "WSD"
-    dataset.ImageType = ["DERIVED", "SECONDARY"]
-    dataset.PatientOrientation = ""
+    document.complete(dataset, report, patient)
+    highdicom_gaps.describe_capture(dataset, [])
     dataset.BurnedInAnnotation = "NO"
     dataset.DerivationDescription = f"{identity.RESEARCH_LABEL}: {_CONTENTS[number]}"
     source = Dataset()
     source.ReferencedSOPClassUID = header.SOPClassUID
     source.ReferencedSOPInstanceUID = header.SOPInstanceUID
     source.PurposeOfReferenceCodeSequence = [
-        document.code_item("121322", "DCM", "Source image for image processing operation")
+        CodedConcept("121322", "DCM", "Source image for image processing operation")
     ]
     dataset.SourceImageSequence = [source]
     return dataset
 
 
-def _finish(dataset: Dataset, image: Image.Image, report: Report, film: Film, zone: ZoneInfo) -> Dataset:
-    """Add what depends on whether the film was read, the pixels and the identity."""
+def _finish(dataset: Dataset, report: Report, film: Film, zone: ZoneInfo) -> Dataset:
+    """Add what depends on whether the film was read, the time and the identity."""
     if film.is_read:
         dataset.BodyPartExamined = "CHEST"
     else:
         dataset.Laterality = ""  # dciodvfy wants to know of either
-    add_pixels(dataset, image)
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[film.source], zone=zone)
     if (version := report.version(str(dataset.SOPInstanceUID), about=film.source, kinds=("sc",))) > 1:
         dataset.DerivationDescription += f", version {version}"
     return dataset
-
-
-def add_pixels(dataset: Dataset, image: Image.Image) -> None:
-    """Add an RGB picture (PS3.3 C.7.6.3), padded to an even number of bytes."""
-    dataset.SamplesPerPixel = 3
-    dataset.PhotometricInterpretation = "RGB"
-    dataset.PlanarConfiguration = 0
-    dataset.Columns, dataset.Rows = image.size
-    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 8, 8, 7, 0
-    pixels = image.tobytes()
-    dataset.add_new("PixelData", "OB", pixels + b"\0" * (len(pixels) % 2))
 
 
 def _describe_film(header: Dataset, capture: Dataset) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from highdicom.sr import ContainerContentItem, ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
@@ -22,11 +23,11 @@ from node.outputs import answer_wording, document, wording
 from node.outputs.asked import AskedQuestion
 from node.outputs.patient import short_text
 from node.outputs.sr import findings, text_report
-from node.outputs.sr.content import CONTAINS, Item, container, with_content
 from node.outputs.sr.findings import PRIVATE_SCHEME, STATES
 from node.outputs.sr.forms import COMPREHENSIVE, COMPREHENSIVE_3D, Form
 from node.outputs.sr.items import (
     FINDING,
+    container,
     impression_text,
     inferred_from,
     person,
@@ -34,7 +35,7 @@ from node.outputs.sr.items import (
     source_object,
     text,
 )
-from node.outputs.sr.report import declared, describe_document, finish, tree_of
+from node.outputs.sr.report import Written, document_of, tree_of
 
 SERIES_NUMBERS: Final = {COMPREHENSIVE.kind: 9007, COMPREHENSIVE_3D.kind: 9017}
 QUESTION = Concept("QUESTION", PRIVATE_SCHEME, "Question that a person asked")
@@ -49,60 +50,58 @@ def form_of(asked: AskedQuestion, kind: str) -> Form:
 def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo, *, form: Form) -> Dataset:
     """Write the report on a question; report: of the film alone, without findings (`answers.report_for`)."""
     [film] = report.films
-    dataset = document.begin(
-        report,
-        source,
-        sop_class=form.sop_class,
-        modality="SR",
-        series_number=SERIES_NUMBERS[form.kind],
-        instance_number=1,
-        about=identity.answer_of(asked.id),
-        form=form.series,
-    )
-    dataset.SeriesDescription = document.series_description(f"{identity.RESEARCH_LABEL}: answer", source)
+    about = identity.answer_of(asked.id)
     asked_by = [] if asked.origin is None else [asked.origin.reference]
     is_report = asked.origin is not None and asked.origin.is_report
-    describe_document(dataset, report, [source], zone, evidence=[] if is_report else asked_by)
-    dataset.CodingSchemeIdentificationSequence = declared({PRIVATE_SCHEME})
-    replaced = asked_by if is_report else []
-    tree, about = _tree(asked, report, film, source), identity.answer_of(asked.id)
-    finish(dataset, report, lambda _version: tree, about=about, films=[film], replaced=replaced, zone=zone)
-    return dataset
+    written = Written(
+        form=form,
+        series_number=SERIES_NUMBERS[form.kind],
+        series_description=document.series_description(f"{identity.RESEARCH_LABEL}: answer", source),
+        series_about=about,
+        about=about,
+        patient=source,
+        films=[source],
+        evidence=[] if is_report else asked_by,
+        schemes={PRIVATE_SCHEME},
+        replaced=asked_by if is_report else [],
+    )
+    tree = _tree(asked, report, film, source)
+    return document_of(written, report, lambda _version: tree, zone=zone)
 
 
-def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> Item:
-    lines, persons = answer_wording.lines(asked, film), person(asked.asked_by)
+def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> ContainerContentItem:
+    lines, by = answer_wording.lines(asked, film), person(asked.asked_by)
     question = _question(asked, source)
     if answer_wording.located(asked):
-        evaluations = with_content(container(findings.QUALITATIVE_EVALUATIONS), [question])
-        sections = [_measurements(asked, report, source), evaluations]
-        return tree_of(report, film, source, first=impression_text(lines), sections=sections, persons=persons)
+        evaluations = container(findings.QUALITATIVE_EVALUATIONS, content=[question])
+        groups = _measurements(asked, report, source)
+        first = impression_text(lines)
+        return tree_of(report, film, source, first=first, groups=groups, evaluations=evaluations, persons=by)
     about = inferred_from(text(wording.wrapped(wording.looked_at(film)), name=FINDING), source_object(source))
-    return text_report.tree_of(report, lines, [question, about], films=[film], persons=persons)
+    return text_report.tree_of(report, lines, [question, about], films=[film], persons=by)
 
 
-def _question(asked: AskedQuestion, source: Dataset) -> Item:
+def _question(asked: AskedQuestion, source: Dataset) -> ContentItem:
     box = asked.answer.question.box
     ground = source_object(source) if box is None else region(box, source)
     return inferred_from(text(wording.wrapped(answer_wording.question(asked)), name=QUESTION), ground)
 
 
-def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> Item:
-    item, made_by = container(findings.IMAGING_MEASUREMENTS), findings.algorithm(report)
-    answer, about = asked.answer, answer_wording.sentence(asked)
-    for tracking, box in answer_wording.located(asked):
-        name, uid = tracking
-        group = findings.group_of(
+def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> list[findings.Group]:
+    made_by, answer, about = findings.algorithm(report), asked.answer, answer_wording.sentence(asked)
+    return [
+        findings.group_of(
             made_by,
-            findings.tracking(name, uid),
-            region(box, source, CONTAINS),
+            tracking,
+            box,
+            source,
             number=findings.share(quantity_name(asked), answer.score or 0.0),
             states=_states(answer.state),
             label=answer_wording.label(asked),
             comments=[text(about)] if about else [],
         )
-        item.content.append(group)
-    return item
+        for tracking, box in answer_wording.located(asked)
+    ]
 
 
 def quantity_name(asked: AskedQuestion) -> Concept:

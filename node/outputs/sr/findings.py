@@ -14,26 +14,56 @@ The short label is what dwv 0.36 draws beside a box, if it modifies the name of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import tzinfo
 
+from highdicom.sr import (
+    AlgorithmIdentification,
+    ContainerContentItem,
+    ContentItem,
+    FindingSite,
+    ImageRegion,
+    Measurement,
+    NumContentItem,
+    PlanarROIMeasurementsAndQualitativeEvaluations,
+    QualitativeEvaluation,
+    RelationshipTypeValues,
+    TrackingIdentifier,
+)
 from pydicom.dataset import Dataset
+from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
 
-from node.domain import Assessment, Code, Film, Finding, FindingBox, FindingState, GroundedSentence, Report, Side
-from node.outputs import impression, wording
+from node.dicom import identity
+from node.domain import (
+    Assessment,
+    Box,
+    Code,
+    Film,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    Report,
+    Side,
+)
+from node.outputs import highdicom_gaps, impression, wording
 from node.outputs.patient import long_text, short_text
-from node.outputs.sr import content
-from node.outputs.sr.content import (
-    CONTAINS,
-    HAS_CONCEPT_MOD,
-    HAS_OBS_CONTEXT,
-    HAS_PROPERTIES,
-    Item,
+from node.outputs.sr.items import (
+    POLYLINE,
+    code,
+    concept,
     container,
+    container_of,
+    image_of,
+    inferred_from,
+    outline,
+    region,
+    said_by_reader,
+    source_object,
+    text,
     with_content,
 )
-from node.outputs.sr.items import FINDING, concept, inferred_from, region, said_by_reader, source_object, text
 
 PRIVATE_SCHEME = "99CHEX"
 STATES: Mapping[FindingState, Concept] = {
@@ -54,7 +84,6 @@ SIDES: Mapping[Side, Concept] = {
 }
 PERCENT = Concept("%", "UCUM", "percent")
 SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
-SHORT_LABEL = Concept("125309", "DCM", "Short Label")
 READER = Concept("{reader}", "UCUM", "reader")
 _PROBABILITY = ", AI probability"
 _BY_READER: Mapping[Assessment, tuple[str, str]] = {
@@ -63,29 +92,26 @@ _BY_READER: Mapping[Assessment, tuple[str, str]] = {
     Assessment.ADDED: ("A", ", added by reader"),
 }
 """First letter of the code and end of the name of a box's number that stands for a reader's word."""
-GROUP = Concept("125007", "DCM", "Measurement Group")
-TRACKING_NAME = Concept("112039", "DCM", "Tracking Identifier")
-TRACKING_UID = Concept("112040", "DCM", "Tracking Unique Identifier")
-FINDING_SITE = Concept("363698007", "SCT", "Finding Site")
-LATERALITY = Concept("272741003", "SCT", "Laterality")
-ALGORITHM_NAME = Concept("111001", "DCM", "Algorithm Name")
-ALGORITHM_VERSION = Concept("111003", "DCM", "Algorithm Version")
-ALGORITHM_PARAMETERS = Concept("111002", "DCM", "Algorithm Parameters")
-PURPOSE_OF_REGION = Concept("130400", "DCM", "Geometric purpose of region")
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
-IMAGING_MEASUREMENTS = Concept("126010", "DCM", "Imaging Measurements")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
 
-def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> Item:
-    """Encode every reported box of a film, the most urgent finding first (TID 1500 row 6); zone: of its times."""
-    item, made_by = container(IMAGING_MEASUREMENTS), algorithm(report)
+Group = PlanarROIMeasurementsAndQualitativeEvaluations
+
+
+def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> list[Group]:
+    """Make a group of every reported box of a film, the most urgent finding first (TID 1500 row 6).
+
+    zone: of its times
+    """
+    made_by, groups = algorithm(report), list[Group]()
     for finding in impression.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            tracked, said = tracking(name, box.tracking_uid), _comments(film, finding, box, zone)
-            group = _group(made_by, tracked, finding, box, source, comments=said)
-            item.content.append(said_by_reader(group, wording.mark_of(finding, box), zone))
-    return item
+            said = _comments(film, finding, box, zone)
+            group = _group(made_by, name, finding, box, source, comments=said)
+            said_by_reader(container_of(group), wording.mark_of(finding, box), zone)
+            groups.append(group)
+    return groups
 
 
 def state_of(finding: Finding) -> Concept:
@@ -95,23 +121,23 @@ def state_of(finding: Finding) -> Concept:
     return REJECTED if finding.state is FindingState.ABSENT and finding.reader else STATES[finding.state]
 
 
-def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> Item | None:
-    """Encode absent findings, and sentences without a finding group (TID 1500 row 12); None if there are neither.
+def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerContentItem | None:
+    """Make items of absent findings, and of sentences without a finding group (TID 1500 row 12); None if none.
 
     A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
     algorithm is not named again here: PixelMed takes its name for an evaluation with a wrong relationship.
     """
-    item = container(QUALITATIVE_EVALUATIONS)
+    items = list[ContentItem]()
     for finding in film.in_state(FindingState.ABSENT):
-        answer = content.code(concept(finding.code), state_of(finding), CONTAINS)
-        item.content.append(inferred_from(said_by_reader(answer, finding.reader, zone), source_object(source)))
+        answer = code(concept(finding.code), state_of(finding), RelationshipTypeValues.CONTAINS)
+        items.append(inferred_from(said_by_reader(answer, finding.reader, zone), source_object(source)))
     for sentence in _loose_sentences(film):
-        grounds = [region(scored.box, source) for scored in sentence.boxes] or [source_object(source)]
-        item.content.append(inferred_from(text(wording.spoken(sentence)), *grounds))
-    return item if item.content else None
+        grounds: list[ContentItem] = [region(scored.box, source) for scored in sentence.boxes]
+        items.append(inferred_from(text(wording.spoken(sentence)), *(grounds or [source_object(source)])))
+    return container(QUALITATIVE_EVALUATIONS, content=items) if items else None
 
 
-def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> Iterator[Item]:
+def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> Iterator[ContentItem]:
     """Yield the texts on a box of a finding; a sentence that a reader wrote says who wrote it and when."""
     if (sentence := wording.reworded(film, finding)) is not None:
         yield said_by_reader(text(wording.said(sentence)), sentence.reader, zone)
@@ -120,19 +146,20 @@ def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> It
 
 
 def _group(
-    made_by: Sequence[Item],
-    tracked: Sequence[Item],
+    made_by: AlgorithmIdentification,
+    name: str,
     finding: Finding,
     box: FindingBox,
     source: Dataset,
     *,
-    comments: Iterable[Item],
-) -> Item:
-    """Encode one box of a finding."""
+    comments: Iterable[ContentItem],
+) -> Group:
+    """Make the group of one box of a finding."""
     return group_of(
         made_by,
-        tracked,
-        region(box.box, source, CONTAINS),
+        (name, box.tracking_uid),
+        box.box,
+        source,
         finding_type=concept(finding.code),
         sites=_sites(finding, box),
         number=_number(finding, box),
@@ -143,50 +170,42 @@ def _group(
 
 
 def group_of(
-    made_by: Sequence[Item],
-    tracked: Sequence[Item],
-    box: Item,
+    made_by: AlgorithmIdentification,
+    tracking: tuple[str, str],
+    box: Box,
+    source: Dataset,
     *,
-    number: Item,
+    number: Measurement,
     states: Iterable[tuple[Concept, Concept]],
     label: str,
-    comments: Iterable[Item],
+    comments: Iterable[ContentItem],
     finding_type: Concept | None = None,
-    sites: Sequence[Item] = (),
-) -> Item:
-    """Encode one box (TID 1410).
+    sites: list[FindingSite] | None = None,
+) -> Group:
+    """Make the group of one box (TID 1410).
 
-    made_by: `algorithm`; tracked: `tracking`
+    made_by: `algorithm`; tracking: ID and UID, which stays with what the box is about
     number: its only one, which OHIF 3.13.2 makes the label of the box
     states: questions with their answers
     label: the short label; comments: texts on the box
     """
-    return with_content(
-        container(GROUP, template="1410"),
-        (
-            *tracked,
-            *([] if finding_type is None else [content.code(FINDING, finding_type, CONTAINS)]),
-            *sites,
-            *made_by,
-            number,
-            *(content.code(question, answer, CONTAINS) for question, answer in states),
-            content.code(PURPOSE_OF_REGION, BOUNDED_BY, CONTAINS),
-            box,
-            content.text(SHORT_LABEL, label, HAS_CONCEPT_MOD),
-            *comments,
-        ),
+    name, uid = tracking
+    group = PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(uid=uid, identifier=name),
+        referenced_region=ImageRegion(POLYLINE, outline(box), image_of(source)),
+        finding_type=finding_type,
+        algorithm_id=made_by,
+        finding_sites=sites,
+        measurements=[number],
+        qualitative_evaluations=[QualitativeEvaluation(question, answer) for question, answer in states],
+        geometric_purpose=BOUNDED_BY,
     )
+    highdicom_gaps.label(container_of(group), label)
+    with_content(container_of(group), comments)
+    return group
 
 
-def tracking(name: str, uid: str) -> list[Item]:
-    """Name a group, and give it a UID that stays with what it is about (TID 4108)."""
-    return [
-        content.text(TRACKING_NAME, name, HAS_OBS_CONTEXT),
-        content.uid(TRACKING_UID, uid, HAS_OBS_CONTEXT),
-    ]
-
-
-def _sites(finding: Finding, box: FindingBox) -> list[Item]:
+def _sites(finding: Finding, box: FindingBox) -> list[FindingSite]:
     """Return the finding's own site, then the zone of its box with the share that the box covers; each code once."""
     evidence = box.evidence
     sites = [] if finding.site is None else [_site(finding.site, box.side)]
@@ -195,21 +214,21 @@ def _sites(finding: Finding, box: FindingBox) -> list[Item]:
     if evidence.site != finding.site:
         sites.append(_site(evidence.site, evidence.side))
     percent = wording.whole_percent(evidence.extent)
-    sites[-1].content.append(content.number(SHARE_OF_ZONE, percent, PERCENT, HAS_PROPERTIES))
+    properties = RelationshipTypeValues.HAS_PROPERTIES
+    with_content(sites[-1], [NumContentItem(SHARE_OF_ZONE, percent, PERCENT, relationship_type=properties)])
     return sites
 
 
-def _site(code: Code, side: Side | None) -> Item:
-    item = content.code(FINDING_SITE, concept(code), HAS_CONCEPT_MOD)
-    return item if side is None else with_content(item, [content.code(LATERALITY, SIDES[side], HAS_CONCEPT_MOD)])
+def _site(place: Code, side: Side | None) -> FindingSite:
+    return FindingSite(concept(place), laterality=None if side is None else SIDES[side])
 
 
-def share(name: Concept, value: float) -> Item:
+def share(name: Concept, value: float) -> Measurement:
     """Make the number of a group of a share, 0..1, as a whole percent."""
-    return content.number(name, wording.whole_percent(value), PERCENT, CONTAINS)
+    return Measurement(name, wording.whole_percent(value), PERCENT)
 
 
-def _number(finding: Finding, box: FindingBox) -> Item:
+def _number(finding: Finding, box: FindingBox) -> Measurement:
     """Make the number of a box: the probability, or that one reader drew it or confirmed its finding.
 
     A group without a number hides the boxes of all others in OHIF 3.13.2, and a percentage would be the network's.
@@ -218,7 +237,7 @@ def _number(finding: Finding, box: FindingBox) -> Item:
     if mark is None:
         return share(probability_name(finding, box.side), finding.probability)
     letter, end = _BY_READER[mark.what]
-    return content.number(_quantity(finding, letter, end, side=box.side), 1, READER, CONTAINS)
+    return Measurement(_quantity(finding, letter, end, side=box.side), 1, READER)
 
 
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:
@@ -244,16 +263,19 @@ def _quantity(finding: Finding, letter: str, end: str, *, side: Side | None) -> 
     return Concept(f"{letter}{finding.code.value}{suffix}", PRIVATE_SCHEME, meaning)
 
 
-def algorithm(report: Report) -> list[Item]:
+def algorithm(report: Report) -> AlgorithmIdentification:
     """Identify the network and its questions (TID 4019)."""
     model = report.model
-    texts = (
-        (ALGORITHM_NAME, model.name),
-        (ALGORITHM_VERSION, model.version),
-        (ALGORITHM_PARAMETERS, wording.prompt_set(report)),
-        (ALGORITHM_PARAMETERS, f"weights sha256 {model.weights_sha256}, engine {model.engine}"),
+    return AlgorithmIdentification(
+        name=long_text(model.name),
+        version=long_text(model.version),
+        parameters=[
+            long_text(wording.prompt_set(report)),
+            long_text(f"weights sha256 {model.weights_sha256}, engine {model.engine}"),
+        ],
+        family=codes.DCM.ArtificialIntelligence,
+        manufacturer=identity.MANUFACTURER,
     )
-    return [content.text(name, long_text(value), HAS_CONCEPT_MOD) for name, value in texts]
 
 
 def _loose_sentences(film: Film) -> Iterator[GroundedSentence]:

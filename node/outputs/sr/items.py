@@ -1,4 +1,4 @@
-"""Content items that both forms of structured report use (PS3.16 TID 1204, 1001, 1004; PS3.3 C.17.3).
+"""Content items that several structured reports use (PS3.16 TID 1001, 1204; PS3.3 C.17.3), made with highdicom.
 
 Every item has a concept name, even where the standard does not require it: otherwise OHIF shows a blank page.
 """
@@ -7,7 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import tzinfo
+from typing import Final, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
+from highdicom.sr import (
+    CodeContentItem,
+    CodedConcept,
+    CompositeContentItem,
+    ContainerContentItem,
+    ContentItem,
+    ContentSequence,
+    DeviceObserverIdentifyingAttributes,
+    GraphicTypeValues,
+    ImageContentItem,
+    LanguageOfContentItemAndDescendants,
+    ObserverContext,
+    PersonObserverIdentifyingAttributes,
+    RelationshipTypeValues,
+    ScoordContentItem,
+    SourceImageForRegion,
+    TextContentItem,
+)
+from highdicom.sr.templates import Template
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
@@ -15,44 +37,52 @@ from pydicom.uid import UID
 
 from node.dicom import identity
 from node.domain import Box, Code, ReaderMark, Report
-from node.measurement import MeasuredLine
-from node.outputs import impression, wording
+from node.outputs import highdicom_gaps, impression, wording
 from node.outputs.patient import long_text, short_text
-from node.outputs.sr import content
-from node.outputs.sr.content import (
-    CONTAINS,
-    HAS_CONCEPT_MOD,
-    HAS_OBS_CONTEXT,
-    INFERRED_FROM,
-    SELECTED_FROM,
-    Item,
-    with_content,
-)
 
 COMMENT = Concept("121106", "DCM", "Comment")
 FINDING = Concept("121071", "DCM", "Finding")
 IMPRESSION = Concept("121073", "DCM", "Impression")
 SOURCE = Concept("260753009", "SCT", "Source")
 IMAGE_REGION = Concept("111030", "DCM", "Image Region")
+ENGLISH = CodedConcept("en-US", "RFC5646", "English (United States)")
+POLYLINE: Final = GraphicTypeValues.POLYLINE
 _NO_DELIMITERS = str.maketrans(dict.fromkeys("^=\\", " "))
 """The delimiters of a person's name (PS3.5 6.2.1), and of values."""
-LANGUAGE = Concept("121049", "DCM", "Language of Content Item and Descendants")
-OBSERVER_TYPE = Concept("121005", "DCM", "Observer Type")
-PERSON_NAME = Concept("121008", "DCM", "Person Observer Name")
-DEVICE_UID = Concept("121012", "DCM", "Device Observer UID")
-DEVICE_NAME = Concept("121013", "DCM", "Device Observer Name")
-DEVICE_MANUFACTURER = Concept("121014", "DCM", "Device Observer Manufacturer")
-DEVICE_MODEL = Concept("121015", "DCM", "Device Observer Model Name")
-DEVICE_SERIAL_NUMBER = Concept("121016", "DCM", "Device Observer Serial Number")
-ENGLISH = Concept("en-US", "RFC5646", "English (United States)")
+
+Points = npt.NDArray[np.float64]
+"""[point, 2]: column and row on an image (PS3.3 C.18.6)."""
+
+ItemT = TypeVar("ItemT", bound=ContentItem)
 
 
-def text(value: str, *, name: Concept = COMMENT) -> Item:
+def container(
+    name: Concept, *, template: str | None = None, is_root: bool = False, content: Iterable[ContentItem] = ()
+) -> ContainerContentItem:
+    """Make a container of separate items; template: the identifier of its template (PS3.3 C.18.8)."""
+    relationship = None if is_root else RelationshipTypeValues.CONTAINS
+    item = ContainerContentItem(name, is_content_continuous=False, template_id=template, relationship_type=relationship)
+    return with_content(item, content)
+
+
+def with_content(item: ItemT, content: Iterable[ContentItem]) -> ItemT:
+    """Add content to an item, and return it."""
+    if added := list(content):
+        item.ContentSequence = ContentSequence([*item.get("ContentSequence", ()), *added])
+    return item
+
+
+def text(value: str, *, name: Concept = COMMENT) -> TextContentItem:
     """Make a contained text, without characters that are invalid in DICOM; never empty (PS3.3 C.17.3, type 1C)."""
-    return content.text(name, long_text(value) or "-", CONTAINS)
+    return TextContentItem(name, long_text(value) or "-", RelationshipTypeValues.CONTAINS)
 
 
-def impression_text(lines: Iterable[str]) -> Item:
+def code(name: Concept, value: Concept, relationship: RelationshipTypeValues) -> CodeContentItem:
+    """Make a coded answer."""
+    return CodeContentItem(name, value, relationship)
+
+
+def impression_text(lines: Iterable[str]) -> TextContentItem:
     """Make the first text of a report: the research label and the impression, in short lines."""
     return text(wording.wrapped(*impression.labeled(lines)), name=IMPRESSION)
 
@@ -62,44 +92,35 @@ def concept(code: Code) -> Concept:
     return Concept(code.value, short_text(code.scheme, 16), short_text(code.meaning))
 
 
-def inferred_from(item: Item, *grounds: Item) -> Item:
+def inferred_from(item: ItemT, *grounds: ContentItem) -> ItemT:
     """Add the items from which an item was inferred (PS3.3 C.17.3.2.4, INFERRED FROM)."""
     return with_content(item, grounds)
 
 
-def source_object(source: Dataset) -> Item:
+def source_object(source: Dataset) -> ContentItem:
     """Refer to a received object as the source of a statement: an image as IMAGE, any other object as COMPOSITE."""
-    return _reference(source, INFERRED_FROM, is_image=is_image(source))
-
-
-def image(source: Dataset, relationship: str) -> Item:
-    """Refer to a received image."""
-    return _reference(source, relationship, is_image=True)
-
-
-def _reference(source: Dataset, relationship: str, *, is_image: bool) -> Item:
+    kind = ImageContentItem if is_image(source) else CompositeContentItem
     names = str(source.SOPClassUID), str(source.SOPInstanceUID)
-    return content.reference(SOURCE, *names, relationship, is_image=is_image)
+    return kind(SOURCE, *names, relationship_type=RelationshipTypeValues.INFERRED_FROM)
 
 
-def region(box: Box, source: Dataset, relationship: str = INFERRED_FROM) -> Item:
+def image_of(source: Dataset) -> SourceImageForRegion:
+    """Refer to a film as that from which a place is selected."""
+    return SourceImageForRegion(str(source.SOPClassUID), str(source.SOPInstanceUID))
+
+
+def region(box: Box, source: Dataset) -> ScoordContentItem:
     """Refer to a rectangle on a film as the source of a statement."""
-    return _polyline(outline(box), source, relationship)
+    item = ScoordContentItem(
+        IMAGE_REGION, POLYLINE, outline(box), relationship_type=RelationshipTypeValues.INFERRED_FROM
+    )
+    return with_content(item, [image_of(source)])
 
 
-def line(drawn: MeasuredLine, source: Dataset) -> Item:
-    """Refer to a line on a film as the source of a number."""
-    return _polyline([drawn.start, drawn.end], source, INFERRED_FROM)
-
-
-def _polyline(points: list[tuple[float, float]], source: Dataset, relationship: str) -> Item:
-    return with_content(content.polyline(IMAGE_REGION, points, relationship), [image(source, SELECTED_FROM)])
-
-
-def outline(box: Box) -> list[tuple[float, float]]:
-    """Return a rectangle as a closed line, column and row, clockwise from top left (PS3.3 C.18.6.1.1)."""
+def outline(box: Box) -> Points:
+    """Return a rectangle as a closed line, clockwise from top left (PS3.3 C.18.6.1.1)."""
     left, top, right, bottom = box.edges
-    return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], dtype=np.float64)
 
 
 def is_image(source: Dataset) -> bool:
@@ -107,44 +128,44 @@ def is_image(source: Dataset) -> bool:
     return "Image Storage" in UID(str(source.SOPClassUID)).name
 
 
-def language() -> Item:
+def language() -> LanguageOfContentItemAndDescendants:
     """State the language of the report (TID 1204)."""
-    return content.code(LANGUAGE, ENGLISH, HAS_CONCEPT_MOD)
+    return LanguageOfContentItemAndDescendants(ENGLISH)
 
 
-def said_by_reader(item: Item, mark: ReaderMark | None, zone: tzinfo) -> Item:
+def said_by_reader(item: ItemT, mark: ReaderMark | None, zone: tzinfo) -> ItemT:
     """Return an item with the person who observed it in place of the program, and when; as it is without a mark.
 
     The person is "Reader" if the node does not ask for names.
     """
     if mark is None:
         return item
-    observed = content.observed(item, mark.at.astimezone(zone))
-    return with_content(observed, person(mark.by) or person("Reader"))
+    highdicom_gaps.observed(item, mark.at.astimezone(zone))
+    return with_content(item, person(mark.by) or person("Reader"))
 
 
-def person(name: str) -> list[Item]:
+def person(name: str) -> list[ContentItem]:
     """Name a person who took part beside the program (TID 1003); nothing for a blank name."""
     words = short_text(name.translate(_NO_DELIMITERS))
     if not words:
         return []
-    return [
-        content.code(OBSERVER_TYPE, codes.DCM.Person, HAS_OBS_CONTEXT),
-        content.person(PERSON_NAME, f"{words}^", HAS_OBS_CONTEXT),
-    ]
+    return [*ObserverContext(codes.DCM.Person, PersonObserverIdentifyingAttributes(f"{words}^"))]
 
 
-def observer(report: Report) -> list[Item]:
+def observer(report: Report) -> ObserverContext:
     """State who observed: this program with these weights (TID 1001, 1004)."""
     model = f"{identity.PROGRAM} {identity.VERSION}, model {report.model.name} {report.model.version}"
-    texts = (
-        (DEVICE_NAME, identity.PROGRAM),
-        (DEVICE_MANUFACTURER, identity.MANUFACTURER),
-        (DEVICE_MODEL, long_text(model)),
-        (DEVICE_SERIAL_NUMBER, long_text(report.model.weights_sha256)),
+    device = DeviceObserverIdentifyingAttributes(
+        uid=identity.device_uid(report.model),
+        name=identity.PROGRAM,
+        manufacturer_name=identity.MANUFACTURER,
+        model_name=long_text(model),
+        serial_number=long_text(report.model.weights_sha256),
     )
-    return [
-        content.code(OBSERVER_TYPE, codes.DCM.Device, HAS_OBS_CONTEXT),
-        content.uid(DEVICE_UID, identity.device_uid(report.model), HAS_OBS_CONTEXT),
-        *(content.text(name, value, HAS_OBS_CONTEXT) for name, value in texts),
-    ]
+    return ObserverContext(codes.DCM.Device, device)
+
+
+def container_of(template: Template) -> ContainerContentItem:
+    """Return the container that is all of a measurement group or of a report."""
+    [item] = template
+    return cast(ContainerContentItem, item)

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+from highdicom.sr import (
+    CoordinatesForMeasurement,
+    Measurement,
+    MeasurementsAndQualitativeEvaluations,
+    TrackingIdentifier,
+)
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.domain import Film, Report, derive_uid
 from node.measurement import CardiothoracicRatio, MeasuredLine
 from node.outputs import measured
-from node.outputs.sr import content, findings
-from node.outputs.sr.content import CONTAINS, HAS_CONCEPT_MOD, Item, container, with_content
+from node.outputs.sr import findings
 from node.outputs.sr.findings import PRIVATE_SCHEME
-from node.outputs.sr.items import line, text
+from node.outputs.sr.items import IMAGE_REGION, POLYLINE, container_of, image_of, text, with_content
 
 RATIO = Concept("CTRATIO", PRIVATE_SCHEME, measured.NAME)
 BAND = Concept("CTRATIOBAND", PRIVATE_SCHEME, "Cardiothoracic ratio band")
-MEASUREMENT_METHOD = Concept("370129005", "SCT", "Measurement Method")
 METHOD = Concept("REGIONBOXES", PRIVATE_SCHEME, "Widths of the network's own region boxes")
 HEART_WIDTH = Concept("HEARTWIDTH", PRIVATE_SCHEME, "Width of the heart")
 THORAX_WIDTH = Concept("THORAXWIDTH", PRIVATE_SCHEME, "Inner width of the thorax")
@@ -31,24 +36,30 @@ MILLIMETERS = Concept("mm", "UCUM", "millimeter")
 PIXELS = Concept("{pixels}", "UCUM", "Pixels")
 
 
-def measurements(report: Report, film: Film, ratio: CardiothoracicRatio, source: Dataset) -> Item:
-    """Encode the ratio of a film, the two widths, and what the ratio may be compared with (TID 1500 row 6)."""
+def measurements(
+    report: Report, film: Film, ratio: CardiothoracicRatio, source: Dataset
+) -> MeasurementsAndQualitativeEvaluations:
+    """Make the group of a film's ratio, the two widths, and what the ratio may be compared with (TID 1500 row 6)."""
     number = _number(RATIO, ratio.hundredths / 100, NO_UNITS, [ratio.heart, ratio.thorax], source)
     widths = [
         _number(name, *_width(ratio, line), [line], source)
         for name, line in ((HEART_WIDTH, ratio.heart), (THORAX_WIDTH, ratio.thorax))
     ]
-    tracked = findings.tracking(measured.NAME, _tracking_uid(report, film, ratio))
-    about = text(measured.comparison(ratio))
-    group = (*tracked, *findings.algorithm(report), number, *widths, about)
-    item = container(findings.IMAGING_MEASUREMENTS)
-    return with_content(item, [with_content(container(findings.GROUP, template="1501"), group)])
+    group = MeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(uid=_tracking_uid(report, film, ratio), identifier=measured.NAME),
+        algorithm_id=findings.algorithm(report),
+        measurements=[number, *widths],
+    )
+    with_content(container_of(group), [text(measured.comparison(ratio))])
+    return group
 
 
-def _number(name: Concept, value: float, unit: Concept, lines: Iterable[MeasuredLine], source: Dataset) -> Item:
-    method = content.code(MEASUREMENT_METHOD, METHOD, HAS_CONCEPT_MOD)
-    grounds = (line(drawn, source) for drawn in lines)
-    return with_content(content.number(name, value, unit, CONTAINS), (method, *grounds))
+def _number(name: Concept, value: float, unit: Concept, lines: Iterable[MeasuredLine], source: Dataset) -> Measurement:
+    drawn = [
+        CoordinatesForMeasurement(POLYLINE, np.array([line.start, line.end]), image_of(source), purpose=IMAGE_REGION)
+        for line in lines
+    ]
+    return Measurement(name, value, unit, method=METHOD, referenced_coordinates=drawn)
 
 
 def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> tuple[float, Concept]:

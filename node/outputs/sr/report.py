@@ -18,24 +18,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
+from typing import Final
 from zoneinfo import ZoneInfo
 
+from highdicom.coding_schemes import CodingSchemeIdentificationItem
+from highdicom.sr import (
+    ContainerContentItem,
+    ContentItem,
+    ContentSequence,
+    MeasurementReport,
+    MeasurementsAndQualitativeEvaluations,
+    NumContentItem,
+    ObservationContext,
+    RelationshipTypeValues,
+)
 from pydicom.dataset import Dataset
+from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
 
-from node.dicom import attributes, encoding, identity
+from node.dicom import attributes, identity
 from node.domain import Film, ObjectReference, OutputObject, Report
 from node.measurement import CardiothoracicRatio
-from node.outputs import document, impression, measured, wording
+from node.outputs import document, highdicom_gaps, impression, measured, wording
 from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said
-from node.outputs.sr import content, findings, ratio, text_report
-from node.outputs.sr.content import CONTAINS, HAS_ACQ_CONTEXT, HAS_CONCEPT_MOD, Item, container, with_content
+from node.outputs.sr import findings, ratio, text_report
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS, Form
 from node.outputs.sr.items import (
-    image,
+    code,
+    container_of,
     impression_text,
     inferred_from,
     language,
@@ -44,9 +57,39 @@ from node.outputs.sr.items import (
     text,
 )
 
-REPORT_TITLE = Concept("126000", "DCM", "Imaging Measurement Report")
-PROCEDURE_REPORTED = Concept("121058", "DCM", "Procedure reported")
 CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
+DOCUMENTS: Final = {
+    COMPREHENSIVE.kind: highdicom_gaps.ComprehensiveReport,
+    COMPREHENSIVE_3D.kind: highdicom_gaps.Comprehensive3DReport,
+    BASIC_TEXT.kind: highdicom_gaps.TextReport,
+}
+
+Group = findings.Group | MeasurementsAndQualitativeEvaluations
+Tree = Callable[[int], ContainerContentItem]
+"""Makes the content tree of a version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a report is written as.
+
+    series_about: as in `identity.series_uid`; about: as `OutputObject.film`
+    patient: the header whose patient and study it has
+    films: the objects that it is about; evidence: other objects that it names as evidence
+    schemes: private coding schemes of its codes
+    replaced: earlier reports
+    """
+
+    form: Form
+    series_number: int
+    series_description: str
+    series_about: str
+    about: str
+    patient: Dataset
+    films: Sequence[Dataset]
+    evidence: Sequence[ObjectReference] = ()
+    schemes: Collection[str] = ()
+    replaced: Sequence[OutputObject | ObjectReference] = ()
 
 
 def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
@@ -92,26 +135,22 @@ def _concerns_study(report: Report) -> bool:
 def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Dataset:
     """Write the report on one film, under its own patient, or the study's if the film names none."""
     source = sources[film.source]
-    dataset = document.begin(
-        report,
-        described_by(source, sources.values()),
-        sop_class=form.sop_class,
-        modality="SR",
-        series_number=form.film_number,
-        instance_number=1,
-        about=film.source,
-        form=form.series,
-    )
-    dataset.SeriesDescription = document.series_description(document.SERIES_DESCRIPTION, source)
+    patient = described_by(source, sources.values())
     is_measured = bool(wording.reported(film)) and form is not BASIC_TEXT
-    describe_document(dataset, report, [source], zone)
-    if is_measured and (schemes := _private_schemes(film)):
-        dataset.CodingSchemeIdentificationSequence = schemes
+    written = Written(
+        form=form,
+        series_number=form.film_number,
+        series_description=document.series_description(document.SERIES_DESCRIPTION, source),
+        series_about=film.source,
+        about=film.source,
+        patient=patient,
+        films=[source],
+        schemes=_private_schemes(film) if is_measured else (),
+        replaced=_replaced(report, film.source, kinds=[form.kind]),
+    )
     tree_of_film = _measurement_report if is_measured else text_report.of_film
-    tree = partial(tree_of_film, report, film, source, zone=document.zone_of(dataset, zone))
-    replaced = _replaced(report, film.source, kinds=[form.kind])
-    finish(dataset, report, tree, about=film.source, films=[film], replaced=replaced, zone=zone)
-    return dataset
+    tree = partial(tree_of_film, report, film, source, zone=document.zone_of(patient, zone))
+    return document_of(written, report, tree, zone=zone)
 
 
 def _ratio_report(
@@ -125,80 +164,94 @@ def _ratio_report(
 ) -> Dataset:
     """Write the report on a film's cardiothoracic ratio, under the same patient as the film's report."""
     source, about = sources[film.source], identity.ratio_of(film.source)
-    dataset = document.begin(
-        report,
-        described_by(source, sources.values()),
-        sop_class=form.sop_class,
-        modality="SR",
+    written = Written(
+        form=form,
         series_number=form.ratio_number,
-        instance_number=1,
+        series_description=document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source),
+        series_about=about,
         about=about,
-        form=form.series,
+        patient=described_by(source, sources.values()),
+        films=[source],
+        schemes={findings.PRIVATE_SCHEME},
+        replaced=_replaced(report, about, kinds=[form.kind]),
     )
-    dataset.SeriesDescription = document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source)
-    describe_document(dataset, report, [source], zone)
-    dataset.CodingSchemeIdentificationSequence = declared({findings.PRIVATE_SCHEME})
 
-    def tree(version: int) -> Item:
+    def tree(version: int) -> ContainerContentItem:
         first = text(wording.wrapped(*impression.labeled([*wording.version(version), *measured.lines(stated)])))
-        sections = [ratio.measurements(report, film, stated, source)]
         without = replace(film, findings=(), sentences=())  # says nothing of them, and no reader corrects a ratio
-        return tree_of(report, without, source, first=first, sections=sections)
+        return tree_of(report, without, source, first=first, groups=[ratio.measurements(report, film, stated, source)])
 
-    replaced = _replaced(report, about, kinds=[form.kind])
-    finish(dataset, report, tree, about=about, films=[film], replaced=replaced, zone=zone)
-    return dataset
+    return document_of(written, report, tree, zone=zone)
 
 
 def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Dataset:
     about = [sources[film.source] for film in sorted(report.films, key=lambda film: (not film.is_read, film.source))]
-    dataset = document.begin(
-        report,
-        best_described(about),
-        sop_class=form.sop_class,
-        modality="SR",
-        series_number=form.study_number,
-        instance_number=1,
-        about=identity.study_of(report.part),
-        form=form.series,
-    )
-    dataset.SeriesDescription = identity.described_part(document.SERIES_DESCRIPTION, report.part)
-    describe_document(dataset, report, [sources[film.source] for film in report.films], zone)
     # A destination of Comprehensive 3D SR has this report too.
     kinds = [form.kind] if form is BASIC_TEXT else [COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind]
-    tree, replaced = partial(text_report.of_study, report, sources), _replaced(report, "", kinds=kinds)
-    finish(dataset, report, tree, about="", films=report.films, replaced=replaced, zone=zone)
+    written = Written(
+        form=form,
+        series_number=form.study_number,
+        series_description=identity.described_part(document.SERIES_DESCRIPTION, report.part),
+        series_about=identity.study_of(report.part),
+        about="",
+        patient=best_described(about),
+        films=[sources[film.source] for film in report.films],
+        replaced=_replaced(report, "", kinds=kinds),
+    )
+    return document_of(written, report, partial(text_report.of_study, report, sources), zone=zone)
+
+
+def document_of(written: Written, report: Report, tree: Tree, *, zone: ZoneInfo) -> Dataset:
+    """Write a report (PS3.3 C.17.1 to C.17.3): its first version, then as which version it is, and what it replaces."""
+    patient, films, form = written.patient, written.films, written.form
+    root = _separate(tree(1))
+    dataset: Dataset = DOCUMENTS[form.kind](
+        evidence=[*(document.evidence(report, film) for film in films), *_named(report, written.evidence)],
+        content=highdicom_gaps.heading(root),
+        is_complete=True,
+        is_final=False,
+        requested_procedures=_requests(report.study_uid, films) or None,
+        coding_schemes=declared(written.schemes) or None,
+        **document.begin(
+            report,
+            modality="SR",
+            series_number=written.series_number,
+            series_description=written.series_description,
+            instance_number=1,
+            about=written.series_about,
+            form=form.series,
+        ),
+    )
+    dataset.ContentSequence = root.ContentSequence
+    if form is BASIC_TEXT:
+        highdicom_gaps.call_basic_text(dataset)
+    document.complete(dataset, report, patient)
+    dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
+    document.seal(dataset, report, sources=[str(film.SOPInstanceUID) for film in films], zone=zone)
+    # The UID is known only now, and depends on neither version nor predecessors.
+    if (version := report.version(str(dataset.SOPInstanceUID), about=written.about, kinds=FORMS)) > 1:
+        dataset.ContentSequence = _separate(tree(version)).ContentSequence
+    # A repeated round may have itself as predecessor: skip it.
+    older = [earlier for earlier in written.replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
+    if older:
+        dataset.PredecessorDocumentsSequence = [_references(report.study_uid, older)]
     return dataset
 
 
-def finish(
-    dataset: Dataset,
-    report: Report,
-    tree: Callable[[int], Item],
-    *,
-    about: str,
-    films: Sequence[Film],
-    replaced: Iterable[OutputObject | ObjectReference] = (),
-    zone: ZoneInfo,
-) -> None:
-    """Add the content tree, the identity, and the earlier reports that this one replaces.
-
-    tree: makes the content tree of a version; about: as `OutputObject.film`
-    """
-    _fill(dataset, tree(1))
-    document.seal(dataset, report, sources=[film.source for film in films], zone=zone)
-    # The UID is known only now, and depends on neither version nor predecessors.
-    if (version := report.version(str(dataset.SOPInstanceUID), about=about, kinds=FORMS)) > 1:
-        _fill(dataset, tree(version))
-    # A repeated round may have itself as predecessor: skip it.
-    older = [earlier for earlier in replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
-    if older:
-        dataset.PredecessorDocumentsSequence = [_references(report.study_uid, older)]
+def _separate(tree: ContainerContentItem) -> ContainerContentItem:
+    highdicom_gaps.separate(tree)
+    return tree
 
 
-def _fill(dataset: Dataset, tree: Item) -> None:
-    for tag, encoded in tree.elements():
-        dataset[tag] = encoding.as_raw(tag, encoded)
+def _named(report: Report, references: Iterable[ObjectReference]) -> Iterator[Dataset]:
+    """Yield what highdicom needs of objects that are not here."""
+    for reference in references:
+        item = Dataset()
+        item.StudyInstanceUID = report.study_uid
+        item.SeriesInstanceUID = reference.series_instance_uid
+        item.SOPClassUID = reference.sop_class_uid
+        item.SOPInstanceUID = reference.sop_instance_uid
+        yield item
 
 
 def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[OutputObject]:
@@ -221,57 +274,22 @@ def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[Out
     return [earlier for earlier in found if earlier.kind in kinds or earlier.film not in known]
 
 
-def describe_document(
-    dataset: Dataset,
-    report: Report,
-    films: Sequence[Dataset],
-    zone: ZoneInfo,
-    *,
-    evidence: Iterable[ObjectReference] = (),
-) -> None:
-    """Fill the SR Document Series and General modules (PS3.3 C.17.1, C.17.2); evidence: other than the films."""
-    dataset.ReferencedPerformedProcedureStepSequence = []
-    dataset.PerformedProcedureCodeSequence = []
-    dataset.CompletionFlag = "COMPLETE"
-    dataset.PreliminaryFlag = "PRELIMINARY"
-    dataset.VerificationFlag = "UNVERIFIED"
-    dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
-    dataset.CurrentRequestedProcedureEvidenceSequence = [
-        _references(
-            report.study_uid,
-            (
-                *(
-                    ObjectReference(
-                        sop_class_uid=str(film.SOPClassUID),
-                        sop_instance_uid=str(film.SOPInstanceUID),
-                        series_instance_uid=str(film.SeriesInstanceUID),
-                    )
-                    for film in films
-                ),
-                *evidence,
-            ),
-        )
-    ]
-    if requests := _requests(report.study_uid, films):
-        dataset.ReferencedRequestSequence = requests
-
-
-def _private_schemes(film: Film) -> list[Dataset]:
-    """Declare the private coding schemes of findings, sites, states and probabilities (PS3.3 C.12.1.1.1)."""
+def _private_schemes(film: Film) -> set[str]:
+    """Return the private coding schemes of findings, sites, states and probabilities."""
     codes = {code for finding in film.findings for code in (finding.code, finding.site) if code}
-    return declared({code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME})
+    return {code.scheme for code in codes if code.scheme.startswith("99")} | {findings.PRIVATE_SCHEME}
 
 
-def declared(schemes: Iterable[str]) -> list[Dataset]:
+def declared(schemes: Iterable[str]) -> list[CodingSchemeIdentificationItem]:
     """Declare private coding schemes (PS3.3 C.12.1.1.1)."""
-    items = []
-    for scheme in sorted(schemes):
-        item = Dataset()
-        item.CodingSchemeDesignator = scheme
-        item.CodingSchemeName = f"Private codes {scheme} of {identity.PROGRAM}"
-        item.CodingSchemeResponsibleOrganization = identity.MANUFACTURER
-        items.append(item)
-    return items
+    return [
+        CodingSchemeIdentificationItem(
+            scheme,
+            name=f"Private codes {scheme} of {identity.PROGRAM}",
+            responsible_organization=identity.MANUFACTURER,
+        )
+        for scheme in sorted(schemes)
+    ]
 
 
 def _references(study_uid: str, references: Iterable[ObjectReference | OutputObject]) -> Dataset:
@@ -309,13 +327,17 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     return [item for values, item in found.items() if any(values)]
 
 
-def _measurement_report(report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo) -> Item:
-    sections = (
-        findings.measurements(report, film, source, zone=zone),
-        findings.evaluations(film, source, zone=zone),
+def _measurement_report(
+    report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo
+) -> ContainerContentItem:
+    return tree_of(
+        report,
+        film,
+        source,
+        first=impression_text([*wording.version(version), *impression.of_film(film)]),
+        groups=findings.measurements(report, film, source, zone=zone),
+        evaluations=findings.evaluations(film, source, zone=zone),
     )
-    first = impression_text([*wording.version(version), *impression.of_film(film)])
-    return tree_of(report, film, source, first=first, sections=filter(None, sections))
 
 
 def tree_of(
@@ -323,28 +345,34 @@ def tree_of(
     film: Film,
     source: Dataset,
     *,
-    first: Item,
-    sections: Iterable[Item],
-    persons: Iterable[Item] = (),
-) -> Item:
+    first: ContentItem,
+    groups: Sequence[Group],
+    evaluations: ContainerContentItem | None = None,
+    persons: Iterable[ContentItem] = (),
+) -> ContainerContentItem:
     """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last.
 
     persons: observers beside the program (`items.person`)
     """
-    procedure = content.code(PROCEDURE_REPORTED, CHEST_RADIOGRAPHY, HAS_CONCEPT_MOD)
-    analyzed = inferred_from(text(wording.looked_at(film)), source_object(source))
-    use = text(wording.intended_use(report, [film]))
-    return with_content(
-        container(REPORT_TITLE, relationship="", template="1500"),
-        (language(), *observer(report), *persons, procedure, first, analyzed, _library(film, source), *sections, use),
+    context = ObservationContext(observer_device_context=observer(report))
+    context.extend(persons)
+    written = MeasurementReport(
+        observation_context=context,
+        procedure_reported=CHEST_RADIOGRAPHY,
+        imaging_measurements=groups,
+        language_of_content_item_and_descendants=language(),
     )
+    root = container_of(written)
+    *beginning, measurements = root.ContentSequence
+    analyzed = inferred_from(text(wording.looked_at(film)), source_object(source))
+    library = highdicom_gaps.image_library(source, _describe_film(film, source))
+    root.ContentSequence = ContentSequence([*beginning, first, analyzed, library, measurements])
+    if evaluations is not None:
+        highdicom_gaps.evaluate(root, evaluations)
+    root.ContentSequence.append(text(wording.intended_use(report, [film])))
+    return root
 
 
-IMAGE_LIBRARY = Concept("111028", "DCM", "Image Library")
-IMAGE_LIBRARY_GROUP = Concept("126200", "DCM", "Image Library Group")
-MODALITY = Concept("121139", "DCM", "Modality")
-PIXEL_DATA_ROWS = Concept("110910", "DCM", "Pixel Data Rows")
-PIXEL_DATA_COLUMNS = Concept("110911", "DCM", "Pixel Data Columns")
 PIXELS = Concept("{pixels}", "UCUM", "Pixels")
 MODALITIES: Mapping[str, Concept] = {
     "CR": Concept("CR", "DCM", "Computed Radiography"),
@@ -354,14 +382,9 @@ RADIOGRAPH = Concept("RG", "DCM", "Radiographic imaging")
 """Any other film that is read, also one that names no modality: TID 1602 asks for one that acquires (CID 29)."""
 
 
-def _library(film: Film, source: Dataset) -> Item:
-    """Describe the film."""
-    entry = with_content(image(source, CONTAINS), _describe_film(film, source))
-    return with_content(container(IMAGE_LIBRARY), [with_content(container(IMAGE_LIBRARY_GROUP), [entry])])
-
-
-def _describe_film(film: Film, source: Dataset) -> Iterator[Item]:
-    yield content.code(MODALITY, MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH), HAS_ACQ_CONTEXT)
+def _describe_film(film: Film, source: Dataset) -> Iterator[ContentItem]:
+    context = RelationshipTypeValues.HAS_ACQ_CONTEXT
+    yield code(codes.DCM.Modality, MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH), context)
     columns, rows = wording.size(film)
-    for name, pixels in ((PIXEL_DATA_ROWS, rows), (PIXEL_DATA_COLUMNS, columns)):
-        yield content.number(name, pixels, PIXELS, HAS_ACQ_CONTEXT)
+    for name, pixels in ((codes.DCM.PixelDataRows, rows), (codes.DCM.PixelDataColumns, columns)):
+        yield NumContentItem(name, pixels, PIXELS, relationship_type=context)

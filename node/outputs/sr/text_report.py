@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 
+from highdicom.sr import ContainerContentItem, ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.domain import Film, Finding, ReaderMark, Report
 from node.outputs import impression, report_txt, wording
-from node.outputs.sr.content import Item, container, with_content
 from node.outputs.sr.items import (
     FINDING,
+    container,
     impression_text,
     inferred_from,
     language,
@@ -25,6 +26,7 @@ from node.outputs.sr.items import (
     said_by_reader,
     source_object,
     text,
+    with_content,
 )
 
 TEMPLATE = "2000"
@@ -33,7 +35,7 @@ IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
-def of_film(report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo) -> Item:
+def of_film(report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo) -> ContainerContentItem:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
 
     What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of its times.
@@ -44,7 +46,7 @@ def of_film(report: Report, film: Film, source: Dataset, version: int, *, zone: 
     return tree_of(report, lines, [found], films=[film], corrected=_corrected(film, zone))
 
 
-def _corrected(film: Film, zone: tzinfo) -> Iterator[Item]:
+def _corrected(film: Film, zone: tzinfo) -> Iterator[ContainerContentItem]:
     """Yield a section for each finding that a reader judged, and one for each sentence that a reader wrote."""
     for finding in film.findings:
         if finding.reader is not None:
@@ -53,12 +55,12 @@ def _corrected(film: Film, zone: tzinfo) -> Iterator[Item]:
             yield _section(finding, wording.said(sentence), sentence.reader, zone)
 
 
-def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: tzinfo) -> Item:
+def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: tzinfo) -> ContainerContentItem:
     said = text(wording.wrapped(f"{wording.name_of(finding)}: {words}"), name=FINDING)
     return with_content(said_by_reader(container(FINDINGS), mark, zone), [said])
 
 
-def of_study(report: Report, sources: Mapping[str, Dataset], version: int) -> Item:
+def of_study(report: Report, sources: Mapping[str, Dataset], version: int) -> ContainerContentItem:
     """Build the report on a study: the impression of all films, and why films have no result."""
     about_films = []
     for film in report.films:
@@ -72,19 +74,19 @@ def of_study(report: Report, sources: Mapping[str, Dataset], version: int) -> It
 def tree_of(
     report: Report,
     lines: Iterable[str],
-    about: Iterable[Item],
+    about: Iterable[ContentItem],
     *,
     films: Sequence[Film],
-    persons: Iterable[Item] = (),
-    corrected: Iterable[Item] = (),
-) -> Item:
+    persons: Iterable[ContentItem] = (),
+    corrected: Iterable[ContentItem] = (),
+) -> ContainerContentItem:
     """Build the content tree: impression first, intended use last.
 
     films: those that the report is about
     persons: observers beside the program; corrected: sections of what readers said
     """
-    first = with_content(container(IMPRESSIONS), [impression_text(lines)])
+    first = container(IMPRESSIONS, content=[impression_text(lines)])
     use = text(wording.wrapped(wording.intended_use(report, films)), name=FINDING)
-    section = with_content(container(FINDINGS), (*about, use))
-    root = container(IMAGING_REPORT, relationship="", template=TEMPLATE)
-    return with_content(root, (language(), *observer(report), *persons, first, *corrected, section))
+    section = container(FINDINGS, content=(*about, use))
+    content = (*language(), *observer(report), *persons, first, *corrected, section)
+    return container(IMAGING_REPORT, template=TEMPLATE, is_root=True, content=content)
