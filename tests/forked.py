@@ -156,8 +156,8 @@ def _share_server() -> None:
 
     Python 3.11 to 3.13 would start another one, though a forked process knows address and pipe of its server.
     """
-    server = forkserver._forkserver  # type: ignore[attr-defined] # no public name
-    server.ensure_running = forkserver.ensure_running = lambda: None
+    server = forkserver._forkserver
+    server.ensure_running = forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
 
 
 def _end_with_parent() -> None:
