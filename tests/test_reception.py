@@ -65,9 +65,9 @@ def answer_of(connection: socket.socket) -> bytes:
     return pdus.read_pdu(connection)
 
 
-def wait_for_protocol_abort(node: Node) -> None:
+def wait_for_abort(node: Node, reason: str) -> None:
     wait_until(
-        lambda: node.count("cxr_associations_aborted_total", reason="protocol") >= 1,
+        lambda: node.count("cxr_associations_aborted_total", reason=reason) >= 1,
         what="the association is aborted",
         limit_seconds=60.0,
     )
@@ -136,7 +136,7 @@ def test_fragments_that_make_up_no_message_end_the_association(node: Node, recor
         odd.sendall(said[order])
 
         assert answer_of(odd)[:1] == b"\7"
-    wait_for_protocol_abort(node)
+    wait_for_abort(node, "protocol")
     assert node.count("cxr_instances_total", outcome="repeated") == kept
 
 
@@ -245,6 +245,6 @@ def test_a_thousand_objects_in_one_pdu_take_no_descriptor_each(node: Node, recor
     before = len(os.listdir("/proc/self/fd"))
     with pdus.associate(recording, port=node.listener.port) as hostile:
         hostile.sendall(fragments(*message * 1000))
-        wait_for_protocol_abort(node)
+        wait_for_abort(node, "pieces")
     assert node.count("cxr_instances_total", outcome="refused") < 100
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, what="all are closed", limit_seconds=60.0)

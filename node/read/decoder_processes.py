@@ -43,7 +43,11 @@ _MOST: Final = 4
 
 _START_SECONDS: Final = 60.0
 _PROGRAM: Final = Path(__file__).parents[2]
-_SERVER_ENVIRONMENT: Final = {"PYTHONPATH": str(_PROGRAM), "OPENBLAS_NUM_THREADS": "1"}
+_SERVER_ENVIRONMENT: Final = {
+    "PYTHONPATH": str(_PROGRAM),
+    "PYTHONSAFEPATH": "1",  # the working folder may hold packages of the same names
+    "OPENBLAS_NUM_THREADS": "1",
+}
 """The server of Python 3.11 does not get the `sys.path` of this process, and a fork copies one thread alone."""
 
 PRELOADED: Final = (decoder_child.__name__, "node.__main__")
