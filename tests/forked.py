@@ -34,6 +34,7 @@ _PRELOADED: Final = (
     "models.engines.onnx_engine",
     "models.engines.torch_engine",
     "models.reading.reader",
+    "tests.warm",
 )
 """Imported before the first process is forked; what is missing, as without PyTorch, is left out."""
 
