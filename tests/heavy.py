@@ -11,15 +11,15 @@ from typing import Final
 
 HEAVY: Final = tuple(
     """
-    object_questions web_reviewing web_words cluster journey crash web_kills answer_delivery chaos web_pages day
-    web_journey orthanc_questions conformance web_replies soak demonstration_model journey_delivery commands
-    web_corrections critical bad_input sending explain_study training_run training_batches no_patient_data export
-    float16 view_head web_uploads sweep_corrections backup pdu_fuzz hl7_delivery shadow start destinations damage
+    object_questions web_reviewing web_words cluster journey crash web_kills answer_delivery chaos decoder_fuzz
+    web_pages day web_journey orthanc_questions conformance web_replies soak demonstration_model journey_delivery
+    commands web_corrections critical bad_input sending explain_study training_run training_batches no_patient_data
+    export float16 view_head web_uploads sweep_corrections backup pdu_fuzz hl7_delivery shadow start destinations damage
     golden metrics_live http_connections rounds proving web_api sweep
 
     abandon agreement alerts alerts_live answer_objects asking audit audit_journey back_pressure bench bucket chart
     chart_split chart_values checking commitment commitment_paused company config conflict connections console
-    container_clean_up containers conv_stem correcting cost database declared_sizes decoder_fuzz desk
+    container_clean_up containers conv_stem correcting cost database declared_sizes desk
     destination_kinds devices dicomscope_questions dicomweb docs doctor doctor_machine doctor_model doctor_peers
     engine_bench engines evaluate explain_file fallback faults_admission faults_answers_of_archives
     faults_associations faults_blame faults_clock faults_decoding faults_display faults_full_disk faults_identity
