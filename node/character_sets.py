@@ -20,6 +20,11 @@ TERMS: Final = (
 )
 """The defined terms (PS3.3 C.12.1.1.2) that a site may name as its character set."""
 
+DIRECTING: Final = "\u202a-\u202e\u2066-\u2069"
+"""For a class of a pattern: embeddings, overrides and isolates (Unicode 15.1, 23.2).
+
+They show what follows in another order than it is stored in, so a person reads another value.
+"""
 _UNSEEN: Final = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )

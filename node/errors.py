@@ -119,6 +119,11 @@ def is_of_file(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _UNREADABLE
 
 
+def reason_of(error: BaseException) -> tuple[str, str]:
+    """Return what may be said of an error that ended some work, and its kind: foreseen or unforeseen."""
+    return (str(error), "foreseen") if isinstance(error, NodeError) else (where(error), "unforeseen")
+
+
 def where(error: BaseException) -> str:
     """Name an unforeseen error by its class and place, one of the system also by its number's meaning.
 

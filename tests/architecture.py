@@ -24,7 +24,7 @@ LAYERS = (
     {"config", "log"},
     {"settings"},
     {"dicom", "hl7", "prompt_set"},
-    {"character_sets", "domain", "periodic"},
+    {"character_sets", "domain", "periodic", "turns"},
     {"errors", "measurement", "trace"},
 )
 

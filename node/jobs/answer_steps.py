@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from node import log
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject
-from node.errors import GpuLost, InputError, NodeError, is_of_disk, where
+from node.errors import GpuLost, InputError, is_of_disk, reason_of
 from node.jobs.answers import objects_of, stored_question, updates_of
 from node.jobs.round_steps import delivery_of
 from node.metrics import Metrics
@@ -48,9 +48,9 @@ class AnswerSteps:
         except BaseException as error:  # a boundary: an unforeseen error in one answer must not stop other work
             if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
                 raise
-            is_foreseen = isinstance(error, NodeError)
-            self.metrics.failures.labels("answer", "foreseen" if is_foreseen else "unforeseen").inc()
-            self.refuse(study_uid, question_id, reason=str(error) if is_foreseen else where(error))
+            reason, failure = reason_of(error)
+            self.metrics.failures.labels("answer", failure).inc()
+            self.refuse(study_uid, question_id, reason=reason)
             outputs = ()
         deliveries = {name: self._open(outputs, settings) for name, settings in self.destinations.items()}
         for delivery in itertools.chain.from_iterable(deliveries.values()):

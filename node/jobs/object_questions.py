@@ -19,7 +19,7 @@ from node.dicom import question_object
 from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
 from node.domain import Box
-from node.errors import GpuLost, InputError, NodeError, RetryLater, is_of_disk, where
+from node.errors import GpuLost, InputError, RetryLater, is_of_disk, reason_of
 from node.jobs import answers
 from node.jobs.asking import Desk
 from node.metrics import Metrics
@@ -95,9 +95,9 @@ class ObjectSteps:
         except BaseException as error:  # a boundary: an unforeseen error in one object must not stop other work
             if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
                 raise
-            is_foreseen = isinstance(error, NodeError)
-            self.metrics.failures.labels("question", "foreseen" if is_foreseen else "unforeseen").inc()
-            closed = self._refused(study_uid, mark, str(error) if is_foreseen else where(error))
+            reason, failure = reason_of(error)
+            self.metrics.failures.labels("question", failure).inc()
+            closed = self._refused(study_uid, mark, reason)
         question_objects.keep(self.spool, study_uid, closed)
         return {"questions": list(closed.questions)}
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from node import log, trace
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
-from node.errors import GpuLost, NodeError, is_of_disk, where
+from node.errors import GpuLost, is_of_disk, reason_of
 from node.jobs import answers, held_updates
 from node.jobs.lost import LOST_STAGE
 from node.metrics import Guarded, Metrics
@@ -315,8 +315,7 @@ class Steps:
         except BaseException as error:  # a boundary: an unforeseen error in one study must not stop the others
             if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
                 raise
-            is_foreseen = isinstance(error, NodeError)
-            reason, failure = (str(error), "foreseen") if is_foreseen else (where(error), "unforeseen")
+            reason, failure = reason_of(error)
             self._park(stage, study_uid, reason=reason, failure=failure)
             return otherwise
 

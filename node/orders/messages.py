@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Final
 
+from node.character_sets import DIRECTING
 from node.domain import is_uid
 from node.errors import NodeError
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
@@ -31,7 +32,7 @@ _SEGMENT_SEQUENCE, _FIELD_MISSING, _DATA_TYPE, _CHARACTER_SET, _INTERNAL = "100"
 _TYPE_UNSUPPORTED, _EVENT_UNSUPPORTED, _VERSION_UNSUPPORTED = "200", "201", "203"
 
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{DIRECTING}]")
 _MOST_ORDERS: Final = 100  # each is synced to disk before the answer, which should take seconds, not minutes
 
 

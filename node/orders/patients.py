@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from node.character_sets import DIRECTING
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
 from node.hl7.patient import PatientNumber, PatientUpdate, numbers_in
 from node.hl7.text import Message, Segment
@@ -24,7 +25,7 @@ _SEGMENT_SEQUENCE, _FIELD_MISSING, _CHARACTER_SET = "100", "101", "103"
 _EVENT_UNSUPPORTED, _VERSION_UNSUPPORTED = "201", "203"
 
 _REPRESENTATIONS: Final = "AIP"  # alphabetic, ideographic, phonetic (table 0465): the groups of a PN, in their order
-_NOT_IN_IDENTITY: Final = re.compile(r"[\\\x00-\x1f\x7f-\x9f\ufffd\u202a-\u202e\u2066-\u2069]")
+_NOT_IN_IDENTITY: Final = re.compile(rf"[\\\x00-\x1f\x7f-\x9f\ufffd{DIRECTING}]")
 
 
 def is_about_patient(message: Message) -> bool:

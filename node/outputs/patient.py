@@ -19,7 +19,7 @@ from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
 from pydicom.tag import BaseTag, Tag
 
-from node.character_sets import LOST, visible
+from node.character_sets import DIRECTING, LOST, visible
 from node.dicom import attributes, film_text
 from node.dicom.dates import read_date
 from node.dicom.patient_age import age_string
@@ -56,8 +56,7 @@ _PADDING: Final = " \0"
 _NULL: Final = '""'
 """The null value of HL7, which worklists pass on: it names nobody, and tells a receiver to delete what it knows."""
 
-_DIRECTING = re.compile("[\u202a-\u202e\u2066-\u2069]")
-"""They show what follows in another order than it is stored in, so a person reads another value."""
+_DIRECTING = re.compile(f"[{DIRECTING}]")
 _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_IN_LONG_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _TIME = re.compile(r"([01]\d|2[0-3])([0-5]\d([0-5]\d(\.\d{1,6})?)?)?")

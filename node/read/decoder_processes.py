@@ -37,6 +37,7 @@ from node.read import decoder_child, pixel_format
 from node.read.codecs import Cells
 from node.read.decoder_child import Answer, Limits, Request
 from node.read.pixels import StoredPixels
+from node.turns import Turns
 
 _MOST: Final = 4
 """Films that are decoded at the same time."""
@@ -68,7 +69,7 @@ class DecoderProcesses:
     """
 
     def __init__(self, *, most: int = _MOST) -> None:
-        self._most, self._places, self._entrance = most, threading.Semaphore(most), threading.Lock()
+        self._places, self._turns = threading.Semaphore(most), Turns()
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
         self._starting = threading.Lock()
@@ -123,36 +124,15 @@ class DecoderProcesses:
     def _decode(self, request: Request, limits: Limits) -> tuple[Cells, Answer]:
         """Decode in a child; what ends it is tried once more, while nothing else is decoded. Raises Undecodable."""
         try:
-            with self._place() as child:
+            with self._places, self._turns.together(), self._child() as child:
                 return child.decode(request, limits)
         except _Ended:
             pass
         try:
-            with self._alone() as child:
+            with self._turns.alone(), self._child() as child:
                 return child.decode(request, limits)
         except _Ended as end:
             raise Undecodable(Reason.UNDECODABLE, str(end)) from None
-
-    @contextmanager
-    def _place(self) -> Iterator[_Child]:
-        with self._entrance:  # nobody enters while a film waits to be alone
-            self._places.acquire()
-        try:
-            with self._child() as child:
-                yield child
-        finally:
-            self._places.release()
-
-    @contextmanager
-    def _alone(self) -> Iterator[_Child]:
-        with self._entrance:
-            for _ in range(self._most):
-                self._places.acquire()
-            try:
-                with self._child() as child:
-                    yield child
-            finally:
-                self._places.release(self._most)
 
     @contextmanager
     def _child(self) -> Iterator[_Child]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.tag import BaseTag, Tag
+from pydicom.tag import Tag
 from pydicom.uid import (
     UID,
     ExplicitVRBigEndian,
@@ -46,7 +46,6 @@ _LONG_BYTES = 4096
 _LONGEST_BYTES = 16 * 2**20
 """Of a value that is read at once, with a film that is decoded: twice the largest overlay plane."""
 _STUDY_INSTANCE_UID = Tag("StudyInstanceUID")
-_PIXEL_DATA = Tag("PixelData")
 _MOST_ALLOCATED = 64
 _SIDE_TOLERANCE = 0.05
 _TURNS = {
@@ -295,11 +294,7 @@ def _turn(film_header: FilmHeader) -> Turn | None:
 
 def _read_before_pixels(path: Path) -> Dataset:
     """Read what says how the pixels are displayed, at once: an error of the disk is raised, and not met later."""
-    return _read(path, longest_bytes=_LONGEST_BYTES, stop_when=_is_pixel_data)
-
-
-def _is_pixel_data(tag: BaseTag, _vr: str | None, _length: int) -> bool:
-    return bool(tag == _PIXEL_DATA)
+    return _read(path, longest_bytes=_LONGEST_BYTES, stop_when=header.at_pixels)
 
 
 def _read(

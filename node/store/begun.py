@@ -6,26 +6,23 @@ that, so each of them is worked on alone from then on, until its work returns: t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from node.errors import is_of_file
+from node.turns import Turns
 
 SUFFIX: Final = ".begun"
 """Of the files that count; they belong to this machine, and are never copied elsewhere."""
 
 
-class BegunWork:
-    """The work that one process has in hand; used by several threads. Work in a turn must not ask for another turn."""
+class BegunWork(Turns):
+    """The work that one process has in hand, in turns; used by several threads."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._turns = 0  # of work that others may stand beside
-        self._is_alone = False
-        self._waiting = 0  # for a turn alone
+        super().__init__()
         self._in_hand: dict[Path, int] = {}  # by file: what it counted before
 
     @contextmanager
@@ -45,36 +42,6 @@ class BegunWork:
             finally:
                 self._in_hand.pop(path, None)
                 _set(path, before if is_part else 0)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Work beside others, but not beside work that is done alone."""
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._is_alone or self._waiting))
-            self._turns += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._turns -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Work alone; whoever waits for that goes before those that work together."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not (self._is_alone or self._turns))
-                self._is_alone = True
-            finally:
-                self._waiting -= 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._is_alone = False
-                self._changed.notify_all()
 
     def end(self) -> None:
         """Count no work of this process as interrupted: it ends in order, and not because of a film."""
