@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+import structlog
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
@@ -97,6 +101,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     if line := summary_of(report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)):
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _log_of_a_module() -> Iterator[None]:
+    with _log_left_as_found():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _log_of_a_test() -> Iterator[None]:
+    with _log_left_as_found():
+        yield
+
+
+@contextmanager
+def _log_left_as_found() -> Iterator[None]:
+    """Undo `log.configure`: it names the standard output of its caller, where no later test would look."""
+    root, names = logging.getLogger(), ("pydicom", "pynetdicom", "python_multipart")
+    handlers, level, levels = list(root.handlers), root.level, [logging.getLogger(name).level for name in names]
+    hook, config = threading.excepthook, structlog.get_config() if structlog.is_configured() else None
+    yield
+    root.handlers[:], threading.excepthook = handlers, hook
+    root.setLevel(level)
+    for name, before in zip(names, levels, strict=True):
+        logging.getLogger(name).setLevel(before)
+    structlog.reset_defaults()
+    if config is not None:
+        structlog.configure(**config)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 from lxml import etree
 from structlog.testing import capture_logs
 
@@ -295,7 +294,6 @@ def test_log_events_below_the_level_become_messages(
 ) -> None:
     settings = settings_for(tmp_path, archive_port=104)
     file = tmp_path / "audit.log"
-    request.addfinalizer(structlog.reset_defaults)
     log.configure(form="json", level="error")
 
     with recording(replace(settings, audit=AuditSettings(file=file)), Metrics(), executor="node"):

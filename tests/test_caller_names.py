@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import structlog
 
 from node import config, log
 from node.config import Caller
@@ -42,7 +41,6 @@ def test_a_name_is_one_machine_with_one_address_of_each_version() -> None:
 def test_an_ambiguous_name_admits_nobody_and_is_logged_once(
     capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    request.addfinalizer(structlog.reset_defaults)
     log.configure(form="json")
     names = names_of(Server(pacs_hospital={"192.0.2.1", "192.0.2.2"}))
     names.use([BY_NAME])

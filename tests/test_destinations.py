@@ -1,3 +1,4 @@
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import UID
-from pynetdicom import evt
+from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.pdu import P_DATA_TF
 
 from node.deliver import destinations
 from node.deliver.dicom import ask_commitment, judge, judge_request
 from node.errors import DestinationDown, GiveUp, RetryLater
+from node.net.association_pdus import rejection
 from node.outputs import secondary_capture
 from node.outputs.document import save_bytes
 from node.settings.destinations import DicomDestination
@@ -245,6 +247,38 @@ def test_a_destination_answers_if_it_accepts_any_association(
     archive.start()
     destinations.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
+
+
+def test_a_rejection_is_told_however_soon_it_comes(
+    archive: peers.ReceivingArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pynetdicom's own thread may wait for the answer only after the connection is closed again."""
+    closed, associate = threading.Event(), AE.associate
+    late = [(evt.EVT_REQUESTED, lambda _event: closed.wait(10)), (evt.EVT_CONN_CLOSE, lambda _event: closed.set())]
+
+    def associate_late(entity: AE, host: str, port: int, *, evt_handlers: list[object], **named: object) -> Association:
+        return associate(entity, host, port, evt_handlers=[*evt_handlers, *late], **named)  # type: ignore[arg-type,list-item]
+
+    monkeypatch.setattr(AE, "associate", associate_late)
+    archive.reject()
+    with pytest.raises(DestinationDown, match=r"calling AE title not recognised.*check both AE titles"):
+        destinations.probe(to(archive), calling_aet="CHEX")
+
+
+def test_a_rejection_without_words_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pynetdicom._config.LOG_HANDLER_LEVEL", "none")  # as a node's own port does
+
+    def answer(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer:
+            peer.recv(4096)
+            peer.sendall(rejection(1, 9, 9))
+
+    with socket.create_server((peers.LOOPBACK, 0)) as listening, ThreadPoolExecutor() as threads:
+        threads.submit(answer, listening)
+        pacs = DicomDestination(name="pacs", ae_title="PACS", host=peers.LOOPBACK, port=listening.getsockname()[1])
+        with pytest.raises(DestinationDown, match="source 9, reason 9"):
+            destinations.probe(pacs, calling_aet="CHEX")
 
 
 def test_a_destination_that_rejects_or_is_absent_does_not_answer(archive: peers.ReceivingArchive) -> None:

@@ -5,30 +5,13 @@ import re
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from node import log
 
 NODE = Path(__file__).parents[1] / "node"
-
-
-@pytest.fixture(autouse=True)
-def _as_found() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    with warnings.catch_warnings():
-        yield
-    threading.excepthook = threading.__excepthook__
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for library in ("pydicom", "pynetdicom"):
-        logging.getLogger(library).setLevel(logging.NOTSET)
-    structlog.reset_defaults()
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:

@@ -9,7 +9,8 @@ import sys
 import urllib.error
 import urllib.request
 
-from pynetdicom import AE
+from pynetdicom import AE, evt
+from pynetdicom.pdu import A_ASSOCIATE_RJ
 
 _SUCCESS = 0x0000
 _UNKNOWN_CALLER = (1, 3)  # PS3.8 9.3.4: source and reason
@@ -30,16 +31,22 @@ def verified(host: str, port: int, called: str, calling: str) -> str:
     """Return what is wrong with the DICOM port; empty if it answers as it should."""
     entity = AE(ae_title=calling)
     entity.add_requested_context("1.2.840.10008.1.1")
-    association = entity.associate(host, port, ae_title=called)
+    rejections: list[tuple[int, int]] = []
+
+    def keep(event: evt.Event) -> None:
+        """Keep a rejection as it comes: pynetdicom forgets one that comes before its thread waits for the answer."""
+        if isinstance(event.pdu, A_ASSOCIATE_RJ):
+            rejections.append((event.pdu.source, event.pdu.reason_diagnostic))
+
+    association = entity.associate(host, port, ae_title=called, evt_handlers=[(evt.EVT_PDU_RECV, keep)])
     if association.is_established:
         status = getattr(association.send_c_echo(), "Status", None)
         association.release()
         return "" if status == _SUCCESS else f"C-ECHO was answered with {status}"
-    answer = association.acceptor.primitive
-    if answer is not None and (answer.result_source, answer.diagnostic) == _UNKNOWN_CALLER:
+    if rejections == [_UNKNOWN_CALLER]:
         print(f"dicom: {calling} is no caller of this node, so there was no C-ECHO; the port answers")
         return ""
-    return "no association" if answer is None else f"refused ({answer.result_source}, {answer.diagnostic})"
+    return f"refused {rejections[0]}" if rejections else "no association"
 
 
 def main(http: str, host: str, port: str, called: str, calling: str) -> int:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from typing import Final
 
@@ -19,6 +20,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.dimse_messages import N_EVENT_REPORT_RSP
+from pynetdicom.pdu import A_ASSOCIATE_RJ
 from pynetdicom.presentation import PresentationContext, build_context
 from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at import time
     StorageCommitmentPushModel,
@@ -278,17 +280,22 @@ def _associate(
     """
     entity = application_entity(destination, calling_aet=calling_aet, limit_seconds=limit_seconds)
     context = tls_context(destination)
+    rejections: list[A_ASSOCIATE_RJ] = []
     association = entity.associate(
         destination.host,
         destination.port,
         contexts=contexts,
         ae_title=destination.ae_title,
-        evt_handlers=[(evt.EVT_CONN_OPEN, lambda event: prepare(event.assoc)), *handlers],
+        evt_handlers=[
+            (evt.EVT_CONN_OPEN, lambda event: prepare(event.assoc)),
+            (evt.EVT_PDU_RECV, partial(_keep_rejection, rejections)),
+            *handlers,
+        ],
         tls_args=None if context is None else (context, destination.host),
     )
-    if association.is_rejected:
+    if rejections:
         raise DestinationDown(
-            f"{destination.name} rejected the association ({_rejection(association)}); check both AE titles there"
+            f"{destination.name} rejected the association ({_reason(rejections[0])}); check both AE titles there"
         )
     if association.is_established:
         send_at_once(association)
@@ -310,10 +317,18 @@ def application_entity(destination: DicomDestination, *, calling_aet: str, limit
     return entity
 
 
-def _rejection(association: Association) -> str:
-    """Return the reason of a rejection in the words of PS3.8 9.3.4."""
-    answer = association.acceptor.primitive
-    return "no reason given" if answer is None else answer.reason_str.lower().replace("ae ", "AE ")
+def _keep_rejection(rejections: list[A_ASSOCIATE_RJ], event: evt.Event) -> None:
+    """Keep a rejection as it comes: pynetdicom 3.0.4 forgets one that comes before its thread waits for the answer."""
+    if isinstance(event.pdu, A_ASSOCIATE_RJ):
+        rejections.append(event.pdu)
+
+
+def _reason(rejection: A_ASSOCIATE_RJ) -> str:
+    """Return the reason of a rejection in the words of PS3.8 9.3.4, or as its numbers where that has no words."""
+    try:
+        return rejection.reason_str.lower().replace("ae ", "AE ")
+    except ValueError:
+        return f"source {rejection.source}, reason {rejection.reason_diagnostic}"
 
 
 def _not_accepted(destination: DicomDestination) -> str:
