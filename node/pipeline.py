@@ -464,7 +464,7 @@ class Pipeline:
     ) -> Iterator[tuple[OutputObject, bytes]]:
         """Yield the objects on a part of a study, and its message last; instead_of: as in `_objects`."""
         documents = []
-        kinds = [kind for kind in writers.WRITERS if kind in wanted]
+        kinds = [kind for kind in writers.OUTPUTS if kind in wanted]
         for kind, dataset in writers.write_objects(part.report, part.sources, zone=self.zone, kinds=kinds):
             output = writers.numbered(kind, dataset, known)
             known.append(output)

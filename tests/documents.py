@@ -10,7 +10,7 @@ from pydicom.dataset import Dataset
 
 from node.domain import Reason, Report
 from node.outputs.document import save_bytes
-from node.outputs.writers import WRITERS
+from node.outputs.writers import OUTPUTS
 from tests.samples import (
     BERLIN,
     absent,
@@ -45,7 +45,7 @@ MEASURED = ("several", "one", "to be reviewed")
 
 def all_written(of: Report, *headers: Dataset, kind: str = "sr") -> list[Dataset]:
     """Write a report on films 1 to 3, and read its documents back from their bytes."""
-    documents = WRITERS[kind](of, received(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
+    documents = OUTPUTS[kind].write(of, received(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
     return [dcmread(BytesIO(save_bytes(dataset))) for dataset in documents]
 
 

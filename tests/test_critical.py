@@ -22,7 +22,7 @@ from pydicom import Dataset
 from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState
 from node.orders.store import OrderStore
 from node.outputs import impression
-from node.outputs.writers import WRITERS
+from node.outputs.writers import OUTPUTS
 from node.pipeline import CRITICAL_SECONDS, Pipeline, delivery_place
 from node.read import prompts
 from node.settings.destinations import Hl7Destination
@@ -89,7 +89,7 @@ class Bench:
             reader=ScriptedReader(critical=folder / "critical"),
             prompts=prompts.load("chexpert14"),
             zone=ZoneInfo("UTC"),
-            kinds=(*WRITERS, "oru"),
+            kinds=(*OUTPUTS, "oru"),
         )
 
     def read(self, name: str) -> str:

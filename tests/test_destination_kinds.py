@@ -20,7 +20,7 @@ from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.document import film_of
-from node.outputs.writers import WRITERS, kinds_wanted
+from node.outputs.writers import OUTPUTS, kinds_wanted
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
@@ -70,7 +70,7 @@ class Bench:
                 reader=reader,
                 prompts=prompts.load("chexpert14"),
                 zone=ZoneInfo("UTC"),
-                kinds=tuple(kind for kind in (*WRITERS, MESSAGE_KIND) if kind in kinds),
+                kinds=tuple(kind for kind in (*OUTPUTS, MESSAGE_KIND) if kind in kinds),
             ),
             ledger=self.ledger,
             metrics=Metrics(),

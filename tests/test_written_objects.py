@@ -40,7 +40,7 @@ def saved(folder: Path, *objects: Dataset) -> tuple[Mapping[str, Dataset], Mappi
 
 
 def test_every_kind_of_the_settings_has_a_writer_and_a_class() -> None:
-    assert set(writers.WRITERS) == set(writers.SOP_CLASSES) == set(OUTPUT_KINDS)
+    assert set(writers.OUTPUTS) == set(OUTPUT_KINDS)
     assert set(DEFAULT_OUTPUTS) < set(OUTPUT_KINDS)
 
 
@@ -50,7 +50,7 @@ def test_objects_have_the_class_of_their_kind(kind: str) -> None:
 
     # Reports that are texts are Comprehensive SR for destinations with Comprehensive 3D SR too.
     assert {name for name, _ in objects} == ({kind, "sr"} if kind == "sr3d" else {kind})
-    assert all(dataset.SOPClassUID == writers.SOP_CLASSES[name] for name, dataset in objects)
+    assert all(dataset.SOPClassUID == writers.OUTPUTS[name].sop_class for name, dataset in objects)
 
 
 def test_a_report_needs_no_picture() -> None:
@@ -64,7 +64,7 @@ def test_a_report_needs_no_picture() -> None:
 def test_pictures_are_asked_for_film_by_film() -> None:
     asked: list[str] = []
 
-    objects = written(several(), unread(2), film(3), kinds=OUTPUT_KINDS, picture=lambda uid: asked.append(uid))
+    objects = written(several(), unread(2), film(3), kinds=tuple(OUTPUT_KINDS), picture=lambda uid: asked.append(uid))
 
     assert asked == sorted(asked)
     assert set(asked) == {samples.film_uid(1), samples.film_uid(3)}

@@ -1,10 +1,10 @@
-"""The table of writers, and the making of the report that they write."""
+"""The table of DICOM outputs, and the making of the report that they are written from."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -32,24 +32,28 @@ def _of_headers(write: HeaderWriter) -> Writer:
     return lambda report, sources, zone: write(report, {uid: source.header for uid, source in sources.items()}, zone)
 
 
-WRITERS: Final[Mapping[str, Writer]] = {
-    "sr": _of_headers(sr.write),
-    "sr3d": _of_headers(sr.write_3d),
-    "text": _of_headers(sr.write_text),
-    "gsps": gsps.write,
-    "sc": secondary_capture.write,
-}
-"""The writer of each kind that `destinations.outputs` may name. That of `sr3d` writes objects of the kind `sr` too."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A kind of DICOM object that the node writes.
 
-SOP_CLASSES: Final[Mapping[str, UID]] = {
-    **{kind: form.sop_class for kind, form in FORMS.items()},
-    "gsps": gsps.SOP_CLASS,
-    "sc": secondary_capture.SOP_CLASS,
-}
-"""The SOP class of the objects of each kind; no two kinds share one, so no object is stored under two kinds."""
+    write: may return objects of another kind too, as that of `sr3d` does of `sr`
+    sop_class: tells the kind of an object, so no two kinds share one
+    is_drawn: whether its objects say something of one film alone and need its picture: they are written film by film
+    """
 
-_DRAWN: Final = frozenset(("gsps", "sc"))
-"""The kinds whose objects say something of one film alone, and need its picture."""
+    write: Writer
+    sop_class: UID
+    is_drawn: bool = False
+
+
+OUTPUTS: Final[Mapping[str, Output]] = {
+    "sr": Output(write=_of_headers(sr.write), sop_class=COMPREHENSIVE.sop_class),
+    "sr3d": Output(write=_of_headers(sr.write_3d), sop_class=COMPREHENSIVE_3D.sop_class),
+    "text": Output(write=_of_headers(sr.write_text), sop_class=BASIC_TEXT.sop_class),
+    "gsps": Output(write=gsps.write, sop_class=gsps.SOP_CLASS, is_drawn=True),
+    "sc": Output(write=secondary_capture.write, sop_class=secondary_capture.SOP_CLASS, is_drawn=True),
+}
+"""Every kind of DICOM object that `destinations.outputs` may name."""
 
 _UNKNOWN: Final = 2
 """What counts as the Instance Number of an object that an earlier version wrote: the highest that it gave a report."""
@@ -96,24 +100,24 @@ def write_objects(
         return
     own = {film.source: sources[film.source] for film in report.films}  # what others say is not about this patient
     named = {uid: replace(source, header=_with_series(source.header)) for uid, source in own.items()}
-    drawn = [kind for kind in kinds if kind in _DRAWN]
-    texts = [dataset for kind in kinds if kind not in _DRAWN for dataset in WRITERS[kind](report, named, zone)]
+    drawn = [kind for kind in kinds if OUTPUTS[kind].is_drawn]
+    texts = [dataset for kind in kinds if kind not in drawn for dataset in OUTPUTS[kind].write(report, named, zone)]
     each_once = {str(dataset.SOPInstanceUID): dataset for dataset in texts}
     yield from ((kind_of(dataset), dataset) for dataset in each_once.values())
     for film in report.films if drawn else ():
         alone = replace(report, films=(film,))
         for kind in drawn:
-            yield from ((kind, dataset) for dataset in WRITERS[kind](alone, named, zone))
+            yield from ((kind, dataset) for dataset in OUTPUTS[kind].write(alone, named, zone))
 
 
 def kind_of(dataset: Dataset) -> str:
     """Return the kind of an object that a writer wrote, by its SOP class."""
-    return next(kind for kind, uid in SOP_CLASSES.items() if uid == dataset.SOPClassUID)
+    return next(kind for kind, output in OUTPUTS.items() if output.sop_class == dataset.SOPClassUID)
 
 
 def sop_class_of(kind: str) -> UID:
     """Return the SOP class of the objects of a kind, rejection notes included."""
-    return rejection.SOP_CLASS if kind == rejection.KIND else SOP_CLASSES[kind]
+    return rejection.SOP_CLASS if kind == rejection.KIND else OUTPUTS[kind].sop_class
 
 
 def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
@@ -127,7 +131,7 @@ def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
 
 def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
     """Return the SOP classes that a destination must accept, each with the entry of its setting that needs it."""
-    wanted = {SOP_CLASSES[kind]: kind for kind in kinds_wanted(outputs)}
+    wanted = {OUTPUTS[kind].sop_class: kind for kind in kinds_wanted(outputs)}
     if COMPREHENSIVE_3D.kind in outputs:
         wanted.setdefault(COMPREHENSIVE.sop_class, COMPREHENSIVE_3D.kind)  # of reports on studies
     return wanted
@@ -140,7 +144,7 @@ def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -
     Rejection notes go to each destination that gets DICOM objects.
     """
     kinds = kinds_wanted(outputs)
-    if any(kind in WRITERS for kind in kinds):
+    if any(kind in OUTPUTS for kind in kinds):
         kinds = (*kinds, rejection.KIND)
     texts = (COMPREHENSIVE.kind, TEXT, "") if COMPREHENSIVE_3D.kind in kinds else None
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -14,7 +14,14 @@ from node.hl7.character_sets import CODECS, DEFAULT
 from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, between, one_of, setting
 from node.settings.tls import TlsSettings
 
-OUTPUT_KINDS = ("sr", "sr3d", "text", "gsps", "sc")
+OUTPUT_KINDS: Mapping[str, str] = {
+    "sr": "structured report",
+    "sr3d": "structured report, 3D form",
+    "text": "report as text",
+    "gsps": "presentation state",
+    "sc": "picture with boxes",
+}
+"""What `outputs` of a destination for DICOM objects may name (`outputs.writers.OUTPUTS`), and its name on the pages."""
 DEFAULT_OUTPUTS = ("sr", "gsps")
 
 _PEER_PORT = between(1, 65535)

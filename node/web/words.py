@@ -10,6 +10,7 @@ from typing import Final
 
 from node.domain import MESSAGE_KIND, FindingState
 from node.outputs import rejection, wording
+from node.settings import destinations
 
 STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
@@ -33,11 +34,7 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
     "rejected": "rejected by the archive",
 }
 OUTPUT_KINDS: Final[Mapping[str, str]] = {
-    "sr": "structured report",
-    "sr3d": "structured report, 3D form",
-    "text": "report as text",
-    "gsps": "presentation state",
-    "sc": "picture with boxes",
+    **destinations.OUTPUT_KINDS,
     MESSAGE_KIND: "HL7 message",
     rejection.KIND: "rejection note",
 }

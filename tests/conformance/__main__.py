@@ -26,16 +26,16 @@ import pytest
 
 from models import progress
 from models.progress import ProgressReport
-from node.outputs.writers import WRITERS
+from node.outputs.writers import OUTPUTS
 from tests.conformance import cases, controls, studies, validation, viewing
 from tests.conformance.browser import chromium
 from tests.conformance.ohif import ohif
 from tests.conformance.studies import Study
 from tests.conformance.viewing import Seen
 
-DRAWN_KINDS = tuple(kind for kind in ("sr", "sr3d") if kind in WRITERS)
+DRAWN_KINDS = tuple(kind for kind in ("sr", "sr3d") if kind in OUTPUTS)
 """The kinds of report that hold boxes."""
-OHIF_KINDS = (*DRAWN_KINDS, *(kind for kind in ("text",) if kind in WRITERS))
+OHIF_KINDS = (*DRAWN_KINDS, *(kind for kind in ("text",) if kind in OUTPUTS))
 
 
 def main() -> int:

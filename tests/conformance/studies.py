@@ -17,7 +17,7 @@ from node.outputs import report_json, wording
 from node.outputs.corrected_film import correct
 from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.source import Source, from_files
-from node.outputs.writers import WRITERS, kind_of, make_report, numbered, output_of, write_objects
+from node.outputs.writers import OUTPUTS, kind_of, make_report, numbered, output_of, write_objects
 from node.prompt_set import PromptKind, PromptSet
 from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
@@ -156,7 +156,7 @@ def versions(name: str, folder: Path, *, kind: str) -> list[Study]:
     return written
 
 
-def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(WRITERS), earlier: Sequence[Study] = ()) -> Study:
+def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(OUTPUTS), earlier: Sequence[Study] = ()) -> Study:
     """Read the films of a case from files, and write every kind of output; earlier: what was written of it before."""
     prompts = prompt_sets.load("chexpert14")
     answered, paths = [], []

@@ -61,7 +61,7 @@ class Study:
         known = list(chain.from_iterable(self.report.earlier))
         written: list[tuple[str, Dataset]] = []
         for kind, dataset in writers.write_objects(
-            self.report, sources, zone=samples.BERLIN, kinds=tuple(writers.WRITERS)
+            self.report, sources, zone=samples.BERLIN, kinds=tuple(writers.OUTPUTS)
         ):
             known.append(writers.numbered(kind, dataset, known))
             written.append((kind, dcmread(BytesIO(save_bytes(dataset)))))
