@@ -136,7 +136,7 @@ float16: setup model
 
 # Goes on where it was stopped; what it makes is looked at before it takes the place of $(PHANTOM).
 train: setup
-	$(VENV)/bin/python -m models.train models/training/runs/phantom.toml
+	$(VENV)/bin/python -m models.train models/lab/training/runs/phantom.toml
 
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from models.command import command_parser, exit_status, run
 from models.engines import ENGINES
-from models.evaluation.prompt_set import DEFAULT
-from models.evaluation.request import ABLATIONS, TASKS, TRAINING_FILMS, Request, Task
+from models.lab.evaluation.prompt_set import DEFAULT
+from models.lab.evaluation.request import ABLATIONS, TASKS, TRAINING_FILMS, Request, Task
 
 _ALL_TASKS = "all"
 """Every task that the labels suffice for; the same as without --task."""
@@ -30,8 +30,8 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         from models import progress
-        from models.evaluation.command import evaluate
-        from models.evaluation.document import markdown
+        from models.lab.evaluation.command import evaluate
+        from models.lab.evaluation.document import markdown
     except ModuleNotFoundError as error:
         print(f"error: {error.name} is missing; run pip install -c constraints.txt '.[evaluate]'", file=sys.stderr)
         return 2

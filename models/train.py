@@ -3,9 +3,9 @@
     python -m models.train RUN.toml
 
 A run file whose `model` names a model directory trains a view head for that model instead, and writes it into the
-directory (`models.training.views`). That takes minutes, and begins anew after a stop. Any other training, if run again
-after a stop or a kill, makes the missing films and continues from the last checkpoint. Exit 0: done; 1: a file could
-not be written; 2: wrong input, with a line for every mistake; 130: stopped, also by SIGTERM.
+directory (`models.lab.training.views`). That takes minutes, and begins anew after a stop. Any other training, if run
+again after a stop or a kill, makes the missing films and continues from the last checkpoint. Exit 0: done; 1: a file
+could not be written; 2: wrong input, with a line for every mistake; 130: stopped, also by SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(path: Path, stop: Event) -> int:
-    from models.training.command import train_by, train_views_by
-    from models.training.runfile import read_run
-    from models.training.view_run import is_view_run, read_view_run
+    from models.lab.training.command import train_by, train_views_by
+    from models.lab.training.runfile import read_run
+    from models.lab.training.view_run import is_view_run, read_view_run
 
     if is_view_run(path):
         model = train_views_by(read_view_run(path), stop)

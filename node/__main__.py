@@ -320,7 +320,7 @@ def _demo(options: argparse.Namespace) -> int:
     from node.commands import demo
 
     if not options.model.exists():
-        made = f"{command_for('models.demonstration')} {options.model}"
+        made = f"{command_for('models.lab.demonstration')} {options.model}"
         raise InputError(f"{options.model} does not exist; name a model directory by --model, or run {made}")
     log.configure(level="warning")
     model = ModelSettings(

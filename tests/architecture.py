@@ -43,6 +43,10 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     "language": {},
 }
 
+# What a node needs to read films never imports the laboratory; these files alone do.
+LABORATORY = "models.lab"
+BEFORE_THE_LABORATORY = ("models/lab/", *(f"models/{name}.py" for name in ("train", "evaluate", "golden", "phantoms")))
+
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
     "argon2": ("node/web/passwords.py",),
@@ -55,7 +59,7 @@ HOMES = {
     "httpx": ("node/deliver/dicomweb.py",),
     "itsdangerous": ("node/web/sessions.py",),
     "jinja2": ("node/web/",),
-    "matplotlib": ("models/evaluation/plots.py",),
+    "matplotlib": ("models/lab/evaluation/plots.py",),
     "obstore": ("node/store/bucket.py",),
     "onnx": ("export/",),
     "onnxruntime": ("models/engines/onnx_engine.py", "models/engines/onnx_cuda_engine.py", "export/"),
@@ -69,13 +73,13 @@ HOMES = {
         "node/deliver/dicom.py",
         "node/net/pynetdicom_adapter.py",
     ),
-    "pycocotools": ("models/evaluation/detection.py",),
+    "pycocotools": ("models/lab/evaluation/detection.py",),
     "requests": ("node/trace.py",),
     "rich": ("models/progress.py",),
-    "rouge_score": ("models/evaluation/reports.py",),
-    "sacrebleu": ("models/evaluation/reports.py",),
-    "scipy": ("models/evaluation/curves.py", "models/losses/matching.py"),
-    "sklearn": ("models/evaluation/",),
+    "rouge_score": ("models/lab/evaluation/reports.py",),
+    "sacrebleu": ("models/lab/evaluation/reports.py",),
+    "scipy": ("models/lab/evaluation/curves.py", "models/lab/losses/matching.py"),
+    "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
         *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "reviews", "tables")),
@@ -95,15 +99,15 @@ COMMANDS = (
     "export/parity.py",
     "models/checkpoint/__main__.py",
     "models/command.py",
-    "models/demonstration.py",
+    "models/lab/demonstration.py",
     "models/evaluate.py",
-    "models/evaluation/agreement.py",
-    "models/evaluation/card.py",
-    "models/evaluation/cost.py",
-    "models/evaluation/source_probe.py",
-    "models/golden/__main__.py",
+    "models/lab/evaluation/agreement.py",
+    "models/lab/evaluation/card.py",
+    "models/lab/evaluation/cost.py",
+    "models/lab/evaluation/source_probe.py",
+    "models/golden.py",
     "models/join.py",
-    "models/phantoms/__main__.py",
+    "models/phantoms.py",
     "models/random_weights.py",
     "models/train.py",
     "node/__main__.py",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.evaluation.prompt_set import read_questions
+from models.lab.evaluation.prompt_set import read_questions
 from models.reading.reader import open_reader
 
 PROMPTS = Path(__file__).parents[1] / "node" / "read" / "prompt_sets" / "chexpert14.toml"

@@ -23,10 +23,10 @@ from typing import Final
 import numpy as np
 
 from models import progress
-from models.phantoms import phantom
+from models.lab.phantoms import phantom
+from models.lab.training.augment import vary
+from models.lab.training.stages import Augmentation
 from models.reading.tokenizers import VOCABULARIES
-from models.training.augment import vary
-from models.training.stages import Augmentation
 from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare, extents
 from node.answers.questions import Query, Topic
 from node.answers.replies import answer

@@ -13,8 +13,8 @@ import pytest
 
 from models.checkpoint.files import CARD, verify
 from models.decisions import Decisions
-from models.evaluation.agreement import TABLE, Agreement, ChangedState, agreement_of, main, write_agreement
-from models.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.agreement import TABLE, Agreement, ChangedState, agreement_of, main, write_agreement
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.manifest import MANIFEST, read_manifest
 from models.network.products import int8_fault
 from models.reading.answers import FilmReading, PromptReading

@@ -18,10 +18,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.architecture import (
+    BEFORE_THE_LABORATORY,
     BOUNDARIES,
     FOLDERS,
     FORBIDDEN_CALLS,
     HOMES,
+    LABORATORY,
     LAYERS,
     LONGEST_FUNCTION,
     PRODUCT,
@@ -124,6 +126,17 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
         if (other := found.module.split(".")[0]) in {*PRODUCT, "tests"} - {folder}
         and found.module != "node"
         and not is_allowed(path, allowed.get(other, ()))
+    ]
+
+    assert wrong == []
+
+
+def test_only_its_commands_import_the_laboratory() -> None:
+    wrong = [
+        f"{name_of(path)} imports {found.module}"
+        for path in python_files(*PRODUCT)
+        for found in imports(path)
+        if f"{found.module}.".startswith(f"{LABORATORY}.") and not is_allowed(path, BEFORE_THE_LABORATORY)
     ]
 
     assert wrong == []

@@ -12,9 +12,9 @@ import pytest
 from models.decisions import PHANTOMS
 from models.engines import ENGINES, Engine, IntArray, Patches, Regions, open_engine
 from models.errors import ModelError
-from models.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.phantoms import phantom as draw
 from models.manifest import read_manifest
-from models.phantoms import phantom as draw
 from models.reading.answers import FloatArray, Look, Question, ReaderPrompt
 from models.reading.decision import Trusted
 from models.reading.reader import ChexReader, open_reader

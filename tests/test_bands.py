@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.evaluation.bands import measured_band
+from models.lab.evaluation.bands import measured_band
 
 
 def test_a_band_begins_where_one_film_in_ten_shows_the_finding() -> None:

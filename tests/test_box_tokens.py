@@ -11,15 +11,15 @@ from torch import Tensor
 
 from models.checkpoint.weights import load_network
 from models.errors import ModelError
+from models.lab.phantoms import phantom
+from models.lab.training.box_tokens import set_box_tokens
+from models.lab.training.catalog import catalog_of
+from models.lab.training.runfile import read_run
+from models.lab.training.stages import BoxTokenStart, Stage
+from models.lab.training.text_encoding import Vocabulary
+from models.lab.training.trained_model import build_model
 from models.network.chex import Chex
-from models.phantoms import phantom
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
-from models.training.box_tokens import set_box_tokens
-from models.training.catalog import catalog_of
-from models.training.runfile import read_run
-from models.training.stages import BoxTokenStart, Stage
-from models.training.text_encoding import Vocabulary
-from models.training.trained_model import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +35,7 @@ def network(repository: Path) -> Chex:
 
 @pytest.fixture(scope="module")
 def stage(repository: Path) -> Stage:
-    stages = read_run(repository / "models" / "training" / "runs" / "phantom.toml").stages
+    stages = read_run(repository / "models" / "lab" / "training" / "runs" / "phantom.toml").stages
     return next(stage for stage in stages if stage.name == "boxes")
 
 
@@ -99,7 +99,7 @@ def test_words_that_cannot_tell_boxes_apart_are_refused() -> None:
 
 
 def test_words_for_another_number_of_boxes_are_refused(repository: Path, tmp_path: Path) -> None:
-    text = (repository / "models" / "training" / "runs" / "phantom.toml").read_text(encoding="utf-8")
+    text = (repository / "models" / "lab" / "training" / "runs" / "phantom.toml").read_text(encoding="utf-8")
     (tmp_path / "run.toml").write_text(text.replace('"on the right", ""]', '"on the right"]'), encoding="utf-8")
 
     with pytest.raises(ModelError, match=r"start_box_tokens.words of boxes must have 3 entries"):
@@ -107,7 +107,7 @@ def test_words_for_another_number_of_boxes_are_refused(repository: Path, tmp_pat
 
 
 def test_a_run_learns_the_words_that_its_tokens_start_from(repository: Path, stage: Stage) -> None:
-    run = read_run(repository / "models" / "training" / "runs" / "phantom.toml")
+    run = read_run(repository / "models" / "lab" / "training" / "runs" / "phantom.toml")
     rare = replace(stage, start_box_tokens=BoxTokenStart(words=("dorsally", "", "ventrally")))
 
     model = build_model(replace(run, stages=(rare,)), CATALOG, ["No edema."])

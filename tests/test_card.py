@@ -13,8 +13,8 @@ import matplotlib
 import pytest
 
 from models.checkpoint.files import CARD, verify
-from models.evaluation import plots
-from models.evaluation.card import HEADING, main
+from models.lab.evaluation import plots
+from models.lab.evaluation.card import HEADING, main
 from models.manifest import WEIGHTS, read_manifest
 from models.reading.tokenizers import VOCABULARIES
 

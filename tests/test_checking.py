@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from language.check import Fault
-from models.evaluation.prompt_set import DEFAULT, read_questions
-from models.phantoms import phantom
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.phantoms import phantom
 from models.reading import checking
 from models.reading.answers import FilmReading, FloatArray, PromptReading, ReaderPrompt
 from models.reading.checking import Decided, answer_in_words, settle

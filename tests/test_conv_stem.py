@@ -11,9 +11,9 @@ import torch
 
 from export.to_onnx import export_graphs
 from models.engines.proof import graph_path
+from models.lab.training.runfile import read_run
 from models.network.chex import Chex
 from models.network.image_encoder import Residual, convolutions
-from models.training.runfile import read_run
 from tests.training import write_run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.evaluation.cost import MOST_MIB, MOST_SECONDS, Cost, main, size_of
+from models.lab.evaluation.cost import MOST_MIB, MOST_SECONDS, Cost, main, size_of
 from models.manifest import MANIFEST, read_manifest
 from models.reading.tokenizers import VOCABULARIES
 

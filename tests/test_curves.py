@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from models.evaluation.curves import area_under_curve
-from models.evaluation.evaluated_model import sigmoid
-from models.evaluation.thresholds import TEMPERATURES, best_temperature
+from models.lab.evaluation.curves import area_under_curve
+from models.lab.evaluation.evaluated_model import sigmoid
+from models.lab.evaluation.thresholds import TEMPERATURES, best_temperature
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 9])

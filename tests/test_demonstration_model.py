@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from models.checkpoint.files import CARD, verify
-from models.evaluation.cases import Phantoms
-from models.evaluation.command import evaluate
-from models.evaluation.evaluated_model import open_model
-from models.evaluation.prompt_set import read_questions
-from models.evaluation.request import Request, Task
+from models.lab.evaluation.cases import Phantoms
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.evaluated_model import open_model
+from models.lab.evaluation.prompt_set import read_questions
+from models.lab.evaluation.request import Request, Task
+from models.lab.phantoms import FINDINGS, PhantomSet
 from models.manifest import Manifest, read_manifest
-from models.phantoms import FINDINGS, PhantomSet
-from models.phantoms.__main__ import main as phantoms
+from models.phantoms import main as phantoms
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
 from tests.material import material
@@ -26,7 +26,7 @@ from tests.material import material
 MODEL = VOCABULARIES.parent
 REPOSITORY = Path(__file__).parents[1]
 MIB = 1 << 20
-SPLITS = "models/training/validation"
+SPLITS = "models/lab/training/validation"
 
 Figures = Mapping[str, Mapping[str, float]]
 

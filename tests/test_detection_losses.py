@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.losses.detection import FindingLoss, anatomy_detection, finding_detection, focal, likelihood
+from models.lab.losses.detection import FindingLoss, anatomy_detection, finding_detection, focal, likelihood
 from tests.tensors import LEFT, RIGHT, WHOLE, drawn, everything, gradients, learned, nothing
 
 

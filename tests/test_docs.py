@@ -171,7 +171,7 @@ def test_troubleshooting_quotes_what_the_program_says() -> None:
         "export.parity",
         "models.checkpoint",
         "models.evaluate",
-        "models.evaluation.card",
+        "models.lab.evaluation.card",
         "models.join",
         "models.random_weights",
     ],

@@ -17,17 +17,17 @@ import pytest
 from models.checkpoint.files import verify
 from models.errors import ModelError
 from models.evaluate import main
-from models.evaluation.boxes_file import read_films
-from models.evaluation.cases import Phantoms, shown, truth_of_phantom
-from models.evaluation.evaluated_model import EvaluatedModel, open_model
-from models.evaluation.prompt_set import DEFAULT, read_questions
-from models.evaluation.request import TASKS, Ablation
+from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.cases import Phantoms, shown, truth_of_phantom
+from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.request import TASKS, Ablation
+from models.lab.phantoms import FINDINGS, parse_set, phantom
+from models.lab.training.split import HeldOut
 from models.manifest import read_manifest, write_manifest
-from models.phantoms import FINDINGS, parse_set, phantom
-from models.phantoms.__main__ import main as make_phantoms
+from models.phantoms import main as make_phantoms
 from models.reading.checking import NOT_MEASURED
 from models.reading.tokenizers import VOCABULARIES
-from models.training.split import HeldOut
 from node.read import prompts
 
 MODEL = VOCABULARIES.parent
@@ -395,7 +395,7 @@ def test_a_folder_that_cannot_be_written_is_exit_1(tmp_path: Path, capsys: pytes
 
 def test_a_library_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # As where a library that it imports is not there.
-    monkeypatch.setitem(sys.modules, "models.evaluation.command", None)
+    monkeypatch.setitem(sys.modules, "models.lab.evaluation.command", None)
 
     assert main(["--model", str(MODEL), "--data", "phantoms:2000000:1"]) == 2
     assert "pip install -c constraints.txt '.[evaluate]'" in capsys.readouterr().err

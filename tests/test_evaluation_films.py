@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from models.errors import ModelError
-from models.evaluation.boxes_file import read_films
-from models.evaluation.cases import Truth
-from models.evaluation.films import Films, cross_fitted, films_of, measure
+from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.films import Films, cross_fitted, films_of, measure
 from models.manifest import read_manifest
 from models.reading.tokenizers import VOCABULARIES
 

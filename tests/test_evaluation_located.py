@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.evaluation.bootstrap import Bootstrap
-from models.evaluation.cases import Truth
-from models.evaluation.detection import Detections, Precision
-from models.evaluation.films import folds_of
-from models.evaluation.located import constant_boxes, cross_fitted, measure, spread
-from models.phantoms import FINDINGS
+from models.lab.evaluation.bootstrap import Bootstrap
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.films import folds_of
+from models.lab.evaluation.located import constant_boxes, cross_fitted, measure, spread
+from models.lab.phantoms import FINDINGS
 from models.reading.answers import FloatArray
 
 KEY = "lung_opacity"

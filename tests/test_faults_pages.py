@@ -165,7 +165,7 @@ COMMANDS = {
     "doctor": ["node", "doctor", "SETTINGS"],
     "check": ["node", "check", "SETTINGS"],
     "an error": ["node", "status", "nowhere.toml"],
-    "phantoms": ["models.phantoms", "--help"],
+    "phantoms": ["models.lab.phantoms", "--help"],
 }
 
 

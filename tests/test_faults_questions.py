@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from PIL import Image
 
-from models.phantoms import phantom
+from models.lab.phantoms import phantom
 from node.__main__ import main
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import answer, for_network

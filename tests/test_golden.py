@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from models import golden
 from models.engines import open_engine
-from models.golden import __main__ as golden
-from models.golden.comparison import Comparison, compare, difference, same, tolerance_of
-from models.golden.recording import RecordedNetwork, open_network
+from models.lab.golden.comparison import Comparison, compare, difference, same, tolerance_of
+from models.lab.golden.recording import RecordedNetwork, open_network
 
 GOLDEN = Path(os.environ.get("CHEX_GOLDEN", Path(__file__).parent / "golden"))
 

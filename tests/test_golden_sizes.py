@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from models import golden
 from models.checkpoint import published
 from models.errors import ModelError
-from models.golden import __main__ as golden
-from models.golden.comparison import PARTS
-from models.golden.recording import Array, RecordedNetwork, Recording
+from models.lab.golden.comparison import PARTS
+from models.lab.golden.recording import Array, RecordedNetwork, Recording
 from models.manifest import (
     DetectorSizes,
     GeneratorSizes,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.golden import tasks
-from models.golden.comparison import difference, same
-from models.golden.recording import Recording, open_network
+from models.lab.golden import tasks
+from models.lab.golden.comparison import difference, same
+from models.lab.golden.recording import Recording, open_network
 
 GOLDEN = Path(os.environ.get("CHEX_GOLDEN", Path(__file__).parent / "golden"))
 

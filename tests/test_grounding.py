@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.lab.tasks.batch import Picture, fill_up
+from models.lab.tasks.grounding import GroundingSettings, groundings, locate
 from models.network.chex import Chex
 from models.network.detector import Detection
-from models.tasks.batch import Picture, fill_up
-from models.tasks.grounding import GroundingSettings, groundings, locate
 from tests.test_chex import DIM, PER_PROMPT, SIZES
 
 PUBLISHED = GroundingSettings()

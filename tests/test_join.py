@@ -11,11 +11,11 @@ import torch
 from models.checkpoint.files import verify
 from models.checkpoint.weights import load_network
 from models.join import main
+from models.lab.training.finish import write_model
+from models.lab.training.loop import train
+from models.lab.training.process_group import ProcessGroup
+from models.lab.training.runfile import read_run
 from models.manifest import read_manifest
-from models.training.finish import write_model
-from models.training.loop import train
-from models.training.process_group import ProcessGroup
-from models.training.runfile import read_run
 from tests.training import stocked, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from language.labels import RuleLabeler, says
-from models.evaluation.cases import truth_of_phantom
-from models.phantoms import phantom
+from models.lab.evaluation.cases import truth_of_phantom
+from models.lab.phantoms import phantom
 
 LABELER = RuleLabeler()
 

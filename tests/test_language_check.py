@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from language.check import Claim, Fault, State, contradictions, faults, never_said
 from language.labels import NO_FINDING, class_rules
-from models.chexpert import CHEXPERT
-from models.phantoms import Phantom, phantom
-from models.phantoms.truth import FINDINGS, PhantomSentence
+from models.lab.chexpert import CHEXPERT
+from models.lab.phantoms import Phantom, phantom
+from models.lab.phantoms.truth import FINDINGS, PhantomSentence
 from tests import token_windows
 
 SENTENCES = Path(__file__).parent / "fixtures" / "sentences"

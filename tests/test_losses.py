@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from models.golden.losses import losses as losses_of
-from models.golden.recording import open_network
-from models.losses.contrast import (
+from models.lab.golden.losses import losses as losses_of
+from models.lab.golden.recording import open_network
+from models.lab.losses.contrast import (
     anatomy_contrast,
     finding_contrast,
     global_contrast,
     sentence_contrast,
     squared_error,
 )
-from models.losses.language import lesson, logits_of, sentence_loss
-from models.losses.means import mean_by_film, mean_of
+from models.lab.losses.language import lesson, logits_of, sentence_loss
+from models.lab.losses.means import mean_by_film, mean_of
 from models.manifest import GeneratorSizes
 from models.network.sentence_generator import KeyValueCache, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END

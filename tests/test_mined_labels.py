@@ -11,11 +11,11 @@ import cv2
 import numpy as np
 import pytest
 
-from models.training.command import train_by
-from models.training.labels import Line
-from models.training.mined import remarks_on, shares_of
-from models.training.runfile import FilmSource, read_run
-from models.training.stages import MinedLabels, Stage
+from models.lab.training.command import train_by
+from models.lab.training.labels import Line
+from models.lab.training.mined import remarks_on, shares_of
+from models.lab.training.runfile import FilmSource, read_run
+from models.lab.training.stages import MinedLabels, Stage
 from tests.training import write_run
 
 LINES: list[Line] = [

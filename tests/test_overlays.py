@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.training.exposure import expose
-from models.training.overlays import overlay
-from models.training.stages import Augmentation
+from models.lab.training.exposure import expose
+from models.lab.training.overlays import overlay
+from models.lab.training.stages import Augmentation
 
 PLAIN = Augmentation()
 FILM = np.tile(np.linspace(20, 200, 96, dtype=np.uint8), (96, 1))

@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from models.phantoms import OTHER_KINDS
-from models.phantoms.__main__ import truth_line
-from models.phantoms.dicom import SIZES, DicomFilm, Format, film, format_of, other
+from models.lab.phantoms import OTHER_KINDS
+from models.lab.phantoms.dicom import SIZES, DicomFilm, Format, film, format_of, other
+from models.phantoms import truth_line
 from node.dicom.film_header import parse_header
 from node.domain import Reason
 from node.read import decoding, routing

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from models.boxes import to_corners
-from models.phantoms import (
+from models.lab.phantoms import (
     CIG_CLASSES,
     FINDINGS,
     OTHER_KINDS,
@@ -27,10 +27,10 @@ from models.phantoms import (
     phantom,
     split_of,
 )
-from models.phantoms.__main__ import main, truth_line
-from models.phantoms.picture import draw, phantom_of
-from models.phantoms.plan import ODDS, FilmPlan, plan_of
-from models.tasks.prompts import class_prompts, region_prompts
+from models.lab.phantoms.picture import draw, phantom_of
+from models.lab.phantoms.plan import ODDS, FilmPlan, plan_of
+from models.lab.tasks.prompts import class_prompts, region_prompts
+from models.phantoms import main, truth_line
 from tests.test_architecture import REPOSITORY
 
 SEEDS = range(3_000_000, 3_000_045)
@@ -62,7 +62,7 @@ def test_a_seed_makes_the_recorded_film_and_truth(seed: int, recorded: str) -> N
 
 def test_another_process_with_other_hashes_makes_the_same_film() -> None:
     program = (
-        "import hashlib; from models.phantoms import phantom; film = phantom(7);"
+        "import hashlib; from models.lab.phantoms import phantom; film = phantom(7);"
         "print(hashlib.sha256(film.pixels.tobytes() + film.report.encode()).hexdigest())"
     )
     film = phantom(7)

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from models.lab.training.catalog import catalog_of
+from models.lab.training.noise import disturbed
+from models.lab.training.parts import begins_with
+from models.lab.training.process_group import ProcessGroup
+from models.lab.training.runfile import FilmSource, Machine, Run, read_run
+from models.lab.training.stage_trainer import open_trainer, take_step
+from models.lab.training.store import open_library, stock
+from models.lab.training.trained_model import build_model
 from models.manifest import NetworkSizes
 from models.progress import quiet
-from models.training.catalog import catalog_of
-from models.training.noise import disturbed
-from models.training.parts import begins_with
-from models.training.process_group import ProcessGroup
-from models.training.runfile import FilmSource, Machine, Run, read_run
-from models.training.stage_trainer import open_trainer, take_step
-from models.training.store import open_library, stock
-from models.training.trained_model import build_model
 from tests.training import cig_film, vindr_film
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-RUNS = Path(__file__).parents[1] / "models" / "training" / "runs"
+RUNS = Path(__file__).parents[1] / "models" / "lab" / "training" / "runs"
 FILMS = {"mimic_cxr.jsonl": (cig_film(), 6), "vindr_cxr.jsonl": (vindr_film(), 2)}
 
 

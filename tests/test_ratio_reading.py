@@ -12,7 +12,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.phantoms import dicom, phantom
+from models.lab.phantoms import dicom, phantom
 from node.measurement import CardiothoracicRatio, Incomparable, View
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder

@@ -24,8 +24,8 @@ CITED: Final = {
 
 # Documents that a command writes, or that a test makes up: they are named, and are not in the repository.
 MADE = {
-    "FILE.md": "what a person calls the outcome in a usage line of `models.evaluation.card`",
-    "FAILURES.md": "named in the module docstring of `models.evaluation.card`, which writes it",
+    "FILE.md": "what a person calls the outcome in a usage line of `models.lab.evaluation.card`",
+    "FAILURES.md": "named in the module docstring of `models.lab.evaluation.card`, which writes it",
     "dist/licences.md": "written by `make sbom`",
     "gpu-proof/gpu-proof.md": "written by `make gpu-proof`",
     "evaluation.md": "written by `models.evaluate`",

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from models.lab.tasks.batch import Picture, fill_up
+from models.lab.tasks.regions import classify_each, classify_one, explain, features_apart, features_together, tokens_of
 from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES, SentenceTokenizer
-from models.tasks.batch import Picture, fill_up
-from models.tasks.regions import classify_each, classify_one, explain, features_apart, features_together, tokens_of
 from tests.test_chex import DIM, picture_of, small_network
 
 

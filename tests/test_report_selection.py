@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from models.manifest import ReportRule
-from models.tasks.report import (
+from models.lab.tasks.report import (
     Told,
     gets_sentence,
     greatest_positiveness,
     positiveness,
     published_selection,
 )
+from models.manifest import ReportRule
 
 # Two pairs: the first is about the first axis, the second about the second one.
 POSITIVE, NEGATIVE = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[-1.0, 0.0], [0.0, -1.0]])

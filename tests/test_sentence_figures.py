@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from models.decisions import Decisions
-from models.evaluation.bootstrap import Bootstrap
-from models.evaluation.cases import Truth
-from models.evaluation.sentences import measure
+from models.lab.evaluation.bootstrap import Bootstrap
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.sentences import measure
 from models.reading.answers import By, Contradiction, FilmReading, PromptReading, Sentence, Withheld
 from models.reading.decision import State
 

@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from models.evaluation.cases import EvaluationCase, Truth
-from models.evaluation.source_probe import main
-from models.evaluation.sources import NormalFilms, measure, one_path
+from models.lab.evaluation.cases import EvaluationCase, Truth
+from models.lab.evaluation.source_probe import main
+from models.lab.evaluation.sources import NormalFilms, measure, one_path
 from models.reading.tokenizers import VOCABULARIES
 
 MODEL = VOCABULARIES.parent

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from models import progress
-from models.evaluation.evaluated_model import side_of
+from models.lab.evaluation.evaluated_model import side_of
+from models.lab.training.split import HeldOut
 from models.reading.decision import Trusted
-from models.training.split import HeldOut
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence
 from node.measurement import Incomparable, MeasuredLine
 from node.read import decoding, prompts

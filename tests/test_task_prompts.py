@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
+from models.lab.tasks.prompts import ClassPrompt, DataSet, class_prompts, embed, embed_classes, region_prompts
 from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer
-from models.tasks.prompts import ClassPrompt, DataSet, class_prompts, embed, embed_classes, region_prompts
 from tests.material import material
 from tests.test_chex import SIZES
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.training.batch import Batch
-from models.training.batches import Batches, StageFilms
-from models.training.catalog import catalog_of
-from models.training.loop import train
-from models.training.process_group import ProcessGroup
-from models.training.runfile import Run, read_run
-from models.training.store import open_library
+from models.lab.training.batch import Batch
+from models.lab.training.batches import Batches, StageFilms
+from models.lab.training.catalog import catalog_of
+from models.lab.training.loop import train
+from models.lab.training.process_group import ProcessGroup
+from models.lab.training.runfile import Run, read_run
+from models.lab.training.store import open_library
 from tests.training import stocked, write_run
 
 ALONE = ProcessGroup(rank=0, size=1)
@@ -159,11 +159,11 @@ def test_a_loader_killed_while_a_batch_is_awaited_is_told(films: StageFilms) -> 
 _LEAVES_A_LOADER = """
 import sys
 from pathlib import Path
-from models.training.batches import Batches, StageFilms
-from models.training.catalog import catalog_of
-from models.training.process_group import ProcessGroup
-from models.training.runfile import read_run
-from models.training.store import open_library
+from models.lab.training.batches import Batches, StageFilms
+from models.lab.training.catalog import catalog_of
+from models.lab.training.process_group import ProcessGroup
+from models.lab.training.runfile import read_run
+from models.lab.training.store import open_library
 
 if __name__ == "__main__":
     run, catalog = read_run(Path(sys.argv[1])), catalog_of(["chexpert"])

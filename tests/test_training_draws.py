@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from models.losses.contrast import finding_contrast
+from models.lab.losses.contrast import finding_contrast
+from models.lab.training.batch import Batch, collate
+from models.lab.training.forward import Forward
+from models.lab.training.labels import Line, labels_of
+from models.lab.training.objectives import LOSSES, draw_absent
+from models.lab.training.random_streams import stream
+from models.lab.training.runfile import Run, read_run
+from models.lab.training.stages import Stage
+from models.lab.training.text_encoding import TextEncoder
+from models.lab.training.trained_model import TrainedModel, build_model
 from models.manifest import read_manifest, write_manifest
 from models.random_weights import SMALL_SIZES
-from models.training.batch import Batch, collate
-from models.training.forward import Forward
-from models.training.labels import Line, labels_of
-from models.training.objectives import LOSSES, draw_absent
-from models.training.random_streams import stream
-from models.training.runfile import Run, read_run
-from models.training.stages import Stage
-from models.training.text_encoding import TextEncoder
-from models.training.trained_model import TrainedModel, build_model
 from tests.training import PUBLISHED, PUBLISHED_NAMES, cig_film, vindr_film, write_run
 
-RUNS = Path(__file__).parents[1] / "models" / "training" / "runs"
+RUNS = Path(__file__).parents[1] / "models" / "lab" / "training" / "runs"
 CATALOG, NAMES = PUBLISHED, PUBLISHED_NAMES
 VINDR, CIG = CATALOG.sets
 DRAWS = 150

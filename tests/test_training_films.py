@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from models import boxes as unit_boxes
 from models.errors import ModelError
-from models.phantoms.picture import phantom
-from models.training.augment import augment, draw_map, mirror, move, move_boxes
-from models.training.batch import collate
-from models.training.catalog import catalog_of, exchange_sides
-from models.training.films import TrainingFilm, find_films, patient_of, read_films
-from models.training.labels import FilmLabels, Line, labels_of, line_of
-from models.training.random_streams import film_numbers, stream
-from models.training.runfile import FilmSource
-from models.training.split import HeldOut, read_held_out
-from models.training.stages import Augmentation, Drawing
+from models.lab.phantoms.picture import phantom
+from models.lab.training.augment import augment, draw_map, mirror, move, move_boxes
+from models.lab.training.batch import collate
+from models.lab.training.catalog import catalog_of, exchange_sides
+from models.lab.training.films import TrainingFilm, find_films, patient_of, read_films
+from models.lab.training.labels import FilmLabels, Line, labels_of, line_of
+from models.lab.training.random_streams import film_numbers, stream
+from models.lab.training.runfile import FilmSource
+from models.lab.training.split import HeldOut, read_held_out
+from models.lab.training.stages import Augmentation, Drawing
 from tests.material import material
 
 CATALOG = catalog_of(["chexpert"])
@@ -302,7 +302,7 @@ def test_the_validation_patients_are_two_fifths(source: str) -> None:
     films = [json.loads(line) for line in material(f"data/{source}.jsonl").read_text().splitlines()]
     patients = {patient_of(film) for film in films}
 
-    held = read_held_out(f"models/training/validation/{source}.txt").named
+    held = read_held_out(f"models/lab/training/validation/{source}.txt").named
 
     assert held < patients
     assert len(held) / len(patients) == pytest.approx(0.4, abs=0.01)

@@ -22,18 +22,18 @@ import torch
 
 from models.checkpoint.weights import load_network
 from models.errors import ModelError
+from models.lab.phantoms.picture import phantom
+from models.lab.training import checkpoints
+from models.lab.training.catalog import catalog_of
+from models.lab.training.command import train_by
+from models.lab.training.loop import train
+from models.lab.training.process_group import ProcessGroup
+from models.lab.training.records import Records
+from models.lab.training.runfile import Run, read_run
+from models.lab.training.trained_model import build_model
 from models.manifest import read_manifest, write_manifest
-from models.phantoms.picture import phantom
 from models.reading.answers import ReaderPrompt
 from models.reading.reader import open_reader
-from models.training import checkpoints
-from models.training.catalog import catalog_of
-from models.training.command import train_by
-from models.training.loop import train
-from models.training.process_group import ProcessGroup
-from models.training.records import Records
-from models.training.runfile import Run, read_run
-from models.training.trained_model import build_model
 from tests.peers import missing
 from tests.training import STAGES, stocked, write_run
 

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import ModelError
+from models.lab.training.catalog import catalog_of
+from models.lab.training.finish import MODEL
+from models.lab.training.runfile import Machine, read_run
+from models.lab.training.schedule import learning_rate
+from models.lab.training.stages import BoxTokenStart, Noise, Stage
+from models.lab.training.view_run import read_view_run
 from models.manifest import PUBLISHED_SIZES
-from models.training.catalog import catalog_of
-from models.training.finish import MODEL
-from models.training.runfile import Machine, read_run
-from models.training.schedule import learning_rate
-from models.training.stages import BoxTokenStart, Noise, Stage
-from models.training.view_run import read_view_run
 from tests.material import material
 from tests.training import write_run
 
-RUNS = Path(__file__).parents[1] / "models" / "training" / "runs"
+RUNS = Path(__file__).parents[1] / "models" / "lab" / "training" / "runs"
 
 # spec §10: batch, accumulation, epochs, learning rate, warm-up, weight decay.
 PUBLISHED = {

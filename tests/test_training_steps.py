@@ -11,20 +11,20 @@ import torch
 from torch.nn import functional
 
 from models.errors import ModelError
+from models.lab.training.catalog import catalog_of
+from models.lab.training.noise import disturbed
+from models.lab.training.objectives import coverage
+from models.lab.training.parts import free
+from models.lab.training.process_group import ProcessGroup
+from models.lab.training.runfile import Run, read_run
+from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
+from models.lab.training.stages import Noise
+from models.lab.training.store import Library, open_library
+from models.lab.training.trained_model import TrainedModel, build_model
 from models.network.attention import DecoderLayer
 from models.network.chex import Chex
 from models.network.token_table import TokenTable
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer
-from models.training.catalog import catalog_of
-from models.training.noise import disturbed
-from models.training.objectives import coverage
-from models.training.parts import free
-from models.training.process_group import ProcessGroup
-from models.training.runfile import Run, read_run
-from models.training.stage_trainer import StageTrainer, open_trainer, take_step
-from models.training.stages import Noise
-from models.training.store import Library, open_library
-from models.training.trained_model import TrainedModel, build_model
 from tests.training import STAGES, stocked, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

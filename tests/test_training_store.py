@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from models.errors import ModelError
+from models.lab.training.catalog import catalog_of
+from models.lab.training.runfile import Data, FilmSource
+from models.lab.training.store import open_library, stock
+from models.lab.training.workers import Job, do_all
 from models.progress import quiet
-from models.training.catalog import catalog_of
-from models.training.runfile import Data, FilmSource
-from models.training.store import open_library, stock
-from models.training.workers import Job, do_all
 from tests import peers
 
 CATALOG = catalog_of(["chexpert"])
@@ -86,8 +86,8 @@ def child(program: str, *arguments: object, repository: Path) -> subprocess.Pope
 
 GROWTH = """
     from models.progress import quiet
-    from models.training.runfile import Data, FilmSource
-    from models.training.store import stock
+    from models.lab.training.runfile import Data, FilmSource
+    from models.lab.training.store import stock
 
     def mebibytes(name):
         [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
@@ -117,8 +117,8 @@ def test_films_are_made_in_much_less_memory_than_they_have_bytes(tmp_path: Path,
 
 MAKE = """
     from models.progress import quiet
-    from models.training.runfile import Data, FilmSource
-    from models.training.store import stock
+    from models.lab.training.runfile import Data, FilmSource
+    from models.lab.training.store import stock
 
     if __name__ == "__main__":
         data = Data(films=(FilmSource(file=sys.argv[1]),), side=64)

@@ -12,14 +12,14 @@ import torch
 
 from models.decisions import Decisions, Measurement
 from models.errors import ModelError
-from models.evaluation.bands import measured_band
-from models.evaluation.calibration import Marks, Scores, calibration_error
-from models.evaluation.cases import Truth
-from models.evaluation.command import evaluate
-from models.evaluation.detection import Detections
-from models.evaluation.evaluated_model import Weighed, sigmoid
-from models.evaluation.request import Request
-from models.evaluation.thresholds import (
+from models.lab.evaluation.bands import measured_band
+from models.lab.evaluation.calibration import Marks, Scores, calibration_error
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.detection import Detections
+from models.lab.evaluation.evaluated_model import Weighed, sigmoid
+from models.lab.evaluation.request import Request
+from models.lab.evaluation.thresholds import (
     OPACITY,
     Aim,
     Labelled,
@@ -29,10 +29,10 @@ from models.evaluation.thresholds import (
     same_point,
     shared,
 )
-from models.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown
+from models.lab.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown
+from models.lab.phantoms import FINDINGS, parse_set
 from models.manifest import DetectionRule, read_manifest
 from models.network.detector import Detection
-from models.phantoms import FINDINGS, parse_set
 from models.progress import quiet
 from models.reading.decision import decide
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from models.errors import ModelError
-from models.evaluation.bootstrap import Bootstrap
-from models.evaluation.command import evaluate
-from models.evaluation.document import tables
-from models.evaluation.request import Request
-from models.evaluation.views import Kind, SeenView, measure
+from models.lab.evaluation.bootstrap import Bootstrap
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.document import tables
+from models.lab.evaluation.request import Request
+from models.lab.evaluation.views import Kind, SeenView, measure
 from models.progress import quiet
 from models.views import VIEWS, View, ViewReading
 

@@ -20,15 +20,15 @@ from models.engines import open_engine
 from models.engines.proof import VIEW, graph_path, hash_graphs
 from models.engines.torch_engine import open_torch
 from models.errors import ModelError
+from models.lab.phantoms import other_film, phantom
+from models.lab.training.view_films import lie, view_films
+from models.lab.training.view_run import ViewData, ViewRun, ViewTraining, is_view_run, read_view_run
+from models.lab.training.views import HEADING, train_views, view_loss
 from models.manifest import MANIFEST, WEIGHTS, Ages, ViewSizes, read_manifest, write_manifest
 from models.network.view_head import ViewHead
-from models.phantoms import other_film, phantom
 from models.progress import quiet
 from models.reading.preprocess import prepare
 from models.train import main as train
-from models.training.view_films import lie, view_films
-from models.training.view_run import ViewData, ViewRun, ViewTraining, is_view_run, read_view_run
-from models.training.views import HEADING, train_views, view_loss
 from models.views import VIEWS, ViewReading, ViewRule, read_view
 from tests.conftest import Once
 
@@ -237,7 +237,7 @@ def test_a_head_that_does_not_fit_the_grid_is_refused(untrained_weights: Path) -
 
 
 def test_the_shipped_run_file_is_valid(repository: Path) -> None:
-    path = repository / "models" / "training" / "runs" / "views.toml"
+    path = repository / "models" / "lab" / "training" / "runs" / "views.toml"
 
     assert is_view_run(path)
     assert not is_view_run(path.with_name("phantom.toml"))

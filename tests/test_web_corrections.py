@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 from pydicom.dataset import Dataset
 
-from models.training.films import find_films, read_films
-from models.training.runfile import FilmSource
+from models.lab.training.films import find_films, read_films
+from models.lab.training.runfile import FilmSource
 from tests import films, peers
 from tests.peers import LOOPBACK, ReceivingArchive
 from tests.service import Service, run_command, settings_for

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from language.labels import RuleLabeler
-from models.evaluation.cases import Truth, truth_of_phantom
-from models.evaluation.wording import best_wording, contradicted, wrongly_removed
+from models.lab.evaluation.cases import Truth, truth_of_phantom
+from models.lab.evaluation.wording import best_wording, contradicted, wrongly_removed
+from models.lab.phantoms import phantom
 from models.manifest import ReportRule
-from models.phantoms import phantom
 from models.reading.answers import FilmReading, PromptReading, Sentence
 from models.reading.decision import State
 

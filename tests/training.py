@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from models.lab.training.catalog import catalog_of
+from models.lab.training.labels import Line
+from models.lab.training.runfile import read_run
+from models.lab.training.store import stock
 from models.progress import quiet
-from models.training.catalog import catalog_of
-from models.training.labels import Line
-from models.training.runfile import read_run
-from models.training.store import stock
 
 _RUN = """
 output = "{output}"
@@ -89,7 +89,7 @@ drawing = {{ classes = 8, regions = 8, sentences = 3, hints = 1, told = 6, answe
 """
 
 _BOX_TOKENS = 'start_box_tokens = { words = ["on the left", "on the right", ""] }\n'
-"""For the stage that trains everything; see `models.training.box_tokens`."""
+"""For the stage that trains everything; see `models.lab.training.box_tokens`."""
 
 STAGES = {
     "contrast": ('["image_encoder", "prompt_encoder"]', "align = 6, global-contr = 1"),

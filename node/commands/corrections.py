@@ -82,7 +82,7 @@ def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path
 
 
 def _truth(film: Film, framing: Framing, prompt_set: PromptSet) -> JsonObject:
-    """Return what a reader said about a film in the form of `models.training.labels`; empty if nothing is left."""
+    """Return what a reader said about a film in the form of `models.lab.training.labels`; empty if nothing is left."""
     judged = [finding for finding in film.findings if finding.reader is not None]
     if not judged:
         return {}

@@ -18,7 +18,7 @@ from models.engines import Engine, FloatArray
 from models.engines.fallback import open_first
 from models.engines.proof import Precision
 from models.engines.scheduler import Scheduler
-from models.evaluation.prompt_set import read_questions
+from models.lab.evaluation.prompt_set import read_questions
 from models.manifest import read_manifest, write_manifest
 from models.network.packed_decoding import PackedWriter, Writing
 from models.network.products import int8_fault

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from models import progress
+from models.lab.training.split import read_held_out
 from models.reading.decision import Trusted
 from models.reading.tokenizers import VOCABULARIES
-from models.training.split import read_held_out
 from node.read import prompts
 from node.read.model import Reader, open_reader
 from tests.sweep.checks import Sweep, Swept, measured_on
@@ -49,7 +49,8 @@ def main() -> int:
         nargs="*",
         default=[],
         metavar="FILE",
-        help="take only films of patients that one of these files names, a patient a line (models/training/validation)",
+        help="take only films of patients that one of these files names, a patient a line "
+        "(models/lab/training/validation)",
     )
     parser.add_argument("--corrections", action="store_true", help="correct findings of each film, too")
     parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)

@@ -11,7 +11,7 @@ from language.labels import RuleLabeler
 from language.normal import normal_statements
 from language.statements import sides_in
 from models.decisions import PHANTOMS
-from models.evaluation.evaluated_model import side_of
+from models.lab.evaluation.evaluated_model import side_of
 from models.manifest import read_manifest
 from node.dicom.film_header import FilmHeader
 from node.domain import Box, Film, Finding, FindingState

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset
 
-from models.phantoms import phantom
-from models.training.films import patient_of
-from models.training.split import HeldOut
+from models.lab.phantoms import phantom
+from models.lab.training.films import patient_of
+from models.lab.training.split import HeldOut
 from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Box
 from node.read.decoding import Radiograph

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Final
 
 MODELS: Final[Mapping[str, tuple[str, str]]] = {
-    "demonstration": ("models.demonstration", "copy the demonstration model to a directory of your own"),
+    "demonstration": ("models.lab.demonstration", "copy the demonstration model to a directory of your own"),
     "export": ("export.build", "export the graphs of a model directory and prove them"),
     "parity": ("export.parity", "compare two runtimes of one model"),
     "checkpoint": ("models.checkpoint", "turn a published checkpoint into a model directory"),
     "train": ("models.train", "train a model by a run file"),
     "join": ("models.join", "join the results of two trainings into the start of a third"),
     "evaluate": ("models.evaluate", "measure a model on known films"),
-    "card": ("models.evaluation.card", "fill a model card with measured figures"),
-    "agreement": ("models.evaluation.agreement", "compare int8 with float32"),
-    "source-probe": ("models.evaluation.source_probe", "tell the sources of normal films apart"),
-    "cost": ("models.evaluation.cost", "measure size and processor time of a model"),
+    "card": ("models.lab.evaluation.card", "fill a model card with measured figures"),
+    "agreement": ("models.lab.evaluation.agreement", "compare int8 with float32"),
+    "source-probe": ("models.lab.evaluation.source_probe", "tell the sources of normal films apart"),
+    "cost": ("models.lab.evaluation.cost", "measure size and processor time of a model"),
     "phantoms": ("models.phantoms", "make chest films with exact truth"),
     "golden": ("models.golden", "compare the network with recorded arrays of the published one"),
     "random-weights": ("models.random_weights", "make an untrained model directory"),

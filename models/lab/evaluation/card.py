@@ -1,0 +1,337 @@
+"""Runnable: writes figures, plots and failures into the card of a model directory.
+
+    python -m models.lab.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md] [--update]
+
+What training wrote about the model is kept; everything from `## Measured` on is replaced, so the command can be
+repeated. With `--update` only the tasks of these evaluations are replaced, or added. Evaluations of the
+directory's own weights are its figures; one with a part left out, or of other weights, becomes a row among the
+ablations.
+The manifest gets the hashes of the written files at the very end: after an interruption the directory is refused until
+the command is run again. Exit 0: done; 1: a file could not be written; 2: wrong input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from models.checkpoint.files import CARD, file_sha256
+from models.command import command_parser, exit_status, run
+from models.decisions import PHANTOMS, RatioError
+from models.errors import ModelError
+from models.lab.evaluation.document import TITLES, decisions, inner, row, shown, tables
+from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
+from models.tables import read_table
+
+FOLDER: Final = "card"
+HEADING: Final = "## Measured"
+_WORST: Final = 5
+_PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
+    "detection": ("per_class", "Average precision by finding", "", ""),
+    "anatomy": ("per_region", "IoU by region; gray: constant box", "constant_box", "per_region"),
+    "region_classification": ("per_finding", "AUROC by finding, mean of regions", "", ""),
+    "report": ("per_class", "F1 of reports by class", "", ""),
+    "films": ("per_class", "AUROC by finding", "", ""),
+}
+"""By task: its table, the title, and the reference whose table is drawn with it."""
+_COMPARED: Final[Mapping[str, tuple[str, str]]] = {
+    "mAP": ("detection", "map"),
+    "mAP large four": ("detection", "large_four"),
+    "mIoU": ("anatomy", "miou"),
+    "mIoU lungs and heart": ("anatomy", "lungs_and_heart"),
+    "AUROC per pair": ("region_classification", "auroc_per_pair"),
+    "CE F1": ("report", "ce_micro_f1"),
+    "CE precision": ("report", "ce_micro_precision"),
+    "CE recall": ("report", "ce_micro_recall"),
+    "sentences": ("report", "sentences_per_film"),
+    "hints": ("hints", "accuracy"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One evaluation; path: of its JSON file, which has its pictures beside it."""
+
+    path: Path
+    document: Mapping[str, object]
+
+    @property
+    def weights_sha256(self) -> object:
+        """The hash of the weights that were evaluated."""
+        return inner(self.document, "model").get("weights_sha256")
+
+    @property
+    def tasks(self) -> Mapping[str, object]:
+        """The figures by task."""
+        return inner(self.document, "tasks")
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The contact sheets."""
+        names = self.document.get("pictures")
+        return [self.path.parent / str(name) for name in names] if isinstance(names, list) else []
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command. Returns its exit status."""
+    parser = command_parser("models.lab.evaluation.card", description="Fill a model card.")
+    parser.add_argument("evaluations", type=Path, nargs="+", metavar="JSON", help="evaluation.json of models.evaluate")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
+    parser.add_argument(
+        "--notes", type=Path, metavar="FILE.md", help="a description of the failures, written by a person"
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="replace only the tasks of these evaluations, and keep all other figures"
+    )
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: _fill(options))
+
+
+def _fill(options: argparse.Namespace) -> int:
+    evaluations = [read_evaluation(path) for path in options.evaluations]
+    notes = options.notes.read_text(encoding="utf-8") if options.notes else ""
+    fill_card(options.model, evaluations, notes=notes, is_update=options.update)
+    print(f"{options.model / CARD}: {len(evaluations)} evaluations")
+    return 0
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Read the output of `models.evaluate`. Raises ModelError if it is something else."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); name evaluation.json of an --out folder") from error
+    if not isinstance(document, dict) or not {"data", "count", "tasks", "model"} <= document.keys():
+        raise ModelError(f"{path} is not an evaluation; name evaluation.json of an --out folder")
+    return Evaluation(path=path, document=document)
+
+
+def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "", is_update: bool = False) -> None:
+    """Write the card, its plots and pictures, and the manifest, which gets the error of the cardiothoracic ratio.
+
+    is_update: replace only the tasks of the model's own evaluations; notes and ablations stay
+    Raises ModelError if no evaluation is of these weights or matplotlib is missing, and OSError if a file cannot be
+    written.
+    """
+    if find_spec("matplotlib") is None:
+        raise ModelError("matplotlib is missing; run pip install -c constraints.txt '.[evaluate]'")
+    manifest = read_manifest(directory)
+    own = [
+        evaluation
+        for evaluation in evaluations
+        if evaluation.weights_sha256 == manifest.files.get(WEIGHTS) and not _ablated(evaluation)
+    ]
+    if not own:
+        raise ModelError(
+            f"none of the evaluations measured the weights in {directory}; run models.evaluate on them first"
+        )
+    if missing := [path for evaluation in own for path in evaluation.pictures if not path.is_file()]:
+        raise ModelError(f"{missing[0]} is missing; run models.evaluate with --out again")
+    card = directory / CARD
+    try:
+        text = card.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
+    if is_update:
+        card.write_text(_updated(directory, text, own), encoding="utf-8")
+    else:
+        shutil.rmtree(directory / FOLDER, ignore_errors=True)
+        (directory / FOLDER).mkdir()
+        measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
+        card.write_text(_kept(text, own) + "\n".join(measured).rstrip() + "\n", encoding="utf-8")
+    stated = replace(manifest, cardiothoracic=_ratio_error(own) or manifest.cardiothoracic)
+    write_manifest(directory, _hashed(directory, stated))
+
+
+def _ratio_error(own: Sequence[Evaluation]) -> RatioError | None:
+    """Return the error of the cardiothoracic ratio: on real films if there are any, else on the most phantoms."""
+    names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
+    errors = []
+    for evaluation in own:
+        data = str(evaluation.document["data"])
+        made = inner(inner(evaluation.tasks, "anatomy"), "cardiothoracic_ratio")
+        if made.keys() >= set(names):
+            population = PHANTOMS if data.startswith(PHANTOMS) else Path(data).stem
+            table = {"measured_on": population, **{name: made[name] for name in names}}
+            errors.append(read_table(RatioError, table, path=evaluation.path))
+    return max(errors, key=lambda error: (error.measured_on != PHANTOMS, error.films), default=None)
+
+
+def _updated(directory: Path, card: str, own: Sequence[Evaluation]) -> str:
+    """Return a card with the tasks of the evaluations replaced; what it lacks follows the other tasks or data."""
+    for evaluation in own:
+        data = re.findall(r"(?m)^### (`.+`)$", card)
+        heading = f"`{evaluation.document['data']}`"
+        if heading not in data:
+            end = _section(card, data[-1])[1] if data else len(card)
+            new = "\n".join(_figures(directory, evaluation, number=len(data) + 1))
+            card = f"{card[:end]}{new}\n{card[end:]}"
+            continue
+        for task in evaluation.tasks:
+            start, end = _section(card, heading)
+            found = re.compile(rf"(?ms)^#### {re.escape(TITLES[task])}$.*?(?=^###)").search(f"{card[:end]}###", start)
+            first, last = found.span() if found else (end, end)
+            made = "\n".join(_task(directory, evaluation, task, number=data.index(heading) + 1))
+            card = f"{card[:first]}{made}\n{card[last:]}"
+    return card
+
+
+def _section(card: str, heading: str) -> tuple[int, int]:
+    """Return where the figures of some films begin and end in a card."""
+    start = card.index(f"### {heading}\n")
+    end = re.compile(r"(?m)^### ").search(card, start + 1)
+    return start, end.start() if end else len(card)
+
+
+def _hashed(directory: Path, manifest: Manifest) -> Manifest:
+    """Return the manifest with the hashes of the card and of its pictures."""
+    files = {name: sha256 for name, sha256 in manifest.files.items() if not name.startswith(f"{FOLDER}/")}
+    shown_files = sorted(path for path in (directory / FOLDER).iterdir())
+    files[CARD] = file_sha256(directory / CARD)
+    return replace(manifest, files=files | {f"{FOLDER}/{path.name}": file_sha256(path) for path in shown_files})
+
+
+def _kept(text: str, own: Sequence[Evaluation]) -> str:
+    """Return what training wrote, with the two lines replaced that are out of date."""
+    tuned = [evaluation.document["data"] for evaluation in own if "tuning" in evaluation.document]
+    lines: list[str] = []
+    replaced = False
+    for line in text.partition(HEADING)[0].rstrip().splitlines():
+        # The continuation of a replaced line is dropped with it.
+        if replaced and line.startswith("  "):
+            continue
+        replaced = line.startswith("- Performance:") or (line.startswith("- Thresholds:") and bool(tuned))
+        if not replaced:
+            lines.append(line)
+        elif line.startswith("- Performance:"):
+            lines.append("- Performance: below, under Measured.")
+        else:
+            lines.append(f"- Thresholds: chosen on {', '.join(f'`{data}`' for data in tuned)}, see Measured.")
+    return "\n".join(lines) + "\n\n"
+
+
+def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evaluation], notes: str) -> Iterator[str]:
+    yield HEADING
+    yield ""
+    yield "Measured by `python -m models.evaluate`; deviations are over resampled films, references use no network."
+    yield ""
+    for number, evaluation in enumerate(own, 1):
+        yield from _figures(directory, evaluation, number=number)
+    if others:
+        yield from _ablations(own, others)
+    yield from _failures(directory, own, notes)
+
+
+def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterator[str]:
+    held_out = evaluation.document.get("held_out")
+    patients = f", only patients held out from training (`{held_out}`)" if held_out else ""
+    yield f"### `{evaluation.document['data']}`"
+    yield ""
+    yield f"{evaluation.document['count']} films{patients}, engine {inner(evaluation.document, 'model').get('engine')}."
+    yield ""
+    for task in evaluation.tasks:
+        yield from _task(directory, evaluation, task, number=number)
+    if tuning := inner(evaluation.document, "tuning"):
+        yield from decisions(tuning, level=4)
+
+
+def _task(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> Iterator[str]:
+    made = inner(evaluation.tasks, task)
+    yield from tables(task, made, level=4)
+    for name, drawing in _drawn(task, made):
+        path = f"{FOLDER}/{number}-{name}.svg"
+        (directory / path).write_text(drawing, encoding="utf-8")
+        yield f"![{name.replace('_', ' ')}]({path})"
+        yield ""
+
+
+def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Draw the plots of a task."""
+    from models.lab.evaluation import plots
+
+    if task in _PLOTS:
+        table, title, reference, beside = _PLOTS[task]
+        marks = _numbers(inner(inner(inner(made, "references"), reference), beside)) if reference else None
+        yield task, plots.bars(title, _numbers(inner(made, table)), references=marks)
+    points = made.get("reliability")
+    if isinstance(points, list) and points:
+        line = [(float(point[0]), float(point[1])) for point in points]
+        name = "reliability" if task == "report" else f"{task}-reliability"
+        yield name, plots.curve("Probabilities and frequencies", line, across="probability", up="frequency")
+
+
+def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Iterator[str]:
+    """Compare every other evaluation with the model's own on the same films."""
+    data = {evaluation.document["data"] for evaluation in others}
+    rows = [("this model", evaluation) for evaluation in own if evaluation.document["data"] in data]
+    rows += [(_name(evaluation), evaluation) for evaluation in others]
+    compared = {
+        title: place
+        for title, place in _COMPARED.items()
+        if any(_figure(evaluation, *place) is not None for _, evaluation in rows)
+    }
+    yield "### Ablations"
+    yield ""
+    yield from row("", "films", *compared)
+    yield from row("---", "---", *["---"] * len(compared))
+    for name, evaluation in rows:
+        yield from row(
+            name,
+            f"`{evaluation.document['data']}`",
+            *(shown(_figure(evaluation, *place)) for place in compared.values()),
+        )
+    yield ""
+
+
+def _failures(directory: Path, own: Sequence[Evaluation], notes: str) -> Iterator[str]:
+    """Name the lowest figures and show the worst films."""
+    yield "### Failures"
+    yield ""
+    for evaluation in own:
+        for task, (table, title, *_) in _PLOTS.items():
+            values = _numbers(inner(inner(evaluation.tasks, task), table))
+            known = sorted((value, name) for name, value in values.items() if value is not None)[:_WORST]
+            if known:
+                worst = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for value, name in known)
+                yield f"- `{evaluation.document['data']}`, {title.partition(';')[0]}, the lowest: {worst}."
+    yield ""
+    if notes.strip():
+        yield notes.strip()
+        yield ""
+    for number, evaluation in enumerate(own, 1):
+        for picture in evaluation.pictures:
+            path = f"{FOLDER}/{number}-{picture.name}"
+            shutil.copyfile(picture, directory / path)
+            yield f"![{picture.stem} on {evaluation.document['data']}]({path})"
+            yield ""
+
+
+def _name(evaluation: Evaluation) -> str:
+    left_out = evaluation.document.get("ablations")
+    if isinstance(left_out, list) and left_out:
+        return " and ".join(str(name).replace("_", " ") for name in left_out)
+    model = inner(evaluation.document, "model")
+    return f"{model.get('name')} {model.get('version')}"
+
+
+def _ablated(evaluation: Evaluation) -> bool:
+    return bool(evaluation.document.get("ablations"))
+
+
+def _figure(evaluation: Evaluation, task: str, key: str) -> object:
+    return inner(evaluation.tasks, task).get(key)
+
+
+def _numbers(table: Mapping[str, object]) -> dict[str, float | None]:
+    return {name: float(value) if isinstance(value, float | int) else None for name, value in table.items()}
+
+
+if __name__ == "__main__":
+    run(main)

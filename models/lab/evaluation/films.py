@@ -1,0 +1,211 @@
+"""How well a model tells films apart, and what it calls present on films whose thresholds were chosen on others.
+
+Thresholds are cross-fitted: chosen on four fifths of the patients, used on the fifth. A patient's films stay together,
+and intervals come from drawing patients anew. A radiologist's reading goes before labels mined from reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from language.labels import NO_FINDING
+from models.lab.evaluation.bootstrap import Figures, Indices, mean
+from models.lab.evaluation.calibration import calibration_error, reliability
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.curves import area_under_curve
+from models.lab.evaluation.evaluated_model import sigmoid
+from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate
+from models.lab.training.split import part_of
+
+Numbers = NDArray[np.float64]
+Marks = NDArray[np.bool_]
+
+FOLDS: Final = 5
+MOST_FALSE: Final = 0.1
+"""How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
+_HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
+_INTERVAL: Final = (2.5, 97.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Films:
+    """The films of a set.
+
+    differences, there, known: [film, finding]: of the cosines to a prompt and to its opposite; whether it is present,
+    and whether that is known; read_as: a radiologist's reading, "" without one; groups: names of groups, [film]
+    mined_known, mined_normal: [film], whether a label was mined from the film's report, and whether it is "no finding"
+    """
+
+    keys: tuple[str, ...]
+    differences: Numbers
+    there: Marks
+    known: Marks
+    patients: NDArray[np.str_]
+    read_as: NDArray[np.str_]
+    groups: tuple[frozenset[str], ...]
+    mined_known: Marks
+    mined_normal: Marks
+
+    def place(self, key: str) -> int:
+        """Return the number of a finding."""
+        return self.keys.index(key)
+
+    @property
+    def normal(self) -> Marks:
+        """Which films are labelled as without a finding, [film]."""
+        return self.there[:, self.place(NO_FINDING)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Called:
+    """What thresholds of other patients make of the films, [film, finding]; chosen: findings that got a threshold."""
+
+    present: Marks
+    probabilities: Numbers
+    chosen: frozenset[str]
+
+
+def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]) -> Films:
+    """Join labels and scores; a film without a patient's name is of a patient of its own."""
+    keys = tuple(differences[0])
+    return Films(
+        keys=keys,
+        differences=np.array([[film[key] for key in keys] for film in differences], dtype=np.float64),
+        there=np.array([[truth.labels.get(key, False) for key in keys] for truth in truths], dtype=np.bool_),
+        known=np.array([[key in truth.labels for key in keys] for truth in truths], dtype=np.bool_),
+        patients=np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)]),
+        read_as=np.array([truth.read_as for truth in truths]),
+        groups=tuple(truth.groups for truth in truths),
+        mined_known=np.array([truth.mined_normal is not None for truth in truths], dtype=np.bool_),
+        mined_normal=np.array([bool(truth.mined_normal) for truth in truths], dtype=np.bool_),
+    )
+
+
+def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = MOST_FALSE) -> dict[str, object]:
+    """Compute all figures, and the bounds of their 95 % intervals; most_false: as of `cross_fitted`."""
+    called = cross_fitted(films, most_false=most_false)
+    everything = np.arange(len(films.patients))
+    made: dict[str, object] = dict(figures(films, called, everything))
+    made["per_class"] = {key: auroc(films, key, everything) for key in films.keys}
+    made["positives"] = {key: int(films.there[:, films.place(key)].sum()) for key in films.keys}
+    made["known"] = {key: int(films.known[:, films.place(key)].sum()) for key in films.keys}
+    made["with_a_threshold"] = sorted(called.chosen)
+    chosen = [films.place(key) for key in sorted(called.chosen)]
+    known = films.known[:, chosen]
+    made["reliability"] = reliability(called.probabilities[:, chosen][known], films.there[:, chosen][known])
+
+    def intervals(some: Indices) -> dict[str, list[float]]:
+        drawn = drawn_by_patient(films.patients[some], resamples=resamples, seed=seed)
+        return interval([figures(films, called, some[again]) for again in drawn])
+
+    made["intervals"] = intervals(everything)
+    made["by_group"] = {
+        group: {"films": len(some), **figures(films, called, some), "intervals": intervals(some)}
+        for group in sorted(frozenset().union(*films.groups))
+        if len(some := np.flatnonzero([group in own for own in films.groups]))
+    }
+    return made
+
+
+def figures(films: Films, called: Called, some: Indices) -> dict[str, float | None]:
+    """Compute the figures of some films; None where they have nothing to measure one by."""
+    counted = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
+    opacity = films.place(OPACITY)
+    scores, read_as = films.differences[some, opacity], films.read_as[some]
+    seen = read_as == "Lung Opacity"
+    opposed = seen | (read_as == "Normal")
+    findings = [place for place, key in enumerate(films.keys) if key != NO_FINDING]
+    false = called.present[some][:, findings][films.normal[some]]
+    found = called.present[some, opacity][seen]
+    chosen = [films.place(key) for key in called.chosen]
+    known = films.known[some][:, chosen]
+    return {
+        "macro_auroc": mean([auroc(films, key, some) for key in counted]),
+        "opacity_against_normal": area_under_curve(seen[opposed], scores[opposed]),
+        "opacity_against_all_others": area_under_curve(seen[read_as != ""], scores[read_as != ""]),
+        "auroc_no_finding": auroc(films, NO_FINDING, some),
+        "auroc_no_finding_read": auroc(films, NO_FINDING, some[read_as != ""]),
+        "auroc_no_finding_mined": auroc(films, NO_FINDING, some[(read_as == "") & films.mined_known[some]]),
+        "auroc_of_reading_for_mined_normal": _of_reading(films, some),
+        "false_findings": float(false.sum() / len(false)) if len(false) else None,
+        "opacity_sensitivity": float(found.mean()) if len(found) else None,
+        "calibration_error": calibration_error(
+            called.probabilities[some][:, chosen][known], films.there[some][:, chosen][known]
+        )
+        if known.any()
+        else None,
+    }
+
+
+def _of_reading(films: Films, some: Indices) -> float | None:
+    """Return the AUROC of a radiologist's reading, in the order of `_HOW_NORMAL`, for the mined label "no finding".
+
+    It shows how far the mined labels agree with readings of the same films.
+    """
+    both = some[(films.read_as[some] != "") & films.mined_known[some]]
+    levels = np.array([_HOW_NORMAL[reading] for reading in films.read_as[both]], dtype=np.float64)
+    return area_under_curve(films.mined_normal[both], levels)
+
+
+def auroc(films: Films, key: str, some: Indices) -> float | None:
+    """Return the area under the curve of a finding; None if all films of which it is known have it, or none."""
+    place = films.place(key)
+    known = films.known[some, place]
+    return area_under_curve(films.there[some, place][known], films.differences[some, place][known])
+
+
+def cross_fitted(films: Films, *, most_false: float = MOST_FALSE) -> Called:
+    """Choose temperature and thresholds without the films of each fold, and use them there.
+
+    most_false: findings that may be called present on the mean film without a finding, where thresholds are chosen
+    A finding with too few positives gets no threshold and is never called present.
+    """
+    folds = folds_of(films.patients)
+    chosen = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
+    present = np.zeros(films.there.shape, dtype=np.bool_)
+    probabilities = np.zeros(films.there.shape)
+    for fold in range(FOLDS):
+        others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        labelled = {key: _labelled(films, key, others) for key in chosen}
+        temperature, thresholds = 1.0, dict[str, float]()
+        if any(some.there.any() for some in labelled.values()):
+            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=most_false))
+        probabilities[own] = sigmoid(films.differences[own] / temperature)
+        for key, threshold in thresholds.items():
+            place = films.place(key)
+            present[own, place] = probabilities[own, place] >= threshold
+    return Called(present=present, probabilities=probabilities, chosen=frozenset(chosen))
+
+
+def _labelled(films: Films, key: str, some: Indices) -> Labelled:
+    """Return what is known of a finding on some films."""
+    place = films.place(key)
+    differences, known = films.differences[some, place], films.known[some, place]
+    return Labelled(
+        differences=differences[known], there=films.there[some, place][known], normal=differences[films.normal[some]]
+    )
+
+
+def folds_of(patients: NDArray[np.str_]) -> Indices:
+    """Return the fold of each film, by a hash of its patient."""
+    return np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in patients], dtype=np.intp)
+
+
+def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int) -> Iterator[Indices]:
+    """Draw patients anew, with all their films, and yield the numbers of these films."""
+    rng = np.random.default_rng(seed)
+    names, owner = np.unique(patients, return_inverse=True)
+    own = [np.flatnonzero(owner == number) for number in range(len(names))]
+    for _ in range(resamples):
+        yield np.concatenate([own[number] for number in rng.integers(len(names), size=len(names))])
+
+
+def interval(drawn: Sequence[Figures]) -> dict[str, list[float]]:
+    """Return the bounds of the 95 % interval of each figure that could be measured."""
+    values = {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
+    return {name: [float(np.percentile(made, bound)) for bound in _INTERVAL] for name, made in values.items() if made}

@@ -1,0 +1,46 @@
+"""The request for an evaluation. Imports no library that computes figures, so `--help` works without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from models.lab.evaluation.prompt_set import DEFAULT
+
+Task = Literal["detection", "anatomy", "region_classification", "report", "sentences", "films", "hints", "views"]
+TASKS: Final[tuple[Task, ...]] = get_args(Task)
+
+Ablation = Literal["no_region_filter"]
+ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
+
+TRAINING_FILMS: Final = 200
+"""The number of training phantoms that the reference figures are computed from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One evaluation.
+
+    tasks: None for all that the labels suffice for; pictures: films on each contact sheet
+    held_out: use only patients that a run held out, a share or a file; resamples: for deviations, 0 for none
+    tune: choose the manifest's decisions on these films first; sensitivity: that thresholds must reach, None for the
+    best F1; false_findings: the most that may be called present on the mean film without a finding, by thresholds that
+    are tuned or cross-fitted; None for any number where they are tuned
+    """
+
+    model: Path
+    data: str
+    tasks: Sequence[Task] | None = None
+    engine: str = "onnx"
+    prompts: Path = DEFAULT
+    out: Path | None = None
+    pictures: int = 12
+    ablations: Sequence[Ablation] = ()
+    held_out: str | None = None
+    resamples: int = 100
+    training_films: int = TRAINING_FILMS
+    tune: bool = False
+    sensitivity: float | None = None
+    false_findings: float | None = None

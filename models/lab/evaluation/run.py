@@ -1,0 +1,202 @@
+"""Runs the model on all films of a set and computes the figures of all tasks (design §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from language.labels import Labeler
+from models.decisions import Decisions
+from models.lab.evaluation import (
+    anatomy,
+    detection,
+    films,
+    hints,
+    located,
+    ratio,
+    references,
+    regions,
+    reports,
+    sentences,
+    views,
+)
+from models.lab.evaluation.bootstrap import Bootstrap
+from models.lab.evaluation.calibration import calibration_error, reliability
+from models.lab.evaluation.cases import CaseSource, Truth
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, Weighed, as_read
+from models.lab.evaluation.references import Habits
+from models.lab.evaluation.request import Task
+from models.lab.phantoms import FINDINGS
+from models.progress import ProgressReport
+from models.reading.answers import FilmReading
+from models.reading.decision import decide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The labels and the model's answers, film by film."""
+
+    truths: Sequence[Truth]
+    said: Sequence[Observation]
+
+
+def observe(model: EvaluatedModel, films: CaseSource, tasks: Collection[Task], report: ProgressReport) -> Observed:
+    """Run the model on every film. Raises ModelError if a film cannot be read."""
+    truths, said = [], []
+    for index in range(len(films)):
+        case = films.load(index)
+        truths.append(case.truth)
+        said.append(model.observe(case, tasks))
+        report("reading films", index + 1, len(films))
+    return Observed(truths=truths, said=said)
+
+
+def weigh(model: EvaluatedModel, films: CaseSource, report: ProgressReport) -> tuple[list[Truth], list[Weighed]]:
+    """Compute for every film the numbers that decisions are made from."""
+    truths, weighed = [], []
+    for index in range(len(films)):
+        case = films.load(index)
+        truths.append(case.truth)
+        weighed.append(model.weigh(case))
+        report("weighing films", index + 1, len(films))
+    return truths, weighed
+
+
+def figures(
+    observed: Observed,
+    tasks: Collection[Task],
+    *,
+    model: EvaluatedModel,
+    habits: Habits,
+    labeler: Labeler,
+    bootstrap: Bootstrap,
+    most_false: float,
+) -> dict[str, dict[str, object]]:
+    """Compute the figures of these tasks, each with its reference figures.
+
+    most_false: as of `films.cross_fitted`
+    """
+    decisions = model.manifest.decisions
+    makers: dict[Task, Callable[[], dict[str, object]]] = {
+        "detection": lambda: _detection(observed, model, habits, bootstrap),
+        "anatomy": lambda: _anatomy(observed, habits, bootstrap),
+        "region_classification": lambda: _regions(observed, habits, bootstrap),
+        "report": lambda: _report(observed, decisions, labeler, bootstrap),
+        "sentences": lambda: _sentences(observed, decisions, bootstrap),
+        "films": lambda: films.measure(
+            films.films_of(observed.truths, [observation.differences for observation in observed.said]),
+            resamples=bootstrap.resamples,
+            most_false=most_false,
+        ),
+        "hints": lambda: hints.measure(
+            observed.truths, [observation.hints for observation in observed.said], bootstrap
+        ),
+        "views": lambda: views.measure([observation.views for observation in observed.said], bootstrap),
+    }
+    return {task: make() for task, make in makers.items() if task in tasks}
+
+
+def _detection(observed: Observed, model: EvaluatedModel, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+    truths, rule = observed.truths, model.manifest.detection
+    found = [observation.found for observation in observed.said if observation.found is not None]
+    readings = [observation.reading for observation in observed.said if observation.reading is not None]
+    made = detection.measure(truths, found, bootstrap)
+    if readings:
+        read = detection.Precision(truths, [as_read(reading) for reading in readings])
+        made |= {"as_read": {**read.figures(), "per_class": read.per_class()}}
+
+    def scaled(scale: float) -> list[detection.Detections]:
+        own = replace(rule, scales=dict.fromkeys(FINDINGS, scale))
+        return [model.detections(said.located, own) for said in observed.said if said.located is not None]
+
+    if boxed := located.measure(truths, scaled, bootstrap):
+        made["boxed"] = boxed
+    return made | {"references": {"constant_box": references.constant_detection(truths, habits)}}
+
+
+def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+    truths = observed.truths
+    constants = {"constant_box": habits.regions, "best_constant_box": references.best_constants(truths)}
+    return {
+        **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
+        **ratio.measure(truths, [observation.chest for observation in observed.said]),
+        "references": {
+            name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()
+        },
+    }
+
+
+def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+    judged = regions.judged_of(observed.truths, [observation.region_scores for observation in observed.said])
+    return regions.measure(judged, bootstrap) | {
+        "references": {"region_identity": references.identity(observed.truths, habits)}
+    }
+
+
+def _sentences(observed: Observed, decisions: Decisions, bootstrap: Bootstrap) -> dict[str, object]:
+    by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
+    return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
+        "by_default": sentences.measure(by_default, observed.truths, decisions, Bootstrap(resamples=0))
+    }
+
+
+def _checked(observed: Observed) -> list[FilmReading]:
+    return [observation.checked for observation in observed.said if observation.checked is not None]
+
+
+def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
+    truths = reports.with_labels_of_reports(observed.truths, labeler)
+    by_images = sum(bool(truth.labels) for truth in observed.truths)
+    readings = [observation.reading for observation in observed.said if observation.reading is not None]
+    texts = [text_of(reading) for reading in readings]
+    probabilities = [
+        (prompt.probability, truth.labels[prompt.key])
+        for truth, reading in zip(truths, readings, strict=True)
+        for prompt in reading.prompts
+        if prompt.probability is not None and prompt.key in truth.labels
+    ]
+    said, there = (np.array(column) for column in zip(*probabilities, strict=True))
+    return reports.measure(truths, texts, labeler, bootstrap) | {
+        **_variants(observed, truths, decisions, labeler),
+        "labeled_by_images": by_images,
+        "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
+        "calibration_error": calibration_error(said, there.astype(np.bool_)),
+        "reliability": reliability(said, there.astype(np.bool_)),
+        "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
+        "references": {"all_positive": references.all_positive(truths, labeler)},
+    }
+
+
+def _variants(observed: Observed, truths: Sequence[Truth], decisions: Decisions, labeler: Labeler) -> dict[str, object]:
+    """Compute clinical efficacy of decisions, with and without contradictions, and of the sentences that leave."""
+    prompts = [observation.reading.prompts for observation in observed.said if observation.reading is not None]
+
+    def labels(said: Sequence[Mapping[str, bool]]) -> reports.Labels:
+        return reports.labels_of(truths, said, labeler.classes)
+
+    decided = labels([{each.key: each.state == "present" for each in of_film if each.state} for of_film in prompts])
+    by_threshold = labels(
+        [
+            {
+                each.key: decide(decisions, each.key, each.probability, trusted="any") == "present"
+                for each in of_film
+                if each.probability is not None
+            }
+            for of_film in prompts
+        ]
+    )
+    variants: dict[str, object] = {
+        "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
+        "without_contradictions": reports.efficacy(by_threshold),
+    }
+    if checked := _checked(observed):
+        leaving = reports.said_of(labeler, [text_of(reading) for reading in checked])
+        variants["checked"] = reports.efficacy(labels(leaving))
+    return variants
+
+
+def text_of(reading: FilmReading) -> str:
+    """Join the sentences of a film."""
+    return " ".join(sentence.text for sentence in reading.sentences)

@@ -1,0 +1,99 @@
+"""What the rules do to sentences: how many are withheld and replaced, and how often the network's own one would do.
+
+A finding's own sentence is the one that was generated for it at first; it passes if it was not withheld. Sentences are
+compared with decisions, so labels are needed only to say which contradicted findings were right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from models.decisions import Decisions
+from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
+from models.lab.evaluation.cases import Truth
+from models.reading.answers import FilmReading, PromptReading
+
+_COUNTS: Final = (
+    "generated",
+    "withheld",
+    "by_rule",
+    "present",
+    "own_present",
+    "reported",
+    "own_reported",
+    "by_network",
+)
+_SHARES: Final = {
+    "withheld_share": ("withheld", "generated"),
+    "replaced_by_rule": ("by_rule", "withheld"),
+    "own_present_share": ("own_present", "present"),
+    "own_reported_share": ("own_reported", "reported"),
+    "by_network_share": ("by_network", "reported"),
+}
+"""Figures by the counts that they are the quotients of."""
+
+
+def measure(
+    readings: Sequence[FilmReading], truths: Sequence[Truth], decisions: Decisions, bootstrap: Bootstrap
+) -> dict[str, object]:
+    """Compute the figures of checked readings; decisions: of the model."""
+    table = np.array([[counts_of(reading)[name] for name in _COUNTS] for reading in readings], dtype=np.int64)
+
+    def figures(films: Indices) -> Figures:
+        totals = dict(zip(_COUNTS, table[films].sum(axis=0).tolist(), strict=True))
+        return {
+            name: totals[part] / totals[whole] if totals[whole] else None for name, (part, whole) in _SHARES.items()
+        }
+
+    reasons = Counter(withheld.reason for reading in readings for withheld in reading.withheld)
+    against = [
+        (prompt.contradiction, truth.labels.get(prompt.key))
+        for reading, truth in zip(readings, truths, strict=True)
+        for prompt in reading.prompts
+        if _is_doubted(prompt, decisions)
+    ]
+    return {
+        **figures(np.arange(len(readings))),
+        **{name: int(count) for name, count in zip(_COUNTS, table.sum(axis=0), strict=True)},
+        "contradicted": len(against),
+        "contradicted_rightly": sum(label is False for _, label in against),
+        "contradicted_wrongly": sum(label is True for _, label in against),
+        "per_reason": dict(sorted(reasons.items())),
+        "per_contradiction": dict(sorted(Counter(str(reason) for reason, _ in against).items())),
+        "deviations": bootstrap.deviations(figures, len(readings)),
+    }
+
+
+def counts_of(reading: FilmReading) -> dict[str, int]:
+    """Count the sentences of one film, and its findings, by what became of their sentences."""
+    withheld = {sentence.key for sentence in reading.withheld}
+    reported = [prompt for prompt in reading.prompts if prompt.kind == "pathology" and prompt.state != "absent"]
+    own = [prompt for prompt in reported if prompt.generated and prompt.key not in withheld]
+    makers = [reading.sentences[prompt.sentence].by for prompt in reported if prompt.sentence is not None]
+    return {
+        "generated": sum(bool(prompt.generated) for prompt in reading.prompts),
+        "withheld": len(reading.withheld),
+        "by_rule": makers.count("rule"),
+        "present": len(_present(reported)),
+        "own_present": len(_present(own)),
+        "reported": len(reported),
+        "own_reported": len(own),
+        "by_network": makers.count("network"),
+    }
+
+
+def _is_doubted(prompt: PromptReading, decisions: Decisions) -> bool:
+    """Say whether a finding would be present if nothing spoke against it."""
+    return (
+        prompt.contradiction is not None
+        and prompt.state == "indeterminate"
+        and (prompt.probability or 0.0) >= decisions.threshold(prompt.key)
+    )
+
+
+def _present(prompts: Sequence[PromptReading]) -> list[PromptReading]:
+    return [prompt for prompt in prompts if prompt.state == "present"]

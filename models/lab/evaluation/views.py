@@ -1,0 +1,74 @@
+"""Whether the view head tells frontal films from laterals and other parts, and sees what is mirrored or rotated.
+
+Each film of a set is shown as it is, mirrored, and turned by quarters. A phantom has a lateral and a film of another
+part beside it. A film is kept unless it is certain that it shows no frontal chest; the node then stops it if its header
+names no view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
+from models.views import ViewReading
+
+Kind = Literal["frontal", "mirrored", "rotated", "lateral", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenView:
+    """What the head says of one picture; kind: what it is; view: AP or PA, of the frontal film."""
+
+    kind: Kind
+    view: str
+    reading: ViewReading
+
+
+def measure(seen: Sequence[Sequence[SeenView]], bootstrap: Bootstrap) -> dict[str, object]:
+    """Compute all figures; seen: the pictures of each film."""
+    rights = {name: [_outcomes(film, *question) for film in seen] for name, question in _QUESTIONS.items()}
+
+    def figures(films: Indices) -> Figures:
+        return {name: _share([right for film in films for right in of_film[film]]) for name, of_film in rights.items()}
+
+    return {
+        **figures(np.arange(len(seen))),
+        "frontals": sum(picture.kind == "frontal" for film in seen for picture in film),
+        "deviations": bootstrap.deviations(figures, len(seen)),
+    }
+
+
+def _is_kept(picture: SeenView) -> bool:
+    return not any(picture.reading.is_certain(view) for view in ("lateral", "not_chest"))
+
+
+def _agrees(picture: SeenView) -> bool:
+    """Return whether the head would not contradict a header that names the true view."""
+    return 1 - picture.reading.probability("AP" if picture.view == "AP" else "PA") < picture.reading.certain
+
+
+_Question = tuple[tuple[Kind, ...], Callable[[SeenView], bool]]
+_QUESTIONS: dict[str, _Question] = {
+    "kept": (("frontal",), _is_kept),
+    "unmarked": (("frontal",), lambda picture: not (picture.reading.mirrored or picture.reading.rotated)),
+    "projection": (("frontal",), lambda picture: picture.reading.view == picture.view),
+    "uncontradicted": (("frontal",), _agrees),
+    "mirrored": (("mirrored",), lambda picture: picture.reading.mirrored),
+    "rotated": (("rotated",), lambda picture: picture.reading.rotated),
+    "lateral": (("lateral",), lambda picture: picture.reading.view == "lateral"),
+    "other": (("other",), lambda picture: picture.reading.view == "not_chest"),
+    "stopped": (("lateral", "other"), lambda picture: not _is_kept(picture)),
+}
+"""By figure: the pictures that it is measured on, and whether the answer about one is right."""
+
+
+def _outcomes(film: Sequence[SeenView], kinds: tuple[Kind, ...], is_right: Callable[[SeenView], bool]) -> list[bool]:
+    return [is_right(picture) for picture in film if picture.kind in kinds]
+
+
+def _share(rights: Sequence[bool]) -> float | None:
+    return sum(rights) / len(rights) if rights else None

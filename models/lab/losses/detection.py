@@ -1,0 +1,110 @@
+"""Losses of boxes and scores (spec §10): for findings, where a prompt has several boxes or none, and for anatomy.
+
+Boxes are center x, center y, width, height as the detector's sigmoid proposes them; like the published training, they
+are not clipped. The matching uses more than boxes, but no gradient flows through it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.lab.losses import Answerer
+from models.lab.losses.matching import box_cost, match_evenly, mean_over_assigned
+from models.lab.losses.means import mean_by_film
+
+SCORE_WEIGHT = 3.0
+"""The weight of the score in the costs of a match and in the loss of findings; 1 - likelihood has weight 1."""
+
+_FOCUS = 2
+_SMALLEST = 1e-7
+
+
+class FindingLoss(NamedTuple):
+    """The two parts of the loss of findings, unweighted scalars."""
+
+    box: Tensor
+    score: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """Weigh the parts as the published training does."""
+        return self.box + SCORE_WEIGHT * self.score
+
+
+def likelihood(tokens: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """Judge by its token whether a box shows its class: softmax of the dot products, not of cosines (spec §10).
+
+    tokens: [F, C, R, dim]; positive, negative: prompts [C, dim]
+    Returns [F, C, R], 0..1.
+    """
+    return torch.sigmoid((tokens @ (positive - negative).unsqueeze(-1)).squeeze(-1))
+
+
+def focal(scores: Tensor, believed: Tensor) -> Tensor:
+    """Compare scores, 0..1, with what they should say, certain ones counting less (spec §10, DEP-18).
+
+    scores, believed: any shape, float and bool; returns the same shape
+    The rarer of the two answers weighs more: alpha is the other one's share, counted over the whole tensor and not per
+    class. One is added to both counts, so a batch without any positive is a batch like any other.
+    """
+    share = (believed.sum() + 1) / (believed.numel() + 2)
+    right = torch.where(believed, scores, 1 - scores).to(torch.promote_types(scores.dtype, torch.float32))
+    entropy = -right.clamp(min=_SMALLEST, max=1 - _SMALLEST).log()
+    return torch.where(believed, 1 - share, share) * entropy * (1 - right) ** _FOCUS
+
+
+def finding_detection(
+    boxes: Tensor,
+    scores: Tensor,
+    *,
+    likely: Tensor,
+    target: Tensor,
+    valid: Tensor,
+    labeled: Tensor,
+    answerer: Answerer = "first",
+) -> FindingLoss:
+    """Draw boxes to the findings' targets and scores to the boxes that matched: "patho-detect" of spec §10.
+
+    boxes: [F, C, R, 4]; scores, likely: [F, C, R], see `likelihood`
+    target: [F, C, T, 4]; valid: [F, C, T], False for padding; labeled: [F, C], True where a film's boxes of a class are
+    known, possibly none
+    A pair costs 5 L1 + 2 (1 - gIoU) + (1 - likely) + 3 (1 - score). The box loss is the mean of the first two over the
+    assigned pairs of a class, 0 for a class without targets; the score loss is the mean of `focal` over its R boxes;
+    both are averaged over the labeled classes of a film, then over the films that have such. Targets beyond R in number
+    are left alone, those that would cost most. Films without labels are dropped first, so `focal` does not count them.
+    """
+    known = labeled.any(dim=1)
+    boxes, scores, likely = boxes[known], scores[known], likely[known]
+    target, valid, labeled = target[known], valid[known], labeled[known]
+    costs = box_cost(boxes, target)
+    doubts = (1 - likely) + SCORE_WEIGHT * (1 - scores)
+    # This cost is the same for all targets of a box, and every box gets one: as published, it only decides ties.
+    assigned, matched = match_evenly(costs + doubts.unsqueeze(-1), valid, answerer=answerer)
+    return FindingLoss(
+        box=mean_by_film(mean_over_assigned(costs, assigned), labeled),
+        score=mean_by_film(focal(scores, matched).mean(dim=-1), labeled),
+    )
+
+
+def anatomy_detection(
+    boxes: Tensor, scores: Tensor, *, target: Tensor, present: Tensor, pairs: Tensor, pairs_present: Tensor
+) -> Tensor:
+    """Draw boxes to the regions of the anatomy: "anat-detect" of spec §10, without a loss of scores (DEP-19).
+
+    boxes: [F, A + B, R, 4] and scores: [F, A + B, R], of A regions with one box and then B with two, as both lungs have
+    target: [F, A, 4]; present: [F, A]; pairs: [F, B, T, 4]; pairs_present: [F, B, T]
+    All R boxes of a region with one box regress to it. Those of the others are matched by 5 L1 + 2 (1 - gIoU) +
+    3 (1 - score) and averaged over the assigned pairs. The loss, a scalar, is the sum of all divided by the number of
+    entries in the batch: R for a present region with one box, 1 for any other present one.
+    """
+    singles = target.shape[1]
+    costs = box_cost(boxes[:, :singles], target.unsqueeze(2)).squeeze(-1)
+    pair_costs = box_cost(boxes[:, singles:], pairs)
+    doubts = SCORE_WEIGHT * (1 - scores[:, singles:])
+    assigned, _ = match_evenly(pair_costs + doubts.unsqueeze(-1), pairs_present)
+    total = costs.masked_fill(~present.unsqueeze(-1), 0).sum() + mean_over_assigned(pair_costs, assigned).sum()
+    entries = present.sum() * boxes.shape[2] + pairs_present.any(dim=-1).sum()
+    return total / entries.clamp(min=1)

@@ -1,0 +1,195 @@
+"""Findings in the lung itself: consolidation, patchy opacity, atelectasis, edema and lesions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from models.lab.phantoms.anatomy import SIGN, Anatomy
+from models.lab.phantoms.drawing import clouds, fill, ramp, ribbon, share, smooth, soften, strokes
+from models.lab.phantoms.frame import ByteArray, FloatArray, Points
+from models.lab.phantoms.plan import Planned, Zone
+from models.lab.phantoms.random_streams import RandomStream
+from models.lab.phantoms.scene import Scene, displace, hilum_of
+from models.lab.phantoms.truth import Side
+
+LESION_SIDE = 24 / 224
+"""The smallest lesion, as a share of the film's side; smaller ones could not be learned at the network's size."""
+
+_CENTERS: Mapping[Zone, float] = {"upper": 0.24, "mid": 0.5, "lower": 0.77}
+"""Of the zones, as a share of the lung's height to the dome."""
+
+
+def add_consolidation(scene: Scene, planned: Planned, stream: RandomStream) -> ByteArray:
+    """Fill a part of a lobe densely, except for air bronchograms; a fissure may give it a sharp edge."""
+    side, zone = _place(planned)
+    size = {"mild": 2.6, "moderate": 3.6, "severe": 4.8}[planned.severity] * stream.between(0.9, 1.15)
+    at = _point(scene.body, side, zone, stream)
+    cloud = _cloud(scene, stream, at, (size * stream.between(0.85, 1.2), size), rough=0.28)
+    if stream.chance(0.5):
+        cloud *= ramp(scene.v, at[1] + 0.55 * size, at[1] + 0.4 * size)
+    open_bronchi = share(_bronchi(scene, side, at, size, stream)) * np.float32(0.5)
+    return displace(scene, side, _cut(cloud) * np.float32(stream.between(0.72, 0.95)) * (1 - open_bronchi))
+
+
+def add_opacity(scene: Scene, planned: Planned, stream: RandomStream) -> ByteArray:
+    """Add a faint, patchy opacity without edges."""
+    side, zone = _place(planned)
+    strength = {"mild": 0.36, "moderate": 0.47, "severe": 0.58}[planned.severity]
+    at = _point(scene.body, side, zone, stream)
+    fog = np.zeros_like(scene.u)
+    for _ in range(stream.whole(2, 4)):
+        place = (at[0] + stream.near(0, 1.3), at[1] + stream.near(0, 1.4))
+        fog = np.maximum(
+            fog, _cloud(scene, stream, place, (stream.between(1.6, 2.8), stream.between(1.6, 2.8)), rough=0.4)
+        )
+    return displace(scene, side, _cut(fog) * np.float32(strength))
+
+
+def add_atelectasis(scene: Scene, planned: Planned, stream: RandomStream) -> ByteArray:
+    """Collapse a part of a lung: to plates above the diaphragm, or a lobe to a wedge beside the spine."""
+    side, zone = _place(planned)
+    if planned.kind == "plate":
+        return _plates(scene, planned, stream, side)
+    sign, body = SIGN[side], scene.body
+    half, top, low = body.width[side], body.top[side], body.dome[side]
+    size = {"mild": 0.8, "moderate": 0.95, "severe": 1.1}[planned.severity]
+    if zone == "upper":
+        outer, inner = top + 0.22 * (low - top) * size, top + 0.40 * (low - top) * size
+        wedge = [
+            (1.0, top - 0.5),
+            (1.0, inner),
+            (3.4, inner - 0.3),
+            (0.62 * half, outer - 0.8),
+            (0.95 * half, outer - 3.5),
+        ]
+        wedge += [(0.8 * half, top - 0.5)]
+    else:
+        height = (low - body.hilum) * size
+        wedge = [(0.4, low - 1.05 * height), (2.8, low - 1.0 * height), (0.42 * half, low - 0.45 * height)]
+        # On the left the heart covers the part near the spine.
+        wide = half * size * (0.66 if side == "right" else 0.85)
+        wedge += [(wide, low + 0.5), (0.9 * wide, low + 4), (0.4, low + 4)]
+    outline = np.array(wedge) * (sign, 1) + (body.shift * 0.5, 0)
+    filled = share(soften(fill(scene.frame, [outline]), stream.between(0.12, 0.3) * scene.frame.scale))
+    return displace(scene, side, _cut(filled) * np.float32(stream.between(0.75, 0.95)))
+
+
+def add_lesion(scene: Scene, planned: Planned, stream: RandomStream) -> ByteArray:
+    """Add a solid ball; its size is a share of the film, so that the network can see it."""
+    side, zone = _place(planned)
+    body = scene.body
+    low, high = {"mild": (1.0, 1.3), "moderate": (1.3, 1.65), "severe": (1.65, 2.1)}[planned.severity]
+    radius = stream.between(low, high) * LESION_SIDE * scene.frame.framing.width / 2
+    # Some lungs are too narrow for the largest lesions.
+    radius = min(radius, 0.24 * body.width[side])
+    at = _point(body, side, zone, stream, out=(0.5, 0.68))
+    wobble = clouds(scene.frame, stream, size=1.5) * np.float32(stream.between(0.02, 0.18))
+    away = _distance(scene, at, (radius, radius)) + wobble * ramp(_distance(scene, at, (radius, radius)), 0.3, 0.8)
+    ball = np.sqrt(np.maximum(1 - away, 0))
+    seen = share(scene.lung[side]) * np.minimum(scene.air[side] * np.float32(0.5), 1)
+    thick = ball * np.float32(2 * radius * 0.74) * np.float32(stream.between(0.75, 1.1)) * seen
+    thick = np.where(thick > 0.3, thick, np.float32(0))
+    scene.dense[...] += thick
+    return np.where(thick > 0, np.uint8(255), np.uint8(0))
+
+
+def add_edema(scene: Scene, planned: Planned, stream: RandomStream) -> ByteArray:
+    """Blur a lung around its hilum, thicken its vessels, and draw Kerley lines at its edge."""
+    if planned.side is None:
+        raise ValueError("edema is drawn lung by lung")
+    side, body = planned.side, scene.body
+    strength = {"mild": 0.34, "moderate": 0.48, "severe": 0.64}[planned.severity] * stream.between(0.93, 1.07)
+    reach = {"mild": 0.42, "moderate": 0.5, "severe": 0.6}[planned.severity]
+    u, v = hilum_of(body, side)
+    height = body.dome[side] - body.top[side]
+    at = (u + SIGN[side] * 1.6, v + 0.06 * height)
+    away = _distance(scene, at, (reach * body.width[side] * 1.15, reach * height))
+    fog = ramp(away + clouds(scene.frame, stream, size=2.4, layers=3) * np.float32(0.16), 1.15, 0.05)
+    grain = 1 + clouds(scene.frame, stream, size=0.7) * np.float32(0.22)
+    lines = share(_kerley(scene, side, stream)) * share(scene.lung[side])
+    seen = scene.air[side] > 0
+    scene.marks[side][...] *= 1 + np.minimum(fog * np.float32(0.7), 1)
+    scene.marks[side][...] += lines * np.float32(0.9) * seen
+    changed = displace(scene, side, _cut(fog) * grain * np.float32(strength))
+    return np.maximum(changed, np.where((lines > 0.25) & seen, np.uint8(255), np.uint8(0)))
+
+
+def _place(planned: Planned) -> tuple[Side, Zone]:
+    if planned.side is None or planned.zone is None:
+        raise ValueError(f"{planned.finding} needs a side and a zone")
+    return planned.side, planned.zone
+
+
+def _point(
+    body: Anatomy, side: Side, zone: Zone, stream: RandomStream, *, out: tuple[float, float] = (0.46, 0.74)
+) -> tuple[float, float]:
+    """Choose a point in a zone; on the left further out, beside the heart."""
+    height = body.dome[side] - body.top[side]
+    v = body.top[side] + height * (_CENTERS[zone] + stream.between(-0.05, 0.05))
+    share_out = stream.between(*out) + (0.08 if side == "left" and zone == "lower" else 0.0)
+    return SIGN[side] * body.lateral_at(side, v) * share_out, v
+
+
+def _distance(scene: Scene, at: tuple[float, float], radii: tuple[float, float]) -> FloatArray:
+    """Return the square of the distance from a point, 1 on the ellipse around it."""
+    across = (scene.u - np.float32(at[0])) * np.float32(1 / radii[0])
+    down = (scene.v - np.float32(at[1])) * np.float32(1 / radii[1])
+    return across * across + down * down
+
+
+def _cloud(
+    scene: Scene, stream: RandomStream, at: tuple[float, float], radii: tuple[float, float], *, rough: float
+) -> FloatArray:
+    """Return a patch with ragged edges, 0..1."""
+    away = _distance(scene, at, radii) + clouds(scene.frame, stream, size=1.8) * np.float32(rough)
+    return ramp(away, 1.15, 0.35)
+
+
+def _cut(values: FloatArray) -> FloatArray:
+    """Remove what is too faint to be visible, so that a finding has an end."""
+    cut: FloatArray = np.maximum(values - np.float32(0.15), 0) * np.float32(1 / 0.85)
+    return cut
+
+
+def _bronchi(scene: Scene, side: Side, at: tuple[float, float], size: float, stream: RandomStream) -> ByteArray:
+    """Draw open bronchi from the hilum to a point."""
+    start = np.array(hilum_of(scene.body, side))
+    lines: list[Points] = []
+    for _ in range(stream.whole(3, 5)):
+        end = np.array([at[0] + stream.between(-0.7, 0.7) * size, at[1] + stream.between(-0.7, 0.7) * size])
+        bend = (start + end) / 2 + (stream.near(0, 0.5), stream.near(0, 0.5))
+        lines.append(smooth(np.stack([start, bend, end]), steps=5))
+    return soften(strokes(scene.frame, lines, width=0.28), 0.05 * scene.frame.scale)
+
+
+def _plates(scene: Scene, planned: Planned, stream: RandomStream, side: Side) -> ByteArray:
+    """Draw parallel plates above the diaphragm."""
+    body = scene.body
+    low = body.dome[side] - stream.between(1.8, 3.2)
+    count = {"mild": 2, "moderate": 3, "severe": 4}[planned.severity]
+    length = stream.between(0.42, 0.6) * body.width[side]
+    start = stream.between(0.30, 0.42) * body.width[side]
+    slope = stream.between(-0.25, 0.3)
+    bands = []
+    for number in range(count):
+        v = low - number * stream.between(0.8, 1.25)
+        first, last = start + stream.between(0.0, 0.3) * length, start + stream.between(0.75, 1.0) * length
+        tilt = slope + stream.near(0, 0.2)
+        line = smooth([(first, v), ((first + last) / 2, v + tilt + stream.near(0, 0.12)), (last, v + 2 * tilt)])
+        bands.append(ribbon(line * (SIGN[side], 1), stream.between(0.3, 0.62)))
+    drawn = share(soften(fill(scene.frame, bands), 0.12 * scene.frame.scale))
+    return displace(scene, side, _cut(drawn) * np.float32(stream.between(0.35, 0.6)))
+
+
+def _kerley(scene: Scene, side: Side, stream: RandomStream) -> ByteArray:
+    """Draw short lines to the edge of a lung, above its angle."""
+    body = scene.body
+    lines = []
+    for number in range(stream.whole(5, 9)):
+        v = body.dome[side] + 0.5 - number * 0.75
+        edge = body.lateral_at(side, v) - 0.35
+        end = edge - stream.between(1.0, 1.9)
+        lines.append(np.array([(edge * SIGN[side], v), (end * SIGN[side], v + stream.near(0, 0.1))]))
+    return strokes(scene.frame, lines, width=0.13)

@@ -1,0 +1,80 @@
+"""The meaning of labels: regions, and classes of CheXpert, of ChestX-ray14 and of the paper's data sets.
+
+A label that no catalog knows is a mistake in the file, usually of spelling, and is refused. A label that a catalog
+knows but no task uses is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from models.lab.chexpert import CHEXPERT, NIH_LABELS, OTHER_NIH_LABELS
+from models.lab.tasks.prompts import class_names, region_prompts
+
+REGIONS: Final = frozenset(region.name for region in region_prompts() if not region.members)
+"""The regions of Chest ImaGenome that have one box."""
+_JOINED: Final[Mapping[str, tuple[str, ...]]] = {
+    region.name: region.members for region in region_prompts() if region.members
+}
+_OF_DATA_SETS: Final = class_names()
+_CLASSES: Final = frozenset({*CHEXPERT, *_OF_DATA_SETS})
+_NIH: Final = (*NIH_LABELS, *OTHER_NIH_LABELS)
+
+
+class UnknownLabel(ValueError):
+    """A label that no catalog knows. The message names it and the most similar known one."""
+
+
+def region_of(label: str) -> str | None:
+    """Return the region with one box that a box's label means; None if it means something else."""
+    return label.lower() if label.lower() in REGIONS else None
+
+
+def class_of(label: str) -> str | None:
+    """Return the class that a box's label means: by CheXpert's key, otherwise by its data set's name.
+
+    None for a region, and for a label of ChestX-ray14 that CheXpert has no class for. Raises UnknownLabel.
+    """
+    key = label.lower().replace(" ", "_")
+    if key in CHEXPERT:
+        return key
+    if label in _OF_DATA_SETS:
+        return label
+    if label.lower() in REGIONS or label.lower() in _JOINED:
+        return None
+    if label not in _NIH:
+        raise _unknown("label", label, (*_NIH, *_CLASSES, *(name.title() for name in (*REGIONS, *_JOINED))))
+    return NIH_LABELS.get(label)
+
+
+def classes_of_nih(labels: Iterable[str]) -> set[str]:
+    """Return the classes of CheXpert that labels of ChestX-ray14 mean. Raises UnknownLabel."""
+    known = list(labels)
+    for label in known:
+        if label not in _NIH:
+            raise _unknown("label", label, _NIH)
+    return {NIH_LABELS[label] for label in known if label in NIH_LABELS}
+
+
+def check_classes(names: Iterable[str]) -> None:
+    """Refuse a name that is not a class of any catalog. Raises UnknownLabel."""
+    for name in names:
+        if name not in _CLASSES:
+            raise _unknown("class", name, _CLASSES)
+
+
+def check_regions(names: Iterable[str]) -> None:
+    """Refuse a name that is not a region with one box. Raises UnknownLabel."""
+    for name in names:
+        if members := _JOINED.get(name):
+            raise UnknownLabel(f"the region {name!r} has no box of its own; name {' and '.join(members)} instead")
+        if name not in REGIONS:
+            raise _unknown("region", name, REGIONS)
+
+
+def _unknown(what: str, name: object, known: Collection[str]) -> UnknownLabel:
+    near = get_close_matches(str(name), sorted(known), n=1)
+    meant = f"did you mean {near[0]!r}?" if near else "correct it, or remove it"
+    return UnknownLabel(f"no catalog has the {what} {name!r}; {meant}")

@@ -1,0 +1,171 @@
+"""The films of one training step as tensors, and the text questions drawn for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.lab.training.catalog import Catalog, hint_text
+from models.lab.training.labels import BoolArray, FilmLabels, FloatArray, Said
+from models.lab.training.stages import Drawing
+
+# Phantoms show these in the middle, so no question about a side asks for them.
+_UNSIDED = frozenset({"cardiomegaly", "support_devices", None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnQuestion:
+    """A text question. boxes: [n, 4], all boxes that answer it, possibly none; is_sentence: it is from the report.
+
+    is_placed: False for a sentence that reports a finding without saying where: nothing is known of its boxes
+    """
+
+    text: str
+    boxes: FloatArray
+    is_sentence: bool
+    is_placed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """F films and their labels; see `labels.FilmLabels` for the arrays.
+
+    pixels: [F, side, side], normalized; asked: the questions drawn for each film; said: all sentences of each film
+    """
+
+    pixels: Tensor
+    present: Tensor
+    known: Tensor
+    mined: Tensor
+    boxes: Tensor
+    valid: Tensor
+    located: Tensor
+    regions: Tensor
+    seen: Tensor
+    region_present: Tensor
+    region_known: Tensor
+    asked: tuple[tuple[DrawnQuestion, ...], ...]
+    said: tuple[tuple[Said, ...], ...]
+
+    def to(self, device: str) -> Batch:
+        """Return the batch with all arrays on a device."""
+        moved: dict[str, Any] = {
+            field.name: array.to(device)
+            for field in fields(self)
+            if isinstance(array := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **moved)
+
+    def asked_boxes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the boxes of the questions [F, S, T, 4], which of them exist, and which questions are padding.
+
+        T is the T of the classes' boxes; further boxes of a question are dropped. S is at least 2: if a film's only
+        question were padding, attention would have nothing to attend to (spec §4.2).
+        """
+        most = max(2, *(len(asked) for asked in self.asked))
+        room = self.boxes.shape[2]
+        boxes = torch.zeros(len(self.asked), most, room, 4)
+        valid = torch.zeros(len(self.asked), most, room, dtype=torch.bool)
+        padding = torch.ones(len(self.asked), most, dtype=torch.bool)
+        for film, asked in enumerate(self.asked):
+            padding[film, : len(asked)] = False
+            for place, question in enumerate(asked):
+                rows = question.boxes[:room]
+                boxes[film, place, : len(rows)] = torch.from_numpy(rows)
+                valid[film, place, : len(rows)] = True
+        device = self.pixels.device
+        return boxes.to(device), valid.to(device), padding.to(device)
+
+
+def collate(
+    films: Sequence[tuple[FloatArray, FilmLabels]],
+    *,
+    catalog: Catalog,
+    drawing: Drawing,
+    rng: np.random.Generator,
+    mean: float,
+    std: float,
+) -> Batch:
+    """Join films, gray values 0..1, into a batch on the CPU, and draw the questions for each film."""
+    film_labels = [labels for _, labels in films]
+    pixels = (np.stack([gray for gray, _ in films]) - np.float32(mean)) / np.float32(std)
+
+    room = max(labels.valid.shape[1] for labels in film_labels)
+
+    def joined(name: str) -> Tensor:
+        return torch.from_numpy(np.stack([getattr(labels, name) for labels in film_labels]))
+
+    def roomy(boxes: FloatArray | BoolArray) -> Tensor:
+        """Pad boxes [C, T, ...] to the largest T of the batch."""
+        padding = [(0, 0), (0, room - boxes.shape[1]), *[(0, 0)] * (boxes.ndim - 2)]
+        return torch.from_numpy(np.pad(boxes, padding))
+
+    return Batch(
+        pixels=torch.from_numpy(pixels),
+        present=joined("present"),
+        known=joined("known"),
+        mined=joined("mined"),
+        boxes=torch.stack([roomy(labels.boxes) for labels in film_labels]),
+        valid=torch.stack([roomy(labels.valid) for labels in film_labels]),
+        located=joined("located"),
+        regions=joined("regions"),
+        seen=joined("seen"),
+        region_present=joined("region_present"),
+        region_known=joined("region_known"),
+        asked=tuple(_questions(labels, catalog, drawing, rng) for labels in film_labels),
+        said=tuple(labels.said for labels in film_labels),
+    )
+
+
+def _questions(
+    labels: FilmLabels, catalog: Catalog, drawing: Drawing, rng: np.random.Generator
+) -> tuple[DrawnQuestion, ...]:
+    """Draw sentences of the report, those that report a finding first, and questions about one side."""
+    order = rng.permutation(len(labels.said))
+    found = [place for place in order if labels.said[place].positive]
+    # Half of the questions are reserved for findings that are present, so that denials do not take all places.
+    first = found[: (drawing.sentences + 1) // 2]
+    chosen = [*first, *(place for place in order if place not in first)][: drawing.sentences]
+    sentences = (labels.said[place] for place in chosen)
+    asked = [
+        DrawnQuestion(
+            text=sentence.text,
+            boxes=sentence.boxes,
+            is_sentence=True,
+            is_placed=bool(len(sentence.boxes)) or not sentence.positive,
+        )
+        for sentence in sentences
+    ]
+    hints = list(_hints(labels, catalog, rng)) if drawing.hints else []
+    asked += [hints[place] for place in rng.permutation(len(hints))[: drawing.hints]]
+    return tuple(asked)
+
+
+def _hints(labels: FilmLabels, catalog: Catalog, rng: np.random.Generator) -> Iterator[DrawnQuestion]:
+    """Yield a question for each finding on each side where it is present, and one for a side where it is absent."""
+    absent = []
+    for number, phrases in enumerate(catalog.classes):
+        if phrases.finding in _UNSIDED or not labels.located[number]:
+            continue
+        for side in ("right", "left"):
+            here = [found for found in labels.sides if (found.finding, found.side) == (number, side)]
+            if not here:
+                absent.append((number, side))
+                continue
+            zones = sorted({found.zone for found in here if found.zone is not None})
+            zone = str(rng.choice(zones)) if zones else ""
+            wordings = [wording for wording in catalog.hints if zone or "{zone}" not in wording]
+            wording = str(rng.choice(wordings))
+            meant = [found.box for found in here if "{zone}" not in wording or found.zone == zone]
+            text = hint_text(wording, str(rng.choice(phrases.positive)), side=side, zone=zone)
+            yield DrawnQuestion(text=text, boxes=np.stack(meant), is_sentence=False)
+    if absent:
+        number, side = absent[int(rng.integers(len(absent)))]
+        wording = str(rng.choice([wording for wording in catalog.hints if "{zone}" not in wording]))
+        text = hint_text(wording, str(rng.choice(catalog.classes[number].positive)), side=side, zone="")
+        yield DrawnQuestion(text=text, boxes=np.zeros((0, 4), dtype=np.float32), is_sentence=False)

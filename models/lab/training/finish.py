@@ -1,0 +1,153 @@
+"""Writes the model directory at the end of a run, completely or not at all (design §4)."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+from torch import Tensor
+
+from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, origin_of, part_of
+from models.checkpoint.completion import complete
+from models.checkpoint.importer import new_directory
+from models.checkpoint.weights import save_weights
+from models.decisions import Decisions
+from models.lab.training.parts import begins_with
+from models.lab.training.records import TABLE
+from models.lab.training.runfile import Run
+from models.lab.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, trained_weights
+from models.manifest import WEIGHTS, InputRule, Manifest, read_manifest
+
+MODEL = "model"
+"""The name of the model directory in the run's output folder."""
+
+
+def write_model(run: Run, model: TrainedModel) -> Path:
+    """Write the model directory of a finished run.
+
+    Raises OSError if a file cannot be written, and ModelError if `start_share` needs the weights of `start` and they no
+    longer fit.
+    """
+    directory = Path(run.output) / MODEL
+    state = _averaged(run, model)
+    half = {"float32": (), "half_embeddings": (PROMPT_TOKENS, SENTENCE_TOKENS), "half": tuple(state)}[run.model.store]
+    with new_directory(directory) as aside:
+        save_weights(aside / WEIGHTS, state, half=half)
+        parameters = sum(weight.numel() for weight in state.values())
+        complete(aside, _manifest(run, model), card=_card(run, parameters=parameters))
+    return directory
+
+
+def _averaged(run: Run, model: TrainedModel) -> dict[str, Tensor]:
+    """Average the trained weights with those that the run started from, by `start_share`."""
+    trained = dict(model.network.state_dict())
+    if not run.start_share:
+        return trained
+    begun = trained_weights(Path(run.start), model.network.sizes)
+    return trained | {name: trained[name].cpu().lerp(weight, run.start_share) for name, weight in begun.items()}
+
+
+def _manifest(run: Run, model: TrainedModel) -> Manifest:
+    """Make the manifest. The learned scale and offset become temperature and threshold; evaluation calibrates them."""
+    scale, offset = model.heads.scale.item(), model.heads.offset.item()
+    return Manifest(
+        name=run.model.name,
+        version=run.model.version,
+        licence=run.model.licence,
+        trained_on=run.model.trained_on,
+        intended_use=run.model.intended_use,
+        gray=run.model.gray,
+        input=InputRule(
+            size=run.network.image_encoder.image_size, mean=run.model.mean, std=run.model.std, resize=run.model.resize
+        ),
+        sizes=model.network.sizes,
+        decisions=Decisions(
+            temperature=math.exp(-scale),
+            # The logit is 0 where the difference of cosines is -offset / scale.
+            default_threshold=1 / (1 + math.exp(offset)),
+            review_band=0.1,
+            box_threshold=0.5,
+            region_threshold=0.5,
+            merge_overlap=0.4,  # the boxes of one prompt often lie on each other
+            most_boxes=3,
+        ),
+        ages=run.model.ages,
+        origins=_origins(run, model),
+        vocabulary=model.vocabulary.learned,
+    )
+
+
+def _origins(run: Run, model: TrainedModel) -> dict[str, str]:
+    """Say where the weights of each part came from; empty if all came from this run."""
+    own = {
+        part_of(name)
+        for name in model.network.state_dict()
+        if any(begins_with(name, stage.train) and not begins_with(name, stage.frozen) for stage in run.stages)
+    }
+    if own == set(PARTS):
+        return {}
+    origins = dict.fromkeys(PARTS, f"{INITIAL}, seed {run.seed}")
+    if run.start:
+        start = read_manifest(Path(run.start))
+        known = {part: start.origins.get(part, origin_of(start)) for part in PARTS}
+        origins |= {part: origin for part, origin in known.items() if UNTRAINED not in origin}
+    return origins | dict.fromkeys(own, f"{run.model.name} {run.model.version}, trained on {run.model.trained_on}")
+
+
+def _card(run: Run, *, parameters: int) -> str:
+    data = run.data
+    films = [
+        f"films of `{Path(source.file).name}`"
+        + (f", without the patients held out (`{Path(source.held_out).name}`)" if source.held_out else "")
+        + f", {source.repeat} times an epoch"
+        for source in data.films
+    ]
+    if data.phantoms:
+        films.insert(0, f"phantoms, seeds {data.first_seed} to {data.first_seed + data.phantoms - 1}")
+    rows = "\n".join(_stage_rows(run))
+    return f"""# {run.model.name} {run.model.version}
+
+**A demonstration, not a medical device.** Its boxes, probabilities and sentences must never be used for a patient, not
+even as a hint.
+
+- Architecture: ChEX, {parameters:,} parameters; sizes stand in `manifest.toml`.
+- Trained on: {run.model.trained_on}
+- Films: {"; ".join(films)}.
+{_share(run)}- Intended use: {run.model.intended_use}
+- Licence: {run.model.licence}; the vocabularies in `vocab/` have their own.
+- Thresholds: as the training left them, **not calibrated**.
+- Performance: not measured yet; `python -m models.evaluate` measures it.
+
+## Training
+
+By `python -m models.train`, seed {run.seed}. Losses are means over the last rows of the log, before their weights.
+
+| stage | steps | batch | seconds so far | losses |
+|---|---|---|---|---|
+{rows}
+"""
+
+
+def _share(run: Run) -> str:
+    """Say in a line of the card which share of the weights is of the model that the run started from."""
+    if not run.start_share:
+        return ""
+    begun = read_manifest(Path(run.start))
+    return (
+        f"- Weights: {run.start_share:g} of those of {begun.name} {begun.version}, which the training started from, "
+        f"and {1 - run.start_share:g} of the trained ones.\n"
+    )
+
+
+def _stage_rows(run: Run) -> list[str]:
+    """Yield a table row for each stage: its length and its last losses."""
+    with (Path(run.output) / TABLE).open(encoding="utf-8", newline="") as file:
+        last = {row["stage"]: row for row in csv.DictReader(file)}
+    return [
+        f"| {stage.name} | {row['step']} | {stage.batch} x {stage.accumulation} | {float(row['seconds']):.0f} | "
+        + ", ".join(f"{name} {float(row[name]):.3g}" for name in stage.losses)
+        + " |"
+        for stage in run.stages
+        if (row := last.get(stage.name)) is not None
+    ]

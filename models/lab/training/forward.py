@@ -1,0 +1,320 @@
+"""What the network computes for one training step. Each part is computed once, and only if an objective needs it.
+
+Boxes are not clipped, because the losses need them so (spec §10). "Told" features are the output of the post decoder;
+sentences and decisions are made from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.lab.losses.detection import FindingLoss, finding_detection, likelihood
+from models.lab.training.batch import Batch, DrawnQuestion
+from models.lab.training.catalog import Catalog
+from models.lab.training.stages import Noise, Objective, Stage
+from models.lab.training.text_encoding import TextEncoder, Vocabulary
+from models.network.chex import Chex, whole_picture
+from models.network.detector import Detection
+
+_CLASS_LOSSES: Final[frozenset[Objective]] = frozenset(
+    {
+        "patho-detect",
+        "patho-cls",
+        "align",
+        "box",
+        "score",
+        "presence",
+        "region-presence",
+        "finding-gen",
+    }
+)
+"""Losses that need class prompts. Without any of them no class is among the prompts that see each other."""
+
+
+class Heads(nn.Module):
+    """Scales and offsets of the decisions, trained with the network; the manifest's temperature is derived from them.
+
+    A logit is scale * (cosine to the phrase - cosine to its opposite) + offset; `align_*` are for single patches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(10.0).log())
+        self.offset = nn.Parameter(torch.tensor(-0.5))
+        self.align_scale = nn.Parameter(torch.tensor(10.0).log())
+        self.align_offset = nn.Parameter(torch.tensor(-1.0))
+
+    def decide(self, features: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the logits of features [..., dim] for classes [C, dim]: [..., C]."""
+        apart = functional.normalize(positive, dim=-1) - functional.normalize(negative, dim=-1)
+        return self.scale.exp() * (functional.normalize(features, dim=-1) @ apart.T) + self.offset
+
+    def align(self, patches: Tensor, texts: Tensor) -> Tensor:
+        """Return the logits of patches [F, P, dim] for texts [F, Q, dim] or [Q, dim]: [F, Q, P]."""
+        cosines = functional.normalize(texts, dim=-1) @ functional.normalize(patches, dim=-1).transpose(1, 2)
+        return self.align_scale.exp() * cosines + self.align_offset
+
+
+class Forward:
+    """The forward pass of one batch in one stage.
+
+    classes: the numbers of the C' drawn classes; judged: these, and the classes that regions are judged for
+    regions: the A' regions with one box; drawn_regions: those whose boxes and sentences count in the losses
+    by_boxes: whether region features come from the true boxes or from prompts with the region's name
+    """
+
+    def __init__(
+        self,
+        network: Chex,
+        heads: Heads,
+        text_encoder: TextEncoder,
+        vocabulary: Vocabulary,
+        batch: Batch,
+        *,
+        catalog: Catalog,
+        stage: Stage,
+        rng: np.random.Generator,
+    ) -> None:
+        self.network, self.heads, self.vocabulary, self.batch = network, heads, vocabulary, batch
+        self.catalog, self.stage, self.rng = catalog, stage, rng
+        self.by_boxes = bool(rng.random() < 0.5)
+        self._together = bool(rng.random() < stage.drawing.together)
+        self._after = any(name.startswith("post_decoder") for name in stage.train)
+        self.classes = self._draw_classes()
+        drawn = self._some(range(len(catalog.regions)), stage.drawing.regions)
+        self.drawn_regions = frozenset(drawn)
+        # As published, the contents of all regions are learned; boxes and sentences of drawn ones only (spec §10).
+        self.regions = list(range(len(catalog.regions))) if "anat-cls" in stage.losses else drawn
+        # The loss itself draws some of the absent classes that regions are judged for.
+        judged = _numbers(batch.region_known.any(dim=0).any(dim=0)) if "anat-cls" in stage.losses else []
+        self.judged = sorted({*self.classes, *judged}) or [0]
+        self._own = [self.judged.index(number) for number in self.classes]
+        self._phrases = self._draw_phrases()
+        self._vectors = text_encoder.vectors([*self._phrases, *self._texts()])
+
+    @property
+    def noise(self) -> Noise:
+        """The noise settings of the stage."""
+        return self.stage.noise
+
+    @cached_property
+    def picture(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Patches [F, P, dim], positions and cls."""
+        return self.network.encode_image(self.batch.pixels)
+
+    @cached_property
+    def asked_boxes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Boxes of the text questions, which of them exist, which questions are padding; see `Batch.asked_boxes`."""
+        return self.batch.asked_boxes()
+
+    @cached_property
+    def positive(self) -> Tensor:
+        """[C', dim], of the drawn classes."""
+        return self.judged_positive[self._own]
+
+    @cached_property
+    def negative(self) -> Tensor:
+        """[C', dim]."""
+        return self.judged_negative[self._own]
+
+    @cached_property
+    def judged_positive(self) -> Tensor:
+        """[C'', dim], of the classes that regions are judged for."""
+        return self.embed(self._phrases[: len(self.judged)])
+
+    @cached_property
+    def judged_negative(self) -> Tensor:
+        """[C'', dim]."""
+        return self.embed(self._phrases[len(self.judged) : 2 * len(self.judged)])
+
+    @cached_property
+    def region_vectors(self) -> Tensor:
+        """[A' + B, dim], of the regions with one box, then of all with two if the stage has a loss for their boxes."""
+        return self.embed(self._phrases[2 * len(self.judged) :])
+
+    @cached_property
+    def sentences(self) -> Tensor:
+        """[F, S, dim], the vectors of the text questions; zeros where a film has fewer."""
+        longest = self.asked_boxes[2].shape[1]
+        blank = torch.zeros(longest, self.network.sizes.dim, device=self.batch.pixels.device)
+        rows = [
+            torch.cat([self.embed([question.text for question in asked]), blank[len(asked) :]]) if asked else blank
+            for asked in self.batch.asked
+        ]
+        return torch.stack(rows)
+
+    @cached_property
+    def is_sentence(self) -> Tensor:
+        """[F, S], True for questions that are sentences of the report."""
+        return self._marked(lambda question: question.is_sentence)
+
+    @cached_property
+    def is_placed(self) -> Tensor:
+        """[F, S], True for questions whose boxes are known, possibly none."""
+        return self._marked(lambda question: question.is_placed)
+
+    @cached_property
+    def found(self) -> Detection:
+        """The detections of classes and then regions; each prompt sees only its own tokens: Q = C' + A' + B."""
+        prompts = torch.cat([self.positive, self.region_vectors])
+        films = len(self.batch.pixels)
+        return self._detect(prompts.expand(films, -1, -1), padding=None)
+
+    @cached_property
+    def found_sentences(self) -> Detection:
+        """The detections of the text questions."""
+        padding = self.asked_boxes[2]
+        return self._detect(self.sentences, padding=padding if self.stage.drawing.padded else None)
+
+    @cached_property
+    def finding_loss(self) -> FindingLoss:
+        """The loss of the drawn classes' boxes and scores."""
+        batch, found, count = self.batch, self.found, len(self.classes)
+        return finding_detection(
+            found.boxes[:, :count],
+            found.scores[:, :count],
+            likely=likelihood(found.tokens[:, :count], self.positive, self.negative),
+            target=batch.boxes[:, self.classes],
+            valid=batch.valid[:, self.classes],
+            labeled=batch.located[:, self.classes],
+            answerer=self.stage.drawing.answerer,
+        )
+
+    @cached_property
+    def sentence_loss(self) -> FindingLoss:
+        """The loss of the boxes and scores of the text questions."""
+        boxes, valid, _ = self.asked_boxes
+        scores = self.found_sentences.scores
+        return finding_detection(
+            self.found_sentences.boxes,
+            scores,
+            # A question has no opposite to compare with; a constant does not affect the matching.
+            likely=torch.full_like(scores, 0.5),
+            target=boxes,
+            valid=valid,
+            labeled=self.is_placed,
+            answerer=self.stage.drawing.answerer,
+        )
+
+    @cached_property
+    def told_classes(self) -> Tensor:
+        """[F, C', dim]."""
+        return self._told_prompts[:, : len(self.classes)]
+
+    @cached_property
+    def told_regions(self) -> Tensor:
+        """[F, A', dim], of the regions with one box; without the post decoder if the stage does not train it."""
+        end = len(self.classes) + len(self.regions)
+        if not self._after:
+            return self.found.aggregated[:, len(self.classes) : end]
+        if not self.by_boxes:
+            return self._told_prompts[:, len(self.classes) : end]
+        detector = self.network.detector
+        tokens = detector.gather(detector.pool(self.picture[0], self.batch.regions[:, self.regions]))
+        told: Tensor = self.network.post_decoder(tokens, whole_picture(*self.picture), group=1)
+        return told
+
+    @cached_property
+    def told_sentences(self) -> Tensor:
+        """[F, S, dim]; without the post decoder if the stage does not train it."""
+        if not self._after:
+            return self.found_sentences.aggregated
+        return self._tell(self.found_sentences, together=self.stage.drawing.padded)
+
+    def embed(self, texts: list[str]) -> Tensor:
+        """Return the vectors [text, dim] of texts that were encoded for this step."""
+        if not texts:
+            return torch.zeros(0, self.network.sizes.dim, device=self.batch.pixels.device)
+        return torch.stack([self._vectors[text] for text in texts])
+
+    @cached_property
+    def _told_prompts(self) -> Tensor:
+        return self._tell(self.found, together=self._together)
+
+    def _marked(self, is_so: Callable[[DrawnQuestion], bool]) -> Tensor:
+        """Mark the text questions of which something is true: [F, S], False for padding."""
+        marks = torch.zeros(self.sentences.shape[:2], dtype=torch.bool)
+        for film, asked in enumerate(self.batch.asked):
+            marks[film, : len(asked)] = torch.tensor([is_so(question) for question in asked], dtype=torch.bool)
+        return marks.to(self.batch.pixels.device)
+
+    def _draw_classes(self) -> list[int]:
+        """Draw the expected number of classes from each data set, among those with labels on some film of the batch.
+
+        The published sampler does the same: if films are labelled for the classes of one data set only, classes of
+        another are neither asked for nor counted as absent.
+        Without labels one class is drawn, which contributes nothing to a loss.
+        """
+        losses, batch = self.stage.losses.keys(), self.batch
+        if not losses & _CLASS_LOSSES:
+            return []
+        labelled = (batch.known | batch.located).any(dim=0)
+        if "region-presence" in losses:
+            labelled = labelled | batch.region_known.any(dim=0).any(dim=0)
+        asked = set(_numbers(labelled))
+        pools = [[number for number in numbers if number in asked] for numbers in self.catalog.sets]
+        drawn = [number for pool in pools if pool for number in self._some(pool, self.stage.drawing.classes)]
+        return drawn or self._some(range(len(self.catalog.classes)), 1)
+
+    def _some(self, pool: Sequence[int], expected: float) -> list[int]:
+        """Draw a random part of a pool, at least one element."""
+        drawn = np.flatnonzero(self.rng.random(len(pool)) < expected / len(pool))
+        return [pool[int(place)] for place in (drawn if len(drawn) else [self.rng.integers(len(pool))])]
+
+    def _draw_phrases(self) -> list[str]:
+        """Draw a wording of each class, of its opposite, and of each region."""
+        classes = [self.catalog.classes[number] for number in self.judged]
+        # Only the loss of boxes uses regions with two boxes. The post decoder must not see them (spec §6 and 10).
+        pairs = range(len(self.catalog.regions), len(self.catalog.region_phrases))
+        asked = (*self.regions, *pairs) if "anat-detect" in self.stage.losses else self.regions
+        regions = [self.catalog.region_phrases[number] for number in asked]
+        groups = [phrases.positive for phrases in classes] + [phrases.negative for phrases in classes] + regions
+        return [str(self.rng.choice(group)) for group in groups]
+
+    def _texts(self) -> list[str]:
+        """List the other texts that this step encodes."""
+        texts = [question.text for asked in self.batch.asked for question in asked]
+        if {"anat-mse", "text-gen"} & self.stage.losses.keys():
+            texts += [sentence.text for said in self.batch.said for sentence in said]
+        return texts
+
+    def _detect(self, prompts: Tensor, *, padding: Tensor | None) -> Detection:
+        """Detect prompts [F, Q, dim] as `Detector.forward` does, with the random draws of training (spec §4.5)."""
+        detector, noise = self.network.detector, self.noise
+        patches, positions, _ = self.picture
+        group = None if padding is not None else detector.boxes_per_prompt
+        decoded = detector.decode(patches, positions, prompts, group=group, padding=padding)
+        proposed = detector.propose(decoded)
+        pooled = detector.pool(patches, proposed)
+        joined = (functional.dropout(decoded, noise.skip_dropout, self.network.training) + pooled) / 2
+        if noise.skip < 1:
+            skips = torch.rand(decoded.shape[:2], device=decoded.device) < noise.skip
+            joined = torch.where(skips.unsqueeze(-1), joined, pooled)
+        return detector.conclude(proposed, detector.gather(joined), padding=padding)
+
+    def _tell(self, found: Detection, *, together: bool) -> Tensor:
+        """Run the post decoder: [F, Q, dim].
+
+        together: all tokens of a film see each other, as in reports; otherwise each prompt is alone, as an interactive
+        question is
+        """
+        post, memory = self.network.post_decoder, whole_picture(*self.picture)
+        if not together:
+            tokens = torch.cat([found.aggregated.unsqueeze(2), found.tokens], dim=2)
+            apart: Tensor = post(tokens.flatten(1, 2), memory, group=tokens.shape[2])
+            return apart.reshape(tokens.shape)[:, :, 0]
+        dropped = torch.rand(found.scores.shape, device=memory.device) < self.noise.box_drop
+        told = post.of_prompts(found.aggregated, found.tokens, memory, dropped=dropped if self.noise.box_drop else None)
+        return told[:, :, 0]
+
+
+def _numbers(marks: Tensor) -> list[int]:
+    numbers: list[int] = marks.nonzero().flatten().tolist()
+    return numbers

@@ -1,0 +1,252 @@
+"""The labels of one film, as arrays by the catalog's numbers, and as the line of JSON in which they are stored.
+
+A line holds these keys, all optional, with boxes as center x, center y, width, height in 0..1 of the film's central
+square:
+
+    present: {class: true or false}, of the whole film; a class that is not named is unknown
+    mined: [class], those of them that were mined from a report, and may be wrong
+    boxes: {class: [box]}; located: [class], the classes whose boxes are complete, possibly none
+    regions: {region: box}; on a film that names any, the other regions are not visible
+    region_present: {region: [class]}, classes in the region; region_known: [class], whose place is completely known
+    said: [{text, positive, findings: [class], regions: [region], boxes: [box]}], the sentences of the report
+    sides: [{finding, side, zone, box}], for questions about one side
+
+Classes are named as in a catalog: CheXpert's by their keys, others by the names of their data sets. A run may use only
+some of them and ignores the others; a class or region that no catalog knows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NotRequired, TypedDict, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.lab.phantoms.truth import FINDINGS, Phantom
+from models.lab.tasks.labels import check_classes, check_regions
+from models.lab.training.catalog import Catalog, catalog_of
+from models.lab.training.runfile import ClassSet
+
+FloatArray = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+LEAST_ROOM = 3
+"""Places for the boxes of a class on one film; if one class has more boxes, all classes get more places."""
+
+
+class SaidLine(TypedDict):
+    """A sentence, as stored."""
+
+    text: str
+    positive: bool
+    findings: list[str]
+    regions: list[str]
+    boxes: list[list[float]]
+
+
+class SideLine(TypedDict):
+    """A finding on one side, as stored."""
+
+    finding: str
+    side: str
+    zone: str | None
+    box: list[float]
+
+
+class Line(TypedDict):
+    """A film, as stored."""
+
+    present: NotRequired[dict[str, bool]]
+    mined: NotRequired[list[str]]
+    boxes: NotRequired[dict[str, list[list[float]]]]
+    located: NotRequired[list[str]]
+    regions: NotRequired[dict[str, list[float]]]
+    region_present: NotRequired[dict[str, list[str]]]
+    region_known: NotRequired[list[str]]
+    said: NotRequired[list[SaidLine]]
+    sides: NotRequired[list[SideLine]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A sentence of a report. positive: it reports its findings as present; boxes: [n, 4], of what it is about."""
+
+    text: str
+    positive: bool
+    findings: tuple[int, ...]
+    regions: tuple[int, ...]
+    boxes: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnSide:
+    """A finding on one side of the patient. zone: of the lung, None if it has none; box: [4]."""
+
+    finding: int
+    side: str
+    zone: str | None
+    box: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmLabels:
+    """All labels of a film.
+
+    present, known, mined: [C], of the film; boxes: [C, T, 4]; valid: [C, T]; located: [C]
+    regions: [A, 4]; seen: [A]; region_present, region_known: [A, C]
+    """
+
+    present: BoolArray
+    known: BoolArray
+    mined: BoolArray
+    boxes: FloatArray
+    valid: BoolArray
+    located: BoolArray
+    regions: FloatArray
+    seen: BoolArray
+    region_present: BoolArray
+    region_known: BoolArray
+    said: tuple[Said, ...]
+    sides: tuple[OnSide, ...]
+
+
+def check_line(line: Line) -> None:
+    """Check that a line can be turned into labels.
+
+    Raises UnknownLabel for a class or region that no catalog knows, KeyError, TypeError or ValueError for a wrong form.
+    """
+    said, sides = line.get("said", []), line.get("sides", [])
+    classes: Sequence[Iterable[str]] = (
+        line.get("present", {}),
+        line.get("boxes", {}),
+        line.get("located", []),
+        line.get("mined", []),
+        line.get("region_known", []),
+        *line.get("region_present", {}).values(),
+        *(sentence["findings"] for sentence in said),
+        [finding["finding"] for finding in sides],
+    )
+    regions: Sequence[Iterable[str]] = (
+        line.get("regions", {}),
+        line.get("region_present", {}),
+        *(sentence["regions"] for sentence in said),
+    )
+    check_classes(name for names in classes for name in names)
+    check_regions(name for names in regions for name in names)
+    labels_of(line, _whole_catalog())
+
+
+@cache
+def _whole_catalog() -> Catalog:
+    return catalog_of(get_args(ClassSet))
+
+
+def line_of(film: Phantom) -> Line:
+    """Return the labels of a phantom, by its findings' keys; classes that phantoms never show are marked absent."""
+    return {
+        "present": {key: key in film.findings for key in FINDINGS}
+        | {"no_finding": not film.findings}
+        | dict.fromkeys(("enlarged_cardiomediastinum", "pleural_other", "pneumonia"), False),
+        "boxes": {key: _rows(boxes) for key, boxes in film.findings.items()},
+        "located": list(FINDINGS),
+        "regions": {name: _rows(box)[0] for name, box in film.regions.items()},
+        "region_present": {name: sorted(found) for name, found in film.region_findings.items()},
+        "region_known": list(FINDINGS),
+        "said": [
+            {
+                "text": sentence.text,
+                "positive": sentence.positive,
+                "findings": list(sentence.findings),
+                "regions": list(sentence.regions),
+                "boxes": _rows(sentence.boxes),
+            }
+            for sentence in film.sentences
+        ],
+        "sides": [
+            {"finding": instance.finding, "side": instance.side, "zone": instance.zone, "box": _rows(instance.box)[0]}
+            for instance in film.instances
+            if instance.side is not None and instance.finding != "support_devices"
+        ],
+    }
+
+
+def labels_of(line: Line, catalog: Catalog) -> FilmLabels:
+    """Turn a line into arrays. A class may be named by a phantom's key or by its name; its name takes precedence."""
+    named = list(enumerate(catalog.classes))
+    numbers = {phrases.finding: number for number, phrases in named if phrases.finding is not None}
+    numbers |= {phrases.name: number for number, phrases in named}
+    places = {name: number for number, name in enumerate(catalog.regions)}
+    classes, regions = len(catalog.classes), len(catalog.regions)
+    present, known = _marks(line.get("present", {}), numbers)
+    room = max([LEAST_ROOM, *(len(found) for key, found in line.get("boxes", {}).items() if key in numbers)])
+    boxes = np.zeros((classes, room, 4), dtype=np.float32)
+    valid = np.zeros((classes, room), dtype=np.bool_)
+    for key, found in line.get("boxes", {}).items():
+        if key in numbers:
+            rows = as_boxes(found)
+            boxes[numbers[key], : len(rows)], valid[numbers[key], : len(rows)] = rows, True
+    shown = np.zeros((regions, 4), dtype=np.float32)
+    seen = np.zeros(regions, dtype=np.bool_)
+    for name, box in line.get("regions", {}).items():
+        shown[places[name]], seen[places[name]] = box, True
+    judged = _some(line.get("region_known", []), numbers, classes)
+    region_present = np.zeros((regions, classes), dtype=np.bool_)
+    for name, keys in line.get("region_present", {}).items():
+        region_present[places[name]] = _some(keys, numbers, classes)
+    return FilmLabels(
+        present=present,
+        known=known,
+        mined=_some(line.get("mined", []), numbers, classes),
+        boxes=boxes,
+        valid=valid,
+        located=_some(line.get("located", []), numbers, classes),
+        regions=shown,
+        seen=seen,
+        region_present=region_present,
+        region_known=seen[:, np.newaxis] & judged,
+        said=tuple(_said(sentence, numbers, places) for sentence in line.get("said", [])),
+        sides=tuple(
+            OnSide(
+                finding=numbers[side["finding"]], side=side["side"], zone=side["zone"], box=as_boxes([side["box"]])[0]
+            )
+            for side in line.get("sides", [])
+            if side["finding"] in numbers
+        ),
+    )
+
+
+def as_boxes(rows: Sequence[Sequence[float]]) -> FloatArray:
+    """Make an array [n, 4] of a list, also of an empty one."""
+    return np.array(rows, dtype=np.float32).reshape(-1, 4)
+
+
+def _rows(boxes: FloatArray) -> list[list[float]]:
+    """Round boxes to a hundredth of a pixel for storage."""
+    return [[round(float(number), 5) for number in box] for box in boxes.reshape(-1, 4)]
+
+
+def _said(line: SaidLine, numbers: Mapping[str, int], places: Mapping[str, int]) -> Said:
+    return Said(
+        text=line["text"],
+        positive=line["positive"],
+        findings=tuple(numbers[key] for key in line["findings"] if key in numbers),
+        regions=tuple(places[name] for name in line["regions"]),
+        boxes=as_boxes(line["boxes"]),
+    )
+
+
+def _marks(present: Mapping[str, bool], numbers: Mapping[str, int]) -> tuple[BoolArray, BoolArray]:
+    count = max(numbers.values()) + 1
+    return (
+        _some([key for key, there in present.items() if there], numbers, count),
+        _some(list(present), numbers, count),
+    )
+
+
+def _some(keys: Sequence[str], numbers: Mapping[str, int], count: int) -> BoolArray:
+    marks = np.zeros(count, dtype=np.bool_)
+    marks[[numbers[key] for key in keys if key in numbers]] = True
+    return marks

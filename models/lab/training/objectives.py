@@ -1,0 +1,222 @@
+"""The losses, by their names in the run file: each is a scalar of one forward pass.
+
+The first group is the paper's (spec §10). The second is for the small model, which has no pre-trained encoders: it
+aligns patches with the words of what they show, and trains the decisions that the reader makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models import boxes as unit_boxes
+from models.lab.losses import contrast
+from models.lab.losses.detection import anatomy_detection
+from models.lab.losses.means import mean_by_film, mean_of
+from models.lab.training import text_losses
+from models.lab.training.forward import Forward
+from models.lab.training.stages import Objective
+
+Loss = Callable[[Forward], Tensor]
+
+_LEAST_LIKELY = 1e-6
+_NOWHERE = 1e-7
+"""The sampling weight of a class that is in no region of the batch, as published."""
+
+
+def losses_of(forward: Forward) -> dict[str, Tensor]:
+    """Compute all losses of the stage, unweighted."""
+    return {name: LOSSES[name](forward) for name in LOSSES if name in forward.stage.losses}
+
+
+def patho_detect(forward: Forward) -> Tensor:
+    """Boxes and scores of findings, weighted as published."""
+    return forward.finding_loss.total
+
+
+def patho_cls(forward: Forward) -> Tensor:
+    """Choose the phrase of each class by its aggregated token, among the phrases of all drawn classes."""
+    losses = contrast.finding_contrast(
+        forward.found.aggregated[:, : len(forward.classes)],
+        forward.positive,
+        forward.negative,
+        present=forward.batch.present[:, forward.classes],
+        temperature=forward.stage.temperatures.findings,
+    )
+    known = forward.batch.known & ~forward.batch.mined
+    return mean_by_film(losses, known[:, forward.classes])
+
+
+def anat_detect(forward: Forward) -> Tensor:
+    """Boxes of regions."""
+    batch, start = forward.batch, len(forward.classes)
+    pairs = torch.tensor(forward.catalog.pairs, device=batch.pixels.device)
+    drawn = torch.tensor([region in forward.drawn_regions for region in forward.regions], device=batch.pixels.device)
+    return anatomy_detection(
+        forward.found.boxes[:, start:],
+        forward.found.scores[:, start:],
+        target=batch.regions[:, forward.regions],
+        present=batch.seen[:, forward.regions] & drawn,
+        pairs=batch.regions[:, pairs],
+        pairs_present=batch.seen[:, pairs],
+    )
+
+
+def anat_cls(forward: Forward) -> Tensor:
+    """Align regions with the phrases of their classes; the absent classes that count are drawn, see `draw_absent`.
+
+    The published reduction contradicts itself (spec §10): this is the mean over the known regions of the batch.
+    """
+    present = forward.batch.region_present[:, forward.regions][:, :, forward.judged]
+    known = forward.batch.region_known[:, forward.regions][:, :, forward.judged]
+    drawn = draw_absent(present & known, expected=round(forward.stage.drawing.classes))
+    losses = contrast.anatomy_contrast(
+        forward.told_regions,
+        forward.judged_positive,
+        forward.judged_negative,
+        present=present,
+        known=known,
+        drawn=drawn,
+        temperature=forward.stage.temperatures.anatomy,
+    )
+    return mean_of(losses, known.any(dim=-1))
+
+
+def draw_absent(there: Tensor, *, expected: int) -> Tensor:
+    """Draw the classes whose absence counts, in proportion to how often each is present in the batch (spec §10).
+
+    there: [F, A, C]; expected: how many, without repetition
+    Returns [C]. A class that is nowhere present is drawn only if there are too few others.
+    """
+    # So small that an absent class is never drawn before a present one.
+    weights = there.sum(dim=(0, 1)).float() + _NOWHERE
+    drawn = torch.multinomial(weights, min(expected, len(weights)))
+    return torch.zeros(len(weights), dtype=torch.bool, device=there.device).index_fill(0, drawn, True)
+
+
+def anat_mse(forward: Forward) -> Tensor:
+    """Align the drawn regions with the mean vector of the sentences about them."""
+    targets = torch.zeros_like(forward.told_regions)
+    valid = torch.zeros(targets.shape[:2], dtype=torch.bool, device=targets.device)
+    for film, said in enumerate(forward.batch.said):
+        for place, region in enumerate(forward.regions):
+            texts = [sentence.text for sentence in said if region in sentence.regions]
+            if texts and region in forward.drawn_regions:
+                targets[film, place], valid[film, place] = forward.embed(texts).mean(dim=0), True
+    return contrast.squared_error(forward.told_regions, targets, valid)
+
+
+def sent_contr(forward: Forward) -> Tensor:
+    """Choose the right sentence for the features that the sentence itself located."""
+    temperature = forward.stage.temperatures.sentences
+    return contrast.sentence_contrast(
+        forward.told_sentences, forward.sentences, forward.is_sentence, temperature=temperature
+    )
+
+
+def sent_mse(forward: Forward) -> Tensor:
+    """Align the features that a sentence located with the sentence's own vector."""
+    return contrast.squared_error(forward.told_sentences, forward.sentences, forward.is_sentence)
+
+
+def global_contr(forward: Forward) -> Tensor:
+    """Choose the report of each film and the film of each report, among films with a report."""
+    marks = forward.is_sentence.unsqueeze(-1)
+    texts = forward.sentences.masked_fill(~marks, 0).sum(dim=1) / marks.sum(dim=1).clamp(min=1)
+    told = forward.is_sentence.any(dim=1)
+    films = forward.picture[0].mean(dim=1)
+    return contrast.global_contrast(films[told], texts[told], temperature=forward.stage.temperatures.films)
+
+
+def align(forward: Forward) -> Tensor:
+    """Align patches with the texts of what they show, and push them away from the other texts.
+
+    For every film and text the patches inside its boxes have the same total weight as those outside; a patch that a box
+    covers in part counts on both sides in proportion.
+    The texts are phrases of located classes and of regions, and the text questions.
+    """
+    batch, patches = forward.batch, forward.picture[0]
+    start = len(forward.regions)
+    phrases = torch.cat([forward.positive, forward.region_vectors[:start]])
+    boxes = batch.boxes[:, forward.classes]
+    regions = functional.pad(batch.regions[:, forward.regions].unsqueeze(2), (0, 0, 0, boxes.shape[2] - 1))
+    seen = batch.seen[:, forward.regions]
+    first = functional.pad(seen.unsqueeze(2), (0, boxes.shape[2] - 1))
+    asked, asked_valid, _ = forward.asked_boxes
+    grid = forward.network.sizes.image_encoder.grid
+    covered = coverage(
+        torch.cat([boxes, regions, asked], dim=1),
+        torch.cat([batch.valid[:, forward.classes], first, asked_valid], dim=1),
+        grid=grid,
+    )
+    logits = torch.cat([forward.heads.align(patches, phrases), forward.heads.align(patches, forward.sentences)], dim=1)
+    counted = torch.cat([batch.located[:, forward.classes], seen, forward.is_placed], dim=1)
+    inside = (functional.softplus(-logits) * covered).sum(dim=-1) / covered.sum(dim=-1).clamp(min=1)
+    outside = (functional.softplus(logits) * (1 - covered)).sum(dim=-1) / (1 - covered).sum(dim=-1).clamp(min=1)
+    return mean_by_film(inside + outside, counted)
+
+
+def coverage(boxes: Tensor, valid: Tensor, *, grid: int) -> Tensor:
+    """Return the share of each patch that the boxes [F, Q, T, 4] cover, by the best box alone: [F, Q, P]."""
+    edges = torch.arange(grid + 1, device=boxes.device, dtype=boxes.dtype) / grid
+    left, top, right, bottom = unit_boxes.to_corners(boxes).unsqueeze(-1).unbind(dim=-2)
+    across = (torch.minimum(right, edges[1:]) - torch.maximum(left, edges[:-1])).clamp(min=0)
+    down = (torch.minimum(bottom, edges[1:]) - torch.maximum(top, edges[:-1])).clamp(min=0)
+    shares = (down.unsqueeze(-1) * across.unsqueeze(-2)).flatten(-2) * grid**2
+    return shares.masked_fill(~valid.unsqueeze(-1), 0).amax(dim=2).clamp(max=1)
+
+
+def presence(forward: Forward) -> Tensor:
+    """Decide whether a film shows each class, as the reader does.
+
+    A mined label is explained by the decision and by how often such labels are wrong (`stages.MinedLabels`).
+    """
+    decided = torch.sigmoid(_decisions(forward, forward.told_classes))
+    rates, classes = forward.stage.mined, [forward.catalog.classes[number].name for number in forward.classes]
+    invented = decided.new_tensor([rates.invented_by_class.get(name, rates.invented) for name in classes])
+    labelled = decided * (1 - rates.missed) + (1 - decided) * invented
+    batch = forward.batch
+    likely = torch.where(batch.mined[:, forward.classes], labelled, decided)
+    present = batch.present[:, forward.classes]
+    losses = -torch.where(present, likely, 1 - likely).clamp(min=_LEAST_LIKELY).log()
+    return mean_by_film(losses, batch.known[:, forward.classes])
+
+
+def region_presence(forward: Forward) -> Tensor:
+    """Decide whether a region holds each class, in the way the reader decides."""
+    logits = forward.heads.decide(forward.told_regions, forward.positive, forward.negative)
+    present = forward.batch.region_present[:, forward.regions][:, :, forward.classes]
+    known = forward.batch.region_known[:, forward.regions][:, :, forward.classes]
+    losses = functional.binary_cross_entropy_with_logits(logits, present.float(), reduction="none")
+    return mean_by_film(losses.flatten(1), known.flatten(1))
+
+
+def _decisions(forward: Forward, features: Tensor) -> Tensor:
+    """Return the logit of each class by its own feature: [F, C', dim] to [F, C']."""
+    return forward.heads.decide(features, forward.positive, forward.negative).diagonal(dim1=1, dim2=2)
+
+
+LOSSES: Mapping[Objective, Loss] = {
+    "patho-detect": patho_detect,
+    "patho-cls": patho_cls,
+    "anat-detect": anat_detect,
+    "anat-cls": anat_cls,
+    "anat-mse": anat_mse,
+    "anat-gen": text_losses.of_regions,
+    "sent-contr": sent_contr,
+    "sent-mse": sent_mse,
+    "sent-gen": text_losses.of_sentences,
+    "global-contr": global_contr,
+    "text-gen": text_losses.of_texts,
+    "align": align,
+    "box": lambda forward: forward.finding_loss.box,
+    "score": lambda forward: forward.finding_loss.score,
+    "presence": presence,
+    "region-presence": region_presence,
+    "sent-box": lambda forward: forward.sentence_loss.box,
+    "sent-score": lambda forward: forward.sentence_loss.score,
+    "finding-gen": text_losses.of_findings,
+}

@@ -1,0 +1,193 @@
+"""The run file: every setting that decides the result of a run. The dataclasses refuse invalid values.
+
+What is not in the run file is fixed in the code; the environment is not read. Paths are relative to the folder in which
+the command runs. When a run is continued, two things may differ: settings of `Machine` that do not change the results,
+and `start_share`, which changes no step, only the weights that are written at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from models.bounds import require
+from models.errors import ModelError
+from models.lab.training.stages import Stage
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Ages, NetworkSizes
+from models.tables import read_table
+
+ClassSet = Literal["chexpert", "vindr", "cig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What the model directory says about itself, how its weights are stored, and how films become its input."""
+
+    name: str
+    version: str
+    licence: str
+    trained_on: str
+    intended_use: str
+    store: Literal["float32", "half_embeddings", "half"] = "float32"
+    gray: Literal["voi", "mimic_jpg"] = "voi"
+    resize: Literal["direct", "via_256"] = "direct"
+    mean: float = PUBLISHED_MEAN
+    std: float = PUBLISHED_STD
+    ages: Ages | None = None
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="std")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmSource:
+    """A file of real films (see `films`), how often each film is used in an epoch, and which patients are held out.
+
+    most: use at most so many films, evenly spaced over the file; 0 for all
+    balanced: multiply `repeat` so that an epoch has about as many of these films as the largest source has
+    held_out: the patients that training never uses, a share or the path of a file, see `split`; blank for none
+    """
+
+    file: str
+    repeat: int = 1
+    most: int = 0
+    balanced: bool = False
+    held_out: str = ""
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="repeat", not_negative="most")
+
+    def times(self, *, own: int, most: int) -> int:
+        """Return how often an epoch uses each film; own, most: number of films here, and in the largest source."""
+        return round(self.repeat * most / own) if self.balanced else self.repeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What a run learns from. Phantoms have the seeds first_seed ... first_seed + phantoms - 1.
+
+    side: of stored films, in pixels; films are cut to their central square
+    store: the folder of stored films, which runs may share; if blank, `films` in the run's own output folder
+    words: "seen" trains one embedding for all tokens that are in no text of the run (see `vocabulary`), "full" one for
+    each token; "start" has the vocabulary of the model that the run starts from
+    """
+
+    classes: tuple[ClassSet, ...] = ("chexpert",)
+    phantoms: int = 0
+    first_seed: int = 0
+    films: tuple[FilmSource, ...] = ()
+    side: int = 224
+    store: str = ""
+    words: Literal["seen", "full", "start"] = "seen"
+
+    def __post_init__(self) -> None:
+        require(self, not_negative="phantoms first_seed", above_zero="side")
+        if not self.phantoms and not self.films:
+            raise ValueError("phantoms and films: give at least one of them")
+        if self.first_seed + self.phantoms > 1_000_000:
+            raise ValueError("first_seed + phantoms must not exceed 1000000: later seeds are reserved for tests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The hardware to use. checkpoint, log: after how many steps each; renderers: processes that make films ready.
+
+    loaders: processes that read and augment films before the steps need them; 0: the training process does it itself
+    mixed_precision: float16 with a scaled loss on a GPU; bfloat16 on a CPU, which gains where it has products of these
+    (AMX); events: write files for TensorBoard
+    """
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    processes: int = 1
+    threads: int = 1
+    renderers: int = 1
+    loaders: int = 0
+    checkpoint: int = 500
+    log: int = 50
+    mixed_precision: bool = False
+    events: bool = False
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="processes threads renderers checkpoint log", not_negative="loaders")
+        if self.device == "cuda" and self.processes > 1:
+            raise ValueError("processes must be 1 with device cuda")
+        if self.loaders and self.processes > 1:
+            raise ValueError(
+                "loaders must be 0 with several processes, which load their own films; or set processes = 1"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A complete run.
+
+    output: its folder, which gets the films, the checkpoint, the log, and at the end `model`, the model directory
+    start: a model directory whose weights it starts from; blank for random weights
+    start_share: the share of the weights of `start` in those that the run writes; the others are the trained ones. An
+    average of both may keep more of what few films taught (Wortsman et al., CVPR 2022)
+    """
+
+    output: str
+    seed: int
+    start: str = ""
+    start_share: float = 0.0
+    model: Model
+    network: NetworkSizes
+    data: Data
+    stages: tuple[Stage, ...]
+    machine: Machine = field(default_factory=Machine)
+
+    @property
+    def store(self) -> Path:
+        """The folder of stored films."""
+        return Path(self.data.store) if self.data.store else Path(self.output) / "films"
+
+    def __post_init__(self) -> None:
+        wrong = [stage.name for stage in self.stages if stage.batch % self.machine.processes]
+        if wrong:
+            raise ValueError(f"stages: batch of {wrong[0]} must be a multiple of machine.processes")
+        if not self.stages or len({stage.name for stage in self.stages}) < len(self.stages):
+            raise ValueError("stages must not be empty, and each must have its own name")
+        boxes = self.network.detector.boxes_per_prompt
+        for stage in self.stages:
+            if stage.start_box_tokens is not None and len(stage.start_box_tokens.words) != boxes:
+                raise ValueError(
+                    f"stages: start_box_tokens.words of {stage.name} must have {boxes} entries, one for each box of a "
+                    "prompt; one may be blank"
+                )
+        if self.network.views is not None:
+            raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
+        require(self, share="start_share")
+        if self.start_share and not self.start:
+            raise ValueError("start_share needs start, the model whose weights are averaged with the trained ones")
+        if self.start and self.data.words == "seen":
+            raise ValueError('start needs data.words = "start", or "full" for a model with every token')
+        if self.data.words == "start" and not self.start:
+            raise ValueError('data.words = "start" needs start, the model whose vocabulary it means')
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of all settings that affect the losses: two runs with the same fingerprint compute the same."""
+        table = asdict(self)
+        table["machine"] = {"processes": self.machine.processes, "mixed_precision": self.machine.mixed_precision}
+        del table["output"], table["start_share"], table["data"]["store"]
+        # An optional setting that a stage does not have is left out: runs that began before it existed go on.
+        table["stages"] = [
+            {key: value for key, value in stage.items() if value is not None} for stage in table["stages"]
+        ]
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def read_run(path: Path) -> Run:
+    """Read a run file. Raises ModelError that lists every mistake in it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); name a run file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is not TOML ({error})") from error
+    return read_table(Run, table, path=path)

@@ -1,0 +1,224 @@
+"""One stage of a run file: the weights it trains, its losses and length, and its augmentation, noise and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from models.bounds import require
+from models.lab.losses import Answerer
+
+Schedule = Literal["cosine", "late_decay"]
+Objective = Literal[
+    "patho-detect",
+    "patho-cls",
+    "anat-detect",
+    "anat-cls",
+    "anat-mse",
+    "anat-gen",
+    "sent-contr",
+    "sent-mse",
+    "sent-gen",
+    "global-contr",
+    "text-gen",
+    "align",
+    "box",
+    "score",
+    "presence",
+    "region-presence",
+    "sent-box",
+    "sent-score",
+    "finding-gen",
+]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+"""The names of the losses; see `objectives`. Those from "align" on are not the paper's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """The noise that training adds to the network (spec §0, 4.5, 6, 10); zeros add none.
+
+    dropout: after attention and after each layer of an MLP, in detector and post decoder; prefix: in the generator's
+    prefix
+    attention: dropout of attention weights; drop_path: of whole branches; box_drop: of box tokens before the post
+    decoder
+    skip: how often a token is added to what its box pools, and skip_dropout: its dropout then; the evaluation has 1 and
+    0
+    words: how often a token of a prompt is replaced by the token for unseen words
+    """
+
+    dropout: float = 0.0
+    attention: float = 0.0
+    drop_path: float = 0.0
+    prefix: float = 0.0
+    box_drop: float = 0.0
+    skip: float = 1.0
+    skip_dropout: float = 0.0
+    words: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self, share="dropout attention drop_path prefix box_drop skip skip_dropout words")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augmentation:
+    """How films are changed before each use; the defaults change nothing (spec §1).
+
+    flip: how often left and right are exchanged, words and regions included
+    area: share of the film that is cut out; aspect: the largest ratio of its width to its height, or of its height to
+    its width
+    scale, shift, rotate: applied afterwards, at most; shift as a share of the side, rotate in degrees
+    brightness, contrast: factors within 1 +- this; gamma: the logarithm of the exponent at most
+    equalize, blur, coarse, jpeg: how often the contrast is equalized locally, the film blurred (sigma in pixels at
+    most), its resolution reduced, or the film stored as JPEG; noise: its deviation at most, of gray values 0..1
+    leads, clips, margin, letters: how often they are drawn onto the film, see `overlays`
+    visibility: a box is removed if a smaller share of it than this stays visible
+    """
+
+    flip: float = 0.0
+    area: tuple[float, float] = (1.0, 1.0)
+    aspect: float = 1.0
+    scale: tuple[float, float] = (1.0, 1.0)
+    shift: float = 0.0
+    rotate: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    gamma: float = 0.0
+    equalize: float = 0.0
+    blur: float = 0.0
+    blur_sigma: float = 1.0
+    coarse: float = 0.0
+    noise: float = 0.0
+    jpeg: float = 0.0
+    leads: float = 0.0
+    clips: float = 0.0
+    margin: float = 0.0
+    letters: float = 0.0
+    visibility: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(
+            self,
+            share="flip shift brightness contrast equalize blur coarse noise jpeg leads clips margin letters "
+            "visibility",
+            not_negative="gamma",
+            above_zero="blur_sigma",
+        )
+        if not 0 < self.area[0] <= self.area[1] <= 1 or self.aspect < 1 or not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError("area must rise within 0..1, scale rise above 0, and aspect be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What one step asks about a film; the rest is left to other steps.
+
+    classes, regions: the expected number; sentences, hints: the most for one film; told: the most features that are put
+    into words
+    answerer: see `losses.matching`; together: how often prompts see each other in the post decoder, as published
+    padded: sentences of a film see each other and their padding in the detector (spec §4.2, BUG-2), as published
+    """
+
+    classes: float = 10
+    regions: float = 20
+    sentences: int = 8
+    hints: int = 0
+    told: int = 32
+    answerer: Answerer = "first"
+    together: float = 1.0
+    padded: bool = True
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="classes regions sentences told", not_negative="hints", share="together")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinedLabels:
+    """How often labels mined from reports are wrong, as the loss of presence assumes.
+
+    missed: how often a finding that is there has no label; invented: how often one that is not there has one
+    invented_by_class: by key, for classes whose labels are worse
+    A class whose labels are not given more often than `invented` is not learned from them, see `mined`.
+    """
+
+    missed: float = 0.0
+    invented: float = 0.0
+    invented_by_class: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(self, share="missed invented")
+        if any(not 0 <= rate <= 1 for rate in self.invented_by_class.values()):
+            raise ValueError("invented_by_class must lie in 0..1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxTokenStart:
+    """What the box tokens of the detector are set to before the first step of a stage, see `box_tokens`.
+
+    words: for each box of a prompt, words that follow a phrase, such as "on the left"; one entry may be blank
+    strength: factor on the mean difference between the vector of a phrase with the words and that of the phrase alone
+    """
+
+    words: tuple[str, ...]
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="strength")
+        if not self.words or len(set(self.words)) < len(self.words):
+            raise ValueError("words must have different entries, one for each box of a prompt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperatures:
+    """The divisors of the cosines in the published losses (spec §10)."""
+
+    findings: float = 0.2
+    anatomy: float = 0.25
+    sentences: float = 0.25
+    films: float = 0.2
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="findings anatomy sentences films")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of a run, with its own optimizer.
+
+    train, frozen: beginnings of the names of weights: those to train, and exceptions among them that stay frozen
+    epochs or steps: its length; a step is one update, an epoch uses every film once
+    batch: films of one batch, over all processes; accumulation: batches per update
+    schedule: "cosine" from batch to batch as timm computes it, or "late_decay", constant until the last 30 %; warm_up:
+    in batches, for both
+    losses: the weight of each loss
+    start_box_tokens: what the box tokens are set to before the first step; None keeps them
+    """
+
+    name: str
+    train: tuple[str, ...]
+    frozen: tuple[str, ...] = ()
+    epochs: int = 0
+    steps: int = 0
+    batch: int
+    accumulation: int = 1
+    learning_rate: float
+    warm_up: int = 0
+    weight_decay: float
+    schedule: Schedule = "cosine"
+    clip: float = 1.0
+    losses: Mapping[str, float]
+    noise: Noise = field(default_factory=Noise)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    drawing: Drawing = field(default_factory=Drawing)
+    temperatures: Temperatures = field(default_factory=Temperatures)
+    mined: MinedLabels = field(default_factory=MinedLabels)
+    start_box_tokens: BoxTokenStart | None = None
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="batch accumulation learning_rate clip", not_negative="warm_up weight_decay")
+        if (self.epochs > 0) == (self.steps > 0) or self.epochs < 0 or self.steps < 0:
+            raise ValueError("epochs or steps must be above 0, and not both")
+        if unknown := [key for key in self.losses if key not in OBJECTIVES]:
+            raise ValueError(f"losses.{unknown[0]} is unknown, expected some of {', '.join(OBJECTIVES)}")
+        if not self.losses or any(weight <= 0 for weight in self.losses.values()) or not self.train:
+            raise ValueError("losses and train must not be empty, and weights of losses must be above 0")

@@ -1,0 +1,232 @@
+"""Trains a view head on the features of a model's image encoder, and writes it into the model directory.
+
+The encoder stays as it is, so every film is encoded once, and the head learns from what was kept of it. Films that the
+head does not learn from give its temperature and its thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from models.checkpoint.files import CARD, file_sha256, verify
+from models.checkpoint.weights import load_network, load_stored, save_weights
+from models.errors import ModelError
+from models.lab.training.random_streams import seed_torch, stream
+from models.lab.training.view_films import ViewFilm, count_films, view_films
+from models.lab.training.view_run import ViewRun
+from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
+from models.network.view_head import ViewHead
+from models.progress import ProgressReport
+from models.reading.preprocess import prepare
+from models.views import HEAD, VIEWS, ViewRule
+
+FloatArray = NDArray[np.float32]
+
+HEADING: Final = "## View head"
+_ENCODED: Final = 32
+"""How many films are encoded at once."""
+_TEMPERATURES: Final = np.geomspace(0.25, 8.0, 61)
+_LEAST_CERTAIN, _LEAST_MARK = 0.9, 0.5
+_MOST: Final = 0.9999
+"""The highest threshold; a probability may reach it."""
+_FALSE_VIEWS, _FALSE_MARKS = 0.002, 0.005
+"""The share of real frontal films that thresholds may call no frontal view, and mirrored or rotated, by mistake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedFilms:
+    """What is kept of films: pooled patches [film, cell, dim] as float16, and what is true of them.
+
+    views: [film, 4], 1 for each view that may be shown; marks: [film, 2], NaN if unknown
+    is_real, calibrates: as of `ViewFilm`, [film]
+    """
+
+    pooled: Tensor
+    views: Tensor
+    marks: Tensor
+    is_real: NDArray[np.bool_]
+    calibrates: NDArray[np.bool_]
+
+
+def train_views(run: ViewRun, report: ProgressReport, stop: Event) -> Path | None:
+    """Train the head, and write weights, card and manifest of the model. Returns its directory, None if stopped.
+
+    Raises ModelError if the directory is damaged or a picture cannot be read, OSError if a file cannot be written.
+    """
+    directory = Path(run.model)
+    manifest = read_manifest(directory)
+    verify(directory, manifest)
+    torch.set_num_threads(run.threads)
+    seed_torch(run.seed, "view head")
+    # Checked by the sizes before the first film is encoded.
+    sizes = _sized(manifest, run)
+    head = ViewHead(run.head, dim=sizes.sizes.dim, grid=sizes.sizes.image_encoder.grid).to(run.device)
+    encoded = encode(run, manifest, head, report, stop)
+    if encoded is None or not learn(run, head, encoded, report, stop):
+        return None
+    rule = choose_rule(head, encoded, device=run.device)
+    _write(directory, replace(sizes, views=rule), head, run, encoded)
+    return directory
+
+
+def _sized(manifest: Manifest, run: ViewRun) -> Manifest:
+    """Return the manifest with the sizes of the head, and a rule that stands until one is chosen."""
+    until = ViewRule(temperature=1.0, certain=_LEAST_CERTAIN, mirrored=_LEAST_MARK, rotated=_LEAST_MARK)
+    try:
+        return replace(manifest, sizes=replace(manifest.sizes, views=run.head), views=until)
+    except ValueError as error:
+        raise ModelError(f"head does not fit {run.model}: {error}; correct head") from error
+
+
+def encode(
+    run: ViewRun, manifest: Manifest, head: ViewHead, report: ProgressReport, stop: Event
+) -> EncodedFilms | None:
+    """Encode all films of a run. Returns None if it was stopped."""
+    encoder = load_network(Path(run.model)).image_encoder.to(run.device)
+    pooled, views, marks, real, calibrates = list[Tensor](), list[list[float]](), list[list[float]](), [], []
+    waiting, count = list[FloatArray](), count_films(run)
+
+    def flush() -> None:
+        if waiting:
+            with torch.inference_mode():
+                patches = encoder(torch.from_numpy(np.stack(waiting)).to(run.device))[0]
+                pooled.append(head.pool(patches).to("cpu", torch.float16))
+            waiting.clear()
+
+    for film in view_films(run, size=manifest.input.size):
+        if stop.is_set():
+            return None
+        waiting.append(_input(film, manifest))
+        views.append([float(view in film.views) for view in VIEWS])
+        marks.append([math.nan if mark is None else float(mark) for mark in (film.mirrored, film.rotated)])
+        real.append(film.is_real)
+        calibrates.append(film.calibrates)
+        if len(waiting) == _ENCODED:
+            flush()
+            report("encoding films", len(views), count)
+    flush()
+    return EncodedFilms(
+        pooled=torch.cat(pooled),
+        views=torch.tensor(views),
+        marks=torch.tensor(marks),
+        is_real=np.array(real),
+        calibrates=np.array(calibrates),
+    )
+
+
+def _input(film: ViewFilm, manifest: Manifest) -> FloatArray:
+    gray = film.gray
+    if manifest.gray == "mimic_jpg":
+        equalized = cv2.equalizeHist((gray * 255 + 0.5).astype(np.uint8))
+        gray = np.asarray(equalized, dtype=np.float32) / np.float32(255)
+    return prepare(gray, manifest.input)
+
+
+def learn(run: ViewRun, head: ViewHead, encoded: EncodedFilms, report: ProgressReport, stop: Event) -> bool:
+    """Train the head on the films that do not calibrate. Returns False if it was stopped."""
+    own = np.flatnonzero(~encoded.calibrates)
+    rule, rng = run.training, stream(run.seed, "view batches")
+    optimizer = torch.optim.AdamW(head.parameters(), lr=rule.learning_rate, weight_decay=rule.weight_decay)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, rule.steps)
+    for step in range(rule.steps):
+        if stop.is_set():
+            return False
+        batch = torch.from_numpy(rng.choice(own, rule.batch))
+        outputs = head.judge(encoded.pooled[batch].float().to(run.device))
+        loss = view_loss(outputs, encoded.views[batch].to(run.device), encoded.marks[batch].to(run.device))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch has no type for it
+        optimizer.step()
+        falling.step()
+        report("training", step + 1, rule.steps)
+    return True
+
+
+def view_loss(outputs: Tensor, views: Tensor, marks: Tensor) -> Tensor:
+    """Return the negative log-likelihood, mean over films, of what is known; arguments: as of `EncodedFilms`."""
+    scores = outputs[:, : len(VIEWS)]
+    allowed = scores.masked_fill(views == 0, -math.inf)
+    shown = scores.logsumexp(dim=1) - allowed.logsumexp(dim=1)
+    known = ~marks.isnan()
+    wrong = functional.binary_cross_entropy_with_logits(
+        outputs[:, len(VIEWS) :], marks.nan_to_num(), weight=known.float(), reduction="sum"
+    )
+    return shown.mean() + wrong / known.sum().clamp(min=1)
+
+
+def choose_rule(head: ViewHead, encoded: EncodedFilms, *, device: str) -> ViewRule:
+    """Choose temperature and thresholds on the films that calibrate: few real frontal films are called otherwise."""
+    own = torch.from_numpy(np.flatnonzero(encoded.calibrates))
+    with torch.inference_mode():
+        parts = torch.split(encoded.pooled[own], 256)
+        outputs = torch.cat([head.judge(part.float().to(device)).cpu() for part in parts])
+    views, marks = encoded.views[own], encoded.marks[own]
+    losses = [float(view_loss(outputs / temperature, views, marks)) for temperature in _TEMPERATURES]
+    temperature = float(_TEMPERATURES[int(np.argmin(losses))])
+    shares = (outputs[:, : len(VIEWS)] / temperature).softmax(dim=1).numpy()
+    marked = (outputs[:, len(VIEWS) :] / temperature).sigmoid().numpy()
+    real = encoded.is_real[own.numpy()]
+    return ViewRule(
+        temperature=round(temperature, 4),
+        certain=_above(shares[real, 2:].max(axis=1), share=_FALSE_VIEWS, least=_LEAST_CERTAIN),
+        mirrored=_above(marked[real & (marks[:, 0] == 0).numpy(), 0], share=_FALSE_MARKS, least=_LEAST_MARK),
+        rotated=_above(marked[real & (marks[:, 1] == 0).numpy(), 1], share=_FALSE_MARKS, least=_LEAST_MARK),
+    )
+
+
+def _above(probabilities: NDArray[np.floating], *, share: float, least: float) -> float:
+    """Return the lowest threshold that at most this share of probabilities reaches."""
+    if not len(probabilities):
+        return least
+    reached = float(np.quantile(probabilities, 1 - share, method="higher"))
+    return round(min(max(reached + 1e-4, least), _MOST), 4)
+
+
+def _write(directory: Path, manifest: Manifest, head: ViewHead, run: ViewRun, encoded: EncodedFilms) -> None:
+    """Write weights and card, and at last the manifest with their hashes."""
+    stored = load_stored(directory / WEIGHTS)
+    state: Mapping[str, Tensor] = {
+        **{name: weight for name, weight in stored.items() if not name.startswith(HEAD)},
+        **{HEAD + name: weight for name, weight in head.state_dict().items()},
+    }
+    card = (directory / CARD).read_text(encoding="utf-8")
+    save_weights(directory / WEIGHTS, state)
+    (directory / CARD).write_text(_with_section(card, _section(run, encoded)), encoding="utf-8")
+    hashes = {name: file_sha256(directory / name) for name in (WEIGHTS, CARD)}
+    write_manifest(directory, replace(manifest, files={**manifest.files, **hashes}))
+
+
+def _section(run: ViewRun, encoded: EncodedFilms) -> Iterable[str]:
+    films, set_aside = len(encoded.views), int(encoded.calibrates.sum())
+    sources = ", ".join(f"`{Path(source.file).name}`" for source in run.data.films) or "no real films"
+    yield HEADING
+    yield ""
+    yield (
+        "A small head on the image encoder tells views (AP, PA, lateral, no chest), and mirrored and rotated films. "
+        f"It learned from {films - set_aside:,} pictures: of {run.data.phantoms:,} phantoms (frontal, lateral, other "
+        f"parts of the body, blanks, noise) and of {sources}; {set_aside:,} others gave temperature and thresholds. "
+        f"Seed {run.seed}, {run.training.steps:,} steps. Neither real laterals nor other parts were at hand."
+    )
+    yield ""
+
+
+def _with_section(card: str, section: Iterable[str]) -> str:
+    """Put the section before the figures, which `models.lab.evaluation.card` replaces, or at the end."""
+    before, heading, after = card.partition(f"{HEADING}\n")
+    if heading:
+        following = after.find("\n## ")
+        card = before + (after[following + 1 :] if following >= 0 else "")
+    before, measured, after = card.partition("## Measured")
+    return f"{before.rstrip()}\n\n" + "\n".join(section) + (f"\n{measured}{after}" if measured else "")
