@@ -58,7 +58,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 # Where this is set, every process of the tests would compile all of the program again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup system-packages viewers model demo test check quick coverage lint types collect run-tests float16 train full-size
+.PHONY: setup system-packages viewers model demo test check quick durations coverage lint types collect run-tests float16 train full-size
 .PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
@@ -117,11 +117,15 @@ types:
 collect: setup
 	@echo "$(PYTEST) --collect-only"; $(PYTEST) --collect-only >/dev/null || true
 
-# The order is that of tests/heavy.py. Five processes for two cores: many tests wait for servers.
+# The slowest file of tests/durations.json begins. Five processes for two cores: many tests wait for servers.
 run-tests: model
 	$(PYTEST) -n 5 --no-loadscope-reorder --durations=15
 
-# The files that tests/heavy.py does not name.
+# All tests, and how long each file takes, into tests/durations.json.
+durations: viewers model
+	$(PYTEST) -n 5 --no-loadscope-reorder --record-durations
+
+# The files that took less than two seconds.
 quick: lint
 	$(PYTEST) -n 2 --quick
 

@@ -92,7 +92,7 @@ EVENTS: Final = {
     "study.parked": "a round failed; a person must act (`node retry`)",
     "study.removed": "a delivered study was removed from disk after keep_days",
     "reviews.failed": "the films to review of older studies could not be listed; the node tries again in an hour",
-    "janitor.failed": "old studies could not be removed; the node tries again in an hour",
+    "retention.failed": "old studies could not be removed; the node tries again in an hour",
     "study.restored": "deliveries of a study that a lost database did not know were queued again",
     "database.damaged": "an SQLite file was damaged and moved aside under `name`; a new one is built from the spool",
     "database.waiting": "PostgreSQL does not answer; the start waits for it, `message` is the error",

@@ -22,7 +22,7 @@ from pydicom.data import get_testdata_file
 
 from node.commands import demo
 from node.store import files
-from tests import heavy
+from tests import durations
 from tests.certificates import Authority
 from tests.material import summary_of
 from tests.postgres import Postgres
@@ -60,18 +60,19 @@ class Served(Protocol):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of `make quick`."""
-    parser.addoption("--quick", action="store_true", help="leave out the files that tests/heavy.py names")
+    """Add the options of `make quick` and `make durations`."""
+    parser.addoption("--quick", action="store_true", help="leave out the files that took long (tests/durations.json)")
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json anew")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave heavy files out of a quick run, and do not even import them."""
-    return True if config.getoption("quick") and heavy.is_heavy(collection_path) else None
+    """Leave slow files out of a quick run, and do not even import them."""
+    return True if config.getoption("quick") and not durations.is_quick(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest files, so that no process of a whole run is busy long after the others."""
-    items.sort(key=lambda item: heavy.rank_of(item.path))
+    items.sort(key=lambda item: durations.seconds_of(item.path), reverse=True)
 
 
 def pytest_collection_finish() -> None:
@@ -97,10 +98,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line which tests a clone cannot run."""
+    """Say in one line which tests a clone cannot run; record how long each file took, if that is wanted."""
     skipped = terminalreporter.stats.get("skipped", [])
     if line := summary_of(report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)):
         terminalreporter.write_line(line)
+    if terminalreporter.config.getoption("record_durations"):
+        reports = [report for reports in terminalreporter.stats.values() for report in reports]
+        durations.record((report.nodeid, report.duration) for report in reports if hasattr(report, "duration"))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -44,7 +44,7 @@ def listening(
     *,
     settings: ListenerSettings | None = None,
     min_free_mib: int = 0,
-    lobby_seconds: float = 10.0,
+    request_seconds: float = 10.0,
     commitments: Commitments | None = None,
 ) -> Iterator[Node]:
     """Listen on a free port until the block ends; TESTER may call unless the settings name others."""
@@ -52,7 +52,7 @@ def listening(
     settings = settings if settings.callers else replace(settings, callers=(TESTER,))
     spool, metrics, told = Spool(folder, min_free_mib=min_free_mib), Metrics(), list[str]()
     listener = Listener(
-        settings, spool, metrics, on_kept=told.append, commitments=commitments, lobby_seconds=lobby_seconds
+        settings, spool, metrics, on_kept=told.append, commitments=commitments, request_seconds=request_seconds
     )
     try:
         yield Node(listener, spool, metrics, told)

@@ -39,7 +39,7 @@ from tests.pdus import Recording
 from tests.peers import LOOPBACK
 
 SETTINGS: Final = ListenerSettings(idle_seconds=1.0, max_object_mib=1)
-LOBBY_SECONDS: Final = 1.0
+REQUEST_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 60.0
 """How long a good echo, or the end of a bad connection, may take; far beyond the listener's own limits."""
 
@@ -92,7 +92,7 @@ def fuzz(folder: Path, *, seed: int, seconds: float) -> Figures:
     """Send bent streams to a listener in this process for a time."""
     figures, chance = Figures(seed=seed), random.Random(seed)
     threads = threading.active_count()
-    with listening(folder, settings=SETTINGS, lobby_seconds=LOBBY_SECONDS) as node:
+    with listening(folder, settings=SETTINGS, request_seconds=REQUEST_SECONDS) as node:
         recordings = [pdus.record(film, port=node.listener.port) for film in _films()]
         bodies = [films.body_of(films.file_bytes(film)) for film in _films()]
         end = time.monotonic() + seconds

@@ -37,7 +37,7 @@ class Away(Ledger):
         raise ConnectionError("the database is away")
 
 
-class Desk:
+class SentObjects:
     """Two objects that were sent to `pacs`, and one of them to `other`; each destination was asked."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,10 +58,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    with closing(desk.ledger):
-        yield desk
+def sent(tmp_path: Path) -> Iterator[SentObjects]:
+    sent = SentObjects(tmp_path)
+    with closing(sent.ledger):
+        yield sent
 
 
 def answer(transaction: str = "2.25.1", *, kept: tuple[str, ...] = (), failed: tuple[str, ...] = ()) -> Dataset:
@@ -83,51 +83,51 @@ def reference(uid: str) -> Dataset:
 SENT, WAITING, COMMITTED = DeliveryState.SENT, DeliveryState.WAITING, DeliveryState.COMMITTED
 
 
-def test_an_answer_tells_what_is_kept_from_what_is_not(desk: Desk) -> None:
-    assert desk.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
+def test_an_answer_tells_what_is_kept_from_what_is_not(sent: SentObjects) -> None:
+    assert sent.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
 
-    assert desk.states() == [COMMITTED, WAITING, SENT]
-    standing = desk.ledger.delivery_record(desk.deliveries[1])
+    assert sent.states() == [COMMITTED, WAITING, SENT]
+    standing = sent.ledger.delivery_record(sent.deliveries[1])
     assert standing is not None
     assert standing.failures == 1
     assert standing.reason == "pacs cannot commit to the object: no such object (0112); see its log, then retry"
 
 
-def test_an_answer_that_comes_again_changes_nothing(desk: Desk) -> None:
+def test_an_answer_that_comes_again_changes_nothing(sent: SentObjects) -> None:
     for _ in range(2):
-        assert desk.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
+        assert sent.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
 
-    assert desk.states() == [COMMITTED, WAITING, SENT]
-    standing = desk.ledger.delivery_record(desk.deliveries[1])
+    assert sent.states() == [COMMITTED, WAITING, SENT]
+    standing = sent.ledger.delivery_record(sent.deliveries[1])
     assert standing is not None
     assert standing.failures == 1
 
 
 @pytest.mark.parametrize("calling_aet", ["OTHER", "PLAIN", "SOMEBODY"])
-def test_nobody_answers_for_another_destination(desk: Desk, calling_aet: str) -> None:
-    assert desk.commitments.take(1, answer(kept=("1.1", "1.2")), calling_aet=calling_aet) == 0x0115
+def test_nobody_answers_for_another_destination(sent: SentObjects, calling_aet: str) -> None:
+    assert sent.commitments.take(1, answer(kept=("1.1", "1.2")), calling_aet=calling_aet) == 0x0115
 
-    assert desk.states() == [SENT, SENT, SENT]
+    assert sent.states() == [SENT, SENT, SENT]
 
 
-def test_an_answer_counts_for_nothing_that_was_not_asked(desk: Desk) -> None:
-    desk.ledger.set_sent(
+def test_an_answer_counts_for_nothing_that_was_not_asked(sent: SentObjects) -> None:
+    sent.ledger.set_sent(
         Delivery(destination="pacs", study_uid="1", sop_instance_uid="1.3", kind="sr"),
         attempts=1,
         awaits_commitment=True,
     )
 
-    assert desk.commitments.take(1, answer(kept=("1.1", "1.3"), failed=("1.4",)), calling_aet="PACS") == 0x0000
+    assert sent.commitments.take(1, answer(kept=("1.1", "1.3"), failed=("1.4",)), calling_aet="PACS") == 0x0000
 
-    assert desk.ledger.delivery_counts() == {("pacs", "sent"): 2, ("pacs", "committed"): 1, ("other", "sent"): 1}
+    assert sent.ledger.delivery_counts() == {("pacs", "sent"): 2, ("pacs", "committed"): 1, ("other", "sent"): 1}
 
 
-def test_an_old_answer_does_not_commit_an_object_sent_again(desk: Desk) -> None:
-    desk.ledger.set_delivery(desk.deliveries[0], WAITING, attempts=0)
+def test_an_old_answer_does_not_commit_an_object_sent_again(sent: SentObjects) -> None:
+    sent.ledger.set_delivery(sent.deliveries[0], WAITING, attempts=0)
 
-    assert desk.commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0000
+    assert sent.commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0000
 
-    assert desk.states() == [WAITING, SENT, SENT]
+    assert sent.states() == [WAITING, SENT, SENT]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_an_old_answer_does_not_commit_an_object_sent_again(desk: Desk) -> None:
     ],
 )
 def test_what_cannot_be_understood_is_told_by_its_status(
-    desk: Desk, event: int, information: Dataset, status: int
+    sent: SentObjects, event: int, information: Dataset, status: int
 ) -> None:
-    assert desk.commitments.take(event, information, calling_aet="PACS") == status
+    assert sent.commitments.take(event, information, calling_aet="PACS") == status
 
-    assert desk.states() == [SENT, SENT, SENT]
-    assert desk.metrics.registry.get_sample_value("cxr_failures_total", {"stage": "commit", "reason": "refused"}) == 1
+    assert sent.states() == [SENT, SENT, SENT]
+    assert sent.metrics.registry.get_sample_value("cxr_failures_total", {"stage": "commit", "reason": "refused"}) == 1
 
 
 def test_without_a_database_the_archive_is_told_to_try_again() -> None:
@@ -154,9 +154,9 @@ def test_without_a_database_the_archive_is_told_to_try_again() -> None:
     assert commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0110
 
 
-def test_only_a_committing_destination_reports_from_its_own_host(desk: Desk) -> None:
+def test_only_a_committing_destination_reports_from_its_own_host(sent: SentObjects) -> None:
     def may(calling_aet: str, host: str, *, is_caller: bool = False) -> bool:
-        return desk.commitments.may_report(calling_aet=calling_aet, host=host, is_caller=is_caller)
+        return sent.commitments.may_report(calling_aet=calling_aet, host=host, is_caller=is_caller)
 
     assert may("PACS", "127.0.0.1")  # by the name of its host
     assert may("OTHER ", "127.0.0.1")
@@ -176,11 +176,11 @@ def test_a_host_that_is_not_known_reports_nothing(host: str) -> None:
     )
 
 
-def test_a_study_that_left_the_disk_leaves_no_transaction(desk: Desk) -> None:
-    desk.ledger.forget("1")
+def test_a_study_that_left_the_disk_leaves_no_transaction(sent: SentObjects) -> None:
+    sent.ledger.forget("1")
 
-    assert desk.ledger.transaction("2.25.1") == []
-    assert desk.commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0115
+    assert sent.ledger.transaction("2.25.1") == []
+    assert sent.commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0115
 
 
 UIDS = st.sets(st.from_regex(r"[1-9](\.[1-9]){1,5}", fullmatch=True), max_size=5)

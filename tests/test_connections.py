@@ -15,7 +15,7 @@ import pytest
 from pynetdicom import AE, build_context
 
 from node.config import Caller, ListenerSettings
-from node.receive.server import Lobby
+from node.receive.server import PendingConnections
 from tests import films, pdus, peers
 from tests.listening import Node, connect, is_clean, listening
 from tests.pdus import Recording
@@ -66,16 +66,16 @@ def test_silent_connections_keep_no_association_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", [b"", b"\1\0\0\0\1\0half of a request"], ids=["nothing", "half a request"])
 def test_who_asks_for_no_association_in_time_is_refused(tmp_path: Path, said: bytes) -> None:
-    with listening(tmp_path, lobby_seconds=0.2) as node, connect(node.listener.port) as silent:
+    with listening(tmp_path, request_seconds=0.2) as node, connect(node.listener.port) as silent:
         silent.sendall(said)
 
         node.wait_for_refusal("silent")
         assert until_the_end(silent) == []
 
 
-def test_who_is_refused_gets_no_more_time_than_the_lobby_gives(tmp_path: Path, recording: Recording) -> None:
+def test_who_is_refused_gets_no_more_time_than_a_pending_request(tmp_path: Path, recording: Recording) -> None:
     settings = ListenerSettings(idle_seconds=600.0, callers=(Caller(ae_title="OTHER", hosts=(LOOPBACK,)),))
-    with listening(tmp_path, settings=settings, lobby_seconds=0.5) as node, connect(node.listener.port) as stranger:
+    with listening(tmp_path, settings=settings, request_seconds=0.5) as node, connect(node.listener.port) as stranger:
         stranger.sendall(recording.request + recording.store[0][:20])
 
         until_the_end(stranger)  # raises TimeoutError when it does not come
@@ -129,11 +129,11 @@ def titled(request: bytes, calling: bytes) -> bytes:
     return request[:26] + calling + request[42:]
 
 
-def test_at_the_bound_of_the_lobby_who_waited_longest_makes_room() -> None:
-    lobby, ended = Lobby(), list[str]()
+def test_at_the_limit_the_longest_pending_connection_is_closed() -> None:
+    pending, ended = PendingConnections(), list[str]()
 
     def enter(host: str, name: str) -> Callable[[], None]:
-        return lobby.enter(host, lambda: ended.append(name))
+        return pending.enter(host, lambda: ended.append(name))
 
     leave = [enter("known-1", str(number)) for number in range(1000)]
     bound = 1000 - len(ended)
@@ -152,7 +152,7 @@ def test_at_the_bound_of_the_lobby_who_waited_longest_makes_room() -> None:
 
 
 def test_films_pass_beside_silent_connections_of_the_same_host(tmp_path: Path, recording: Recording) -> None:
-    with listening(tmp_path, lobby_seconds=30.0) as node, ExitStack() as silent:
+    with listening(tmp_path, request_seconds=30.0) as node, ExitStack() as silent:
         for number in range(200):
             half = silent.enter_context(connect(node.listener.port))
             half.sendall(recording.request[: number % 60])

@@ -75,7 +75,7 @@ def read(tmp_path: Path) -> Iterator[Read]:
 
 
 def remove(read: Read) -> None:
-    """Remove the study as the janitor does."""
+    """Remove the study as retention does."""
     mark = RoundMark(number=1, created_at=datetime.now(UTC), files=(read.film.path.name,), outputs=())
     read.spool.mark_round(read.film.study_uid, mark)
     assert read.spool.remove_study(read.film.study_uid)

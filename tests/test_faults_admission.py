@@ -27,7 +27,7 @@ LONG = 200_000
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with listening(tmp_path, lobby_seconds=60.0) as running:
+    with listening(tmp_path, request_seconds=60.0) as running:
         yield running
 
 
@@ -108,7 +108,7 @@ def test_silent_strangers_hide_no_other_stranger(node: Node, said: bytes) -> Non
 
 
 def test_a_stranger_that_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
-    with listening(tmp_path, lobby_seconds=0.2) as node, pdus.calling_from(ELSEWHERE, node.listener.port) as silent:
+    with listening(tmp_path, request_seconds=0.2) as node, pdus.calling_from(ELSEWHERE, node.listener.port) as silent:
         assert pdus.read_pdu(silent) == b""
         node.wait_for_refusal("silent")
 

@@ -17,7 +17,7 @@ from node.config import ListenerSettings
 from node.deliver import dicom
 from node.receive.dimse import Reception
 from node.receive.listener import application_entity
-from node.receive.server import Lobby, Server, Terms
+from node.receive.server import PendingConnections, Server, Terms
 from node.settings.destinations import DicomDestination
 from tests import pdus
 from tests.listening import Node, connect, listening
@@ -30,7 +30,7 @@ LONGEST, CLASS = USER[:8], USER[8:19]
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with listening(tmp_path_factory.mktemp("faults"), lobby_seconds=5.0) as running:
+    with listening(tmp_path_factory.mktemp("faults"), request_seconds=5.0) as running:
         yield running
 
 
@@ -147,7 +147,7 @@ def test_an_odd_request_is_taken_as_dcmtk_takes_it(node: Node, sent: bytes) -> N
 
 @pytest.mark.parametrize(("sent", "reason", "title"), REFUSED.values(), ids=REFUSED)
 def test_a_refused_request_is_answered_told_and_counted(tmp_path: Path, sent: bytes, reason: str, title: str) -> None:
-    with capture_logs() as said, listening(tmp_path, lobby_seconds=5.0) as node, connect(node.listener.port) as peer:
+    with capture_logs() as said, listening(tmp_path, request_seconds=5.0) as node, connect(node.listener.port) as peer:
         peer.settimeout(20)
         peer.sendall(sent)
         answer = pdus.read_pdu(peer)
@@ -197,8 +197,8 @@ def test_a_fault_of_the_node_leaves_a_trace(fault: str) -> None:
         return cast(Reception, Nothing())
 
     terms = Terms(
-        lobby=Lobby(),
-        lobby_seconds=5.0,
+        pending=PendingConnections(),
+        request_seconds=5.0,
         idle_seconds=5.0,
         is_known=lambda _host: True,
         turn_away=lambda _call: None,

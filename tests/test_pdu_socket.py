@@ -52,7 +52,7 @@ def test_a_head_that_came_with_the_pdu_before_counts_as_arrived() -> None:
 
 
 def test_the_rest_of_a_pdu_must_come_in_time() -> None:
-    with reading(lobby_seconds=0.2) as (sender, _, reader):
+    with reading(request_seconds=0.2) as (sender, _, reader):
         sender.sendall(b"hal")
 
         with pytest.raises(TimeoutError):
@@ -60,7 +60,7 @@ def test_the_rest_of_a_pdu_must_come_in_time() -> None:
 
 
 @contextmanager
-def reading(*, lobby_seconds: float = 60.0) -> Iterator[tuple[socket.socket, socket.socket, PduReader]]:
+def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, socket.socket, PduReader]]:
     """Two ends of a connection, and a reader of the second one."""
     with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
@@ -70,8 +70,8 @@ def reading(*, lobby_seconds: float = 60.0) -> Iterator[tuple[socket.socket, soc
                 receiver,
                 PduReader(
                     receiver,
-                    leave_lobby=lambda: None,
-                    lobby_end=time.monotonic() + lobby_seconds,
+                    leave_pending=lambda: None,
+                    request_end=time.monotonic() + request_seconds,
                     idle_seconds=60.0,
                     on_aborted=lambda _reason: None,
                 ),

@@ -1,4 +1,4 @@
-"""A study that the janitor removes at the moment in which somebody looks at it: the look sees less, and never fails."""
+"""A study that retention removes at the moment in which somebody looks at it: the look sees less, and never fails."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def tls(authority: Authority, tmp_path: Path) -> ServerTlsSettings:
 
 @pytest.fixture
 def node(tmp_path: Path, tls: ServerTlsSettings) -> Iterator[Node]:
-    with listening(tmp_path / "data", settings=ListenerSettings(tls=tls), lobby_seconds=60.0) as running:
+    with listening(tmp_path / "data", settings=ListenerSettings(tls=tls), request_seconds=60.0) as running:
         yield running
 
 
@@ -168,7 +168,7 @@ def test_who_says_nothing_holds_nobody_up(node: Node, authority: Authority, scan
 @pytest.mark.parametrize("said", [b"", b"\x16\3\1"], ids=["nothing", "the beginning of a handshake"])
 def test_who_makes_no_handshake_in_time_is_refused(tmp_path: Path, tls: ServerTlsSettings, said: bytes) -> None:
     with (
-        listening(tmp_path / "data", settings=ListenerSettings(tls=tls), lobby_seconds=0.2) as node,
+        listening(tmp_path / "data", settings=ListenerSettings(tls=tls), request_seconds=0.2) as node,
         connect(tls_port(node)) as silent,
     ):
         silent.sendall(said)

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from node.errors import InputError
 from node.jobs import answers
 from node.jobs.answers import stored_question
-from node.jobs.asking import Desk
+from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs import report_json
 from node.read import prompts
@@ -42,7 +42,7 @@ class Asked:
 
     client: TestClient
     parts: WebParts
-    desk: Desk
+    answerer: QuestionAnswerer
     film: Instance
     reject: Callable[[], object]
 
@@ -64,21 +64,21 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
     answer = replace(samples.several(), source=film.sop_instance_uid)
     spool.keep_reading(film.study_uid, "1", {**report_json.film_to_json(answer), "file": film.path.name})
     model = OpenModel(reader=ScriptedReader(), prompts=prompts.load("chexpert14"))
-    desk, looks = Desk(spool, model, Metrics()), Looks(tmp_path / "looks")
+    answerer, looks = QuestionAnswerer(spool, model, Metrics()), Looks(tmp_path / "looks")
     parts = WebParts(
         settings=settings,
         spool=spool,
         metrics=Metrics(),
         prompts=lambda: model.prompts,
         destinations=lambda: settings.destinations,
-        desk=lambda: desk,
+        answerer=lambda: answerer,
         model=lambda: model,
         looks=looks,
         rate=RateLimit(burst=BURST, seconds=3600.0),
     )
     client = TestClient(application.build(parts), raise_server_exceptions=False)
     note = highdicom_note(received)
-    yield Asked(client=client, parts=parts, desk=desk, film=film, reject=lambda: films.keep(spool, note))
+    yield Asked(client=client, parts=parts, answerer=answerer, film=film, reject=lambda: films.keep(spool, note))
     looks.close()
 
 
@@ -142,7 +142,7 @@ def test_a_rejected_film_takes_neither_questions_nor_corrections(asked: Asked) -
     assert asked.client.get(f"{asked.path}/corrections").json() == {"corrections": []}
     assert len(asked.client.get(f"{asked.path}/questions").json()["questions"]) == 1
     with pytest.raises(InputError, match="113001"):  # as for an object of a workstation
-        asked.desk.ask(asked.film, [FilmQuestion(prompt="Edema")], by="", source="dicom")
+        asked.answerer.ask(asked.film, [FilmQuestion(prompt="Edema")], by="", source="dicom")
 
 
 def test_the_answer_on_a_rejected_film_is_not_sent(asked: Asked) -> None:

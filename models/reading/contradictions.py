@@ -72,7 +72,7 @@ def denied_by_sentence(decided: Decided, texts: Mapping[int, str]) -> list[int]:
     ]
 
 
-class SecondLook:
+class ContradictionCheck:
     """Asks about the findings of a film again, each by itself: in its best box, and on the sides of its boxes.
 
     knows_sides: whether the model learned the words "left" and "right"

@@ -29,7 +29,7 @@ from models.reading.answers import (
     Sentence,
 )
 from models.reading.checking import Settled, SideOf, ZoneOf, answer_in_words, left_out_in
-from models.reading.contradictions import SecondLook
+from models.reading.contradictions import ContradictionCheck
 from models.reading.decided_film import DecidedFilm
 from models.reading.decision import State, Trusted, decide, is_near, is_trusted
 from models.reading.fusion import fuse
@@ -93,7 +93,7 @@ class ChexReader:
         self._vocabulary = frozenset(manifest.vocabulary)
         self._engine = engine
         self._phrasebook = Phrasebook(engine, phrases)
-        self._second_look = SecondLook(
+        self._contradictions = ContradictionCheck(
             engine, self._phrasebook, manifest.decisions, knows_sides=not self.never_learned("left right")
         )
         self._speech = Speech(engine, sentences, self._phrasebook, manifest.report, on_written=on_written)
@@ -149,7 +149,7 @@ class ChexReader:
 
     def prepare(self, prompts: Sequence[ReaderPrompt]) -> None:
         """Encode the phrases that films are asked with, so that the first film does not wait for them."""
-        self._second_look.prepare(tuple(prompts))
+        self._contradictions.prepare(tuple(prompts))
 
     def never_learned(self, text: str) -> tuple[str, ...]:
         """Return the words of a prompt that the model never learned, each once; none if its vocabulary is open."""
@@ -344,7 +344,7 @@ class ChexReader:
             side_of=side_of,
             zone_of=zone_of,
         )
-        return self._second_look.check(look, film)
+        return self._contradictions.check(look, film)
 
     def _say(self, film: DecidedFilm, told: Sequence[int]) -> tuple[DecidedFilm, Settled]:
         """Generate the sentences of some prompts, and check them if they are to be checked; see `Speech.sentences`."""

@@ -24,7 +24,7 @@ from node.read.model import FilmQuestion, Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
+class _OpenedModel:
     """A model that was opened to answer one question; model: its folder."""
 
     model: Path
@@ -53,8 +53,8 @@ def asked(options: Namespace, *, open_reader: Callable[[Namespace, PromptSet], R
     open_film.check(options.film)
     if options.earlier is not None:
         _check_earlier(options.earlier, options.film, query)
-    desk = _Desk(model=options.model, reader=open_reader(options, prompt_set), prompts=prompt_set)
-    return _reply(options.film, options.words, query, box=box, earlier=options.earlier, desk=desk)
+    opened = _OpenedModel(model=options.model, reader=open_reader(options, prompt_set), prompts=prompt_set)
+    return _reply(options.film, options.words, query, box=box, earlier=options.earlier, opened=opened)
 
 
 def _only_box(prompts: Sequence[str], boxes: Sequence[Box]) -> Box | None:
@@ -74,30 +74,33 @@ def _check_earlier(earlier: Path, film: Path, query: Query) -> None:
         raise InputError(f"--earlier {earlier}: {NOT_IN_ORDER}")
 
 
-def _reply(path: Path, words: str, query: Query, *, box: Box | None, earlier: Path | None, desk: _Desk) -> JsonObject:
+def _reply(
+    path: Path, words: str, query: Query, *, box: Box | None, earlier: Path | None, opened: _OpenedModel
+) -> JsonObject:
     """Answer words about one file: the keys of the reply of a node that one file, or two of them, can have."""
     content: JsonObject = {"film": str(path), "text": None, "findings": [], "boxes": [], "questions": []}
     question: FilmQuestion | None = FilmQuestion(prompt=" ".join(visible(words).split()), box=box)
-    if not is_plain_prompt(words, query, desk.prompts):
-        film = _film(path, desk)
+    if not is_plain_prompt(words, query, opened.prompts):
+        film = _film(path, opened)
         if earlier is not None and film.is_read:
-            return content | _compared(film, earlier, query, desk)
+            return content | _compared(film, earlier, query, opened)
         said = answer(query, film, box=box)
         content |= _said(said)
-        question = for_network(query, said, desk.prompts, box=box) if film.is_read else None
+        question = for_network(query, said, opened.prompts, box=box) if film.is_read else None
     if question is not None:
-        answers = open_film.ask(path, [question], reader=desk.reader, prompts=desk.prompts)
+        answers = open_film.ask(path, [question], reader=opened.reader, prompts=opened.prompts)
         content["questions"] = [answer_to_json(each) for each in answers]
     return content
 
 
-def _compared(film: Film, earlier: Path, query: Query, desk: _Desk) -> JsonObject:
+def _compared(film: Film, earlier: Path, query: Query, opened: _OpenedModel) -> JsonObject:
     """Answer a question on changes by two films."""
-    model, error = desk.reader.identity, read_change_error(desk.model)
+    model, error = opened.reader.identity, read_change_error(opened.model)
     if (obstacle := obstacle_of(error, model)) is not None:
         return _said(answer_by(obstacle, query))
     films = [
-        ReadFilm(film=each, model=model, prompts_sha256=desk.prompts.sha256) for each in (_film(earlier, desk), film)
+        ReadFilm(film=each, model=model, prompts_sha256=opened.prompts.sha256)
+        for each in (_film(earlier, opened), film)
     ]
     compared = compare(films[0], films[1], error=error)
     said = answer_by(compared, query)
@@ -127,13 +130,13 @@ def _changes(compared: FilmComparison, findings: Sequence[str]) -> list[Json]:
     ]
 
 
-def _film(path: Path, desk: _Desk) -> Film:
+def _film(path: Path, opened: _OpenedModel) -> Film:
     """Read a file as a film. Raises InputError if it is none."""
-    open_film.check(path, desk.reader.ages)
+    open_film.check(path, opened.reader.ages)
     if open_film.is_picture(path):
         source = derive_uid("look", path.name)
-        return answer_picture(open_film.load(path, desk.reader), desk.reader, desk.prompts, source=source)
-    film = answer_film(path, desk.reader, desk.prompts).film
+        return answer_picture(open_film.load(path, opened.reader), opened.reader, opened.prompts, source=source)
+    film = answer_film(path, opened.reader, opened.prompts).film
     if film is None:
         raise InputError(f"{path}: is not a film that is read; name another file")
     return film

@@ -34,7 +34,7 @@ _MOST_SEEN: Final = 64
 _MOST_WAITING: Final = 16
 
 
-class Desk:
+class QuestionAnswerer:
     """Answers questions about the films of one spool. May be called from several threads.
 
     A question is answered with the prompts that are in use when it is asked.

@@ -21,7 +21,7 @@ from node.dicom.question_object import QuestionObject
 from node.domain import Box
 from node.errors import GpuLost, InputError, RetryLater, is_of_disk, reason_of
 from node.jobs import answers
-from node.jobs.asking import Desk
+from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.outputs.patient_update import header_of
@@ -70,7 +70,7 @@ class ObjectSteps:
     """The step of the workflow `question`."""
 
     spool: Spool
-    desk: Desk
+    answerer: QuestionAnswerer
     metrics: Metrics
     settings: QuestionsSettings
     destinations: Mapping[str, DestinationSettings]
@@ -160,7 +160,7 @@ class ObjectSteps:
                 return box
             question = FilmQuestion(prompt=drawn.prompt, box=box)
             try:
-                (stored,) = self.desk.ask(film, [question], by=asked.asked_by, source="dicom", origins=[origin])
+                (stored,) = self.answerer.ask(film, [question], by=asked.asked_by, source="dicom", origins=[origin])
             except InputError as error:
                 return LeftOut(reason=str(error))
         try:

@@ -174,7 +174,7 @@ class Steps:
     def _is_open(self, delivery: Delivery, earlier: Collection[str]) -> bool:
         """Whether this round is to send an output; an output that was sent already is not sent again.
 
-        earlier: UIDs of outputs of earlier rounds; those rounds send them, or sent them before the janitor removed them
+        earlier: UIDs of outputs of earlier rounds; those rounds send them, or sent them before retention removed them
         """
         state = self.ledger.delivery_state(delivery)
         if state is None:

@@ -30,7 +30,7 @@ from node.net.tls import ServerTls
 from node.receive import contexts
 from node.receive.dimse import DatasetOnDisk, Reception
 from node.receive.intake import Intake
-from node.receive.server import Lobby, Server, Terms
+from node.receive.server import PendingConnections, Server, Terms
 from node.store.spool import Spool
 
 _ACSE_SECONDS = 10
@@ -46,7 +46,7 @@ class Listener:
     on_kept: gets the study UID of every object that is to be read; must not block
     commitments: accepts storage commitment reports of destinations; None: no reports are accepted
     on_refused: gets every refusal that `Refusals` logs
-    lobby_seconds: the time within which a connection must become an association
+    request_seconds: the time within which a connection must become an association
     Raises OSError when a port cannot be opened, or the files of `listener.tls` cannot be used.
     """
 
@@ -59,7 +59,7 @@ class Listener:
         on_kept: Callable[[str], None],
         commitments: Commitments | None = None,
         on_refused: Callable[[RefusalKey, int], None] = lambda _key, _times: None,
-        lobby_seconds: float = 10.0,
+        request_seconds: float = 10.0,
     ) -> None:
         self._settings, self._spool, self._metrics = settings, spool, metrics
         self.intake = Intake(settings, spool, metrics=metrics, on_kept=on_kept)
@@ -69,8 +69,8 @@ class Listener:
         self._entity = application_entity(settings)
         self._names = CallerNames(settings.callers)
         terms = Terms(
-            lobby=Lobby(),
-            lobby_seconds=lobby_seconds,
+            pending=PendingConnections(),
+            request_seconds=request_seconds,
             idle_seconds=settings.idle_seconds,
             is_known=self._is_known,
             turn_away=self._turn_away,

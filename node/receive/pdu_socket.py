@@ -46,7 +46,7 @@ class NotAssociated(Exception):
 class PduReader:
     """Reads the bytes of one association in large pieces and limited time, and refuses PDUs that are too long.
 
-    lobby_end: the time (of `time.monotonic`) by which data must have arrived before the association is admitted
+    request_end: the time (of `time.monotonic`) by which data must have arrived before the association is admitted
     idle_seconds: the limit for each PDU afterwards, in both directions
     on_aborted: gets the reason why an admitted association ends; a caller that was not admitted is reported as refused
     """
@@ -55,21 +55,21 @@ class PduReader:
         self,
         connection: socket.socket,
         *,
-        leave_lobby: Callable[[], None],
-        lobby_end: float,
+        leave_pending: Callable[[], None],
+        request_end: float,
         idle_seconds: float,
         on_aborted: Callable[[str], None],
     ) -> None:
         self._connection, self._idle_seconds, self._on_aborted = connection, idle_seconds, on_aborted
-        self._leave_lobby, self._lobby_end = leave_lobby, lobby_end
+        self._leave_pending, self._request_end = leave_pending, request_end
         self._is_admitted, self._is_acknowledged = False, False
         self._ahead = bytearray()
         connection.settimeout(idle_seconds)
 
     def admit(self) -> None:
-        """Leave the lobby and its time limit."""
+        """Be pending no longer, and end its time limit."""
         self._is_admitted = True
-        self._leave_lobby()
+        self._leave_pending()
 
     def is_ready(self, *, wait_milliseconds: int) -> bool:
         """Wait until there is something to read, and say whether there is. Raises OSError or ValueError if closed."""
@@ -82,7 +82,7 @@ class PduReader:
         if count > _LONGEST_PDU:
             self.tell_abort("length")
             raise ConnectionAbortedError("the declared length of a PDU is over the limit")
-        end = time.monotonic() + self._idle_seconds if self._is_admitted else self._lobby_end
+        end = time.monotonic() + self._idle_seconds if self._is_admitted else self._request_end
         try:
             if isinstance(self._connection, ssl.SSLSocket):
                 self._acknowledge()

@@ -1,10 +1,10 @@
 """Accepts TCP and TLS connections, and starts an association on each when its request has arrived.
 
 pynetdicom's own server does the TLS handshake in the thread that accepts, and counts a silent connection as an
-association. Here a connection from a known host waits in the lobby, in a thread of its own, until its handshake and its
-whole A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it. So no connection delays another one. The
-lobby has a limit for every host. At the limit the connection that has waited longest is closed for the new one. So
-silent connections cannot keep out an association request, which needs its place for milliseconds only.
+association. Here a connection from a known host is pending, in a thread of its own, until its handshake and its whole
+A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it, so no connection delays another one. Each host
+has a limit of pending connections. At the limit the one that has waited longest is closed for the new one. So silent
+connections cannot keep out an association request, which is pending for milliseconds only.
 
 Who calls is looked at first, and the rest of the request only if that host and title may call. A connection from
 another host waits among the `Strangers`, and gets a thread only if its title lets it in.
@@ -45,7 +45,7 @@ _ABORT_SECONDS: Final = 1.0
 _LAST_SECONDS: Final = 10.0
 
 
-class Lobby:
+class PendingConnections:
     """Connections that are not associations yet, by host; at the limit the one that has waited longest is closed."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Lobby:
 class Terms:
     """The limits and callbacks of all connections of a listener; times in seconds.
 
-    lobby_seconds: the time within which the handshake and A-ASSOCIATE-RQ must arrive
+    request_seconds: the time within which the handshake and A-ASSOCIATE-RQ must arrive
     idle_seconds: the limit for each PDU, in both directions
     is_known: says whether a caller may come from a host; must not block
     turn_away: says why a call is refused, as far as its host and titles tell
@@ -85,8 +85,8 @@ class Terms:
     receive: accepts the messages of an association; gets a function that takes the reason why it is aborted
     """
 
-    lobby: Lobby
-    lobby_seconds: float
+    pending: PendingConnections
+    request_seconds: float
     idle_seconds: float
     is_known: Callable[[str], bool]
     turn_away: Callable[[Call], Refusal | None]
@@ -119,7 +119,7 @@ class Server(ThreadedAssociationServer):
         self.heads: dict[socket.socket, bytes] = {}  # of the requests of strangers that may call
         self._strangers = Strangers(
             self._meet_stranger,
-            wait_seconds=terms.lobby_seconds,
+            wait_seconds=terms.request_seconds,
             on_refused=lambda host, reason: terms.on_refused(_call(host, ("", "")), reason, None),
         )
         contexts = entity.supported_contexts
@@ -252,9 +252,9 @@ class _Handler(RequestHandler):
 
     def _handle(self, server: Server) -> None:
         terms, host = server.terms, str(self.client_address[0])
-        leave = terms.lobby.enter(host, self.make_room)
+        leave = terms.pending.enter(host, self.make_room)
         try:
-            end = time.monotonic() + terms.lobby_seconds
+            end = time.monotonic() + terms.request_seconds
             head = server.heads.pop(self.request, None) or _meet(self, host, server=server, end=end)
             request = read_rest(self.request, head, end)
             self._associate(request, leave, titles=association_pdus.titles(head), end=end)
@@ -283,8 +283,8 @@ class _Handler(RequestHandler):
         association = pynetdicom_adapter.make_association(self)
         reader = PduReader(
             self.request,
-            leave_lobby=leave,
-            lobby_end=end,
+            leave_pending=leave,
+            request_end=end,
             idle_seconds=terms.idle_seconds,
             on_aborted=tell_abort,
         )

@@ -24,7 +24,7 @@ from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
 from node.jobs import processes
-from node.jobs.asking import Desk
+from node.jobs.asking import QuestionAnswerer
 from node.jobs.earlier_films import Patients
 from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
@@ -83,7 +83,7 @@ class _Opened:
     shared: Shared
     receiving: Receiving | None = None
     model: OpenModel | None = None
-    desk: Desk | None = None
+    answerer: QuestionAnswerer | None = None
     working: Working | None = None
 
     def reload(self, path: Path) -> None:
@@ -101,8 +101,8 @@ class _Opened:
     def _use_model(self, model: OpenModel) -> None:
         """Answer and read with other prompts from now on; model: the same reader with them."""
         self.model = model
-        if self.desk is not None:
-            self.desk.use(model)
+        if self.answerer is not None:
+            self.answerer.use(model)
 
     @property
     def is_broken(self) -> bool:
@@ -110,7 +110,7 @@ class _Opened:
         return (
             (self.working is not None and self.working.gate.is_broken)
             or (self.receiving is not None and self.receiving.is_broken)
-            or (self.desk is not None and self.desk.is_broken)
+            or (self.answerer is not None and self.answerer.is_broken)
             or (self.shared.remote is not None and self.shared.remote.is_lost)
         )
 
@@ -189,10 +189,10 @@ def run(
         metrics.damaged.labels("database").inc(len(database.files_set_aside(settings.storage)))
         if process.reads:
             opened.model = _unless_stopped(lambda: open_model(settings, shared.prompts.current, metrics, reader), stop)
-            opened.desk = Desk(shared.spool, opened.model, metrics)
+            opened.answerer = QuestionAnswerer(shared.spool, opened.model, metrics)
         if process.reads or process.sends:
             opened.working = open_working(
-                shared, model=opened.model, desk=opened.desk, on_step=on_step, stop=stop, parts=parts
+                shared, model=opened.model, answerer=opened.answerer, on_step=on_step, stop=stop, parts=parts
             )
         if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
             opened.receiving.submitter.start()
@@ -346,7 +346,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
         looks=looks,
         patients=Patients(character_set=settings.site.character_set),
         intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
-        desk=lambda: opened.desk,
+        answerer=lambda: opened.answerer,
     )
     with opening("http", settings.http.host, settings.http.port):
         http = HttpServer(

@@ -30,22 +30,22 @@ class History(Protocol):
         ...
 
 
-class Janitor(Periodic):
+class Retention(Periodic):
     """Cleans at once, and then every hour until closed."""
 
     def __init__(self, spool: Spool, ledger: Ledger, orders: OrderStore, history: History, *, keep_days: float) -> None:
         self._spool, self._ledger, self._orders, self._history = spool, ledger, orders, history
         self._keep = timedelta(days=keep_days)
-        super().__init__(self._try, name="janitor", pause_seconds=_PAUSE_SECONDS, at_once=True)
+        super().__init__(self._try, name="retention", pause_seconds=_PAUSE_SECONDS, at_once=True)
 
     def _try(self) -> None:
         try:
             self._clean()
         except Exception as error:  # a boundary: errors of disk and database may have passed in an hour
-            log.get().error("janitor.failed", reason=where(error))
+            log.get().error("retention.failed", reason=where(error))
 
     def _clean(self) -> None:
-        with files.try_lock(self._spool.directory / "janitor.lock") as is_alone:
+        with files.try_lock(self._spool.directory / "retention.lock") as is_alone:
             if is_alone:
                 self._remove_older(datetime.now(UTC))
 

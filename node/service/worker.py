@@ -1,6 +1,6 @@
 """Opens the parts that read studies and send results, as far as the process's role needs them.
 
-They are the ledger, the durable executor and the janitor. On PostgreSQL a process first waits for the server and
+They are the ledger, the durable executor and the retention. On PostgreSQL a process first waits for the server and
 for the lock of its name, and then watches the other processes.
 """
 
@@ -18,7 +18,7 @@ from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import kinds_of
 from node.domain import MESSAGE_KIND, Delivery
-from node.jobs.asking import Desk
+from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
 from node.jobs.gate import Gate
 from node.jobs.lost import LostWorkflows
@@ -32,7 +32,7 @@ from node.periodic import Periodic
 from node.pipeline import Pipeline
 from node.read.open_model import OpenModel
 from node.service.drift import Watch
-from node.service.retention import Janitor
+from node.service.retention import Retention
 from node.service.reviews import ReviewFinder
 from node.service.shared import Shared
 from node.settings.destinations import DestinationSettings
@@ -63,14 +63,14 @@ def open_working(
     shared: Shared,
     *,
     model: OpenModel | None,
-    desk: Desk | None,
+    answerer: QuestionAnswerer | None,
     on_step: Callable[[str], None],
     stop: threading.Event,
     parts: ExitStack,
 ) -> Working:
     """Run an executor until `parts` are closed; the process must end then (`Executor.close`).
 
-    model: the model and its prompts; None in a process that does not read; desk: as well
+    model: the model and its prompts; None in a process that does not read; answerer: as well
     Raises Stopped when `stop` is set while it waits for the database or for its name.
     """
     settings, process, spool, gate = shared.settings, shared.process, shared.spool, Gate()
@@ -91,7 +91,7 @@ def open_working(
         database.open_executor_database(settings.storage),
         sending,
         None if reading is None else reading.steps,
-        objects=None if desk is None or model is None else _objects(shared, sending, desk),
+        objects=None if answerer is None or model is None else _objects(shared, sending, answerer),
         process=process,
         gate=gate,
         bell=shared.bell,
@@ -105,7 +105,7 @@ def open_working(
     if process.reads:
         with database.restoring(sql):
             _restore(shared, ledger, executor, client)
-        threads.append(Janitor(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
+        threads.append(Retention(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
         threads.append(ReviewFinder(spool, ledger, prompts=lambda: shared.prompts.current))
     for thread in threads:
         parts.callback(thread.close)
@@ -161,10 +161,10 @@ def watch_certificates(destinations: Iterable[DestinationSettings], metrics: Met
             gauge.set_function(partial(days, destination.tls.certificate))
 
 
-def _objects(shared: Shared, sending: Sending, desk: Desk) -> ObjectSteps:
+def _objects(shared: Shared, sending: Sending, answerer: QuestionAnswerer) -> ObjectSteps:
     return ObjectSteps(
         spool=shared.spool,
-        desk=desk,
+        answerer=answerer,
         metrics=shared.metrics,
         settings=shared.settings.questions,
         destinations=sending.destinations,

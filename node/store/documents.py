@@ -14,7 +14,7 @@ def keep(study: Path, name: str, *, content: JsonObject, folders: Folders, place
     """Write a document into the folder of a study, synced.
 
     name: below the folder
-    Raises FileNotFoundError if the study was removed: no janitor would remove a folder that is made again.
+    Raises FileNotFoundError if the study was removed: retention would not remove a folder that is made again.
     """
     path = study / name
     with folders.of(study) as make:

@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
 from node.config import Settings
-from node.jobs.asking import Desk
+from node.jobs.asking import QuestionAnswerer
 from node.jobs.earlier_films import Patients
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
@@ -51,7 +51,7 @@ class WebParts:
 
     destinations, prompts: in force at this moment
     intake: stores objects that are submitted; None in a process that does not receive
-    desk: answers questions about films; None in a process that does not read, and until its model is open
+    answerer: answers questions about films; None in a process that does not read, and until its model is open
     model: of this process; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
     rate: how many questions one user may ask, about any film: 30 at once, and two a second
@@ -65,7 +65,7 @@ class WebParts:
     prompts: Callable[[], PromptSet]
     destinations: Callable[[], Sequence[DestinationSettings]] = tuple
     intake: Callable[[], Intake | None] = lambda: None
-    desk: Callable[[], Desk | None] = lambda: None
+    answerer: Callable[[], QuestionAnswerer | None] = lambda: None
     model: Callable[[], OpenModel | None] = lambda: None
     looks: Looks
     pictures: Pictures = field(default_factory=Pictures)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from node.errors import AskerGone, InputError, RetryLater
 from node.jobs.answers import send_answer
-from node.jobs.asking import Desk, questions_of
+from node.jobs.asking import QuestionAnswerer, questions_of
 from node.jobs.executor import Client
 from node.net.http_connections import has_left
 from node.outputs import wording
@@ -92,18 +92,18 @@ def list_questions(parts: Parts, request: Request, uid: FilmUid) -> AnsweredQues
 def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
     film, questions = film_of(parts, uid), new.checked()
-    desk_of(parts)
+    answerer_of(parts)
     limit(parts, request, len(questions))
     made = ask_network(parts, request, film, questions)
     audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
     return AnsweredQuestions(film=uid, questions=made)
 
 
-def desk_of(parts: WebParts) -> Desk:
-    """Return the desk of this process. Raises Problem if it has no model."""
-    if (desk := parts.desk()) is None:
+def answerer_of(parts: WebParts) -> QuestionAnswerer:
+    """Return the answerer of this process. Raises Problem if it has no model."""
+    if (answerer := parts.answerer()) is None:
         raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
-    return desk
+    return answerer
 
 
 def limit(parts: WebParts, request: Request, count: int = 1) -> None:
@@ -119,7 +119,7 @@ def ask_network(
     """Ask about a film, and return the entries of the answers. Raises Problem."""
     source = _SOURCES.get(request.headers.get("X-Requested-From", ""), "api")
     try:
-        made = desk_of(parts).ask(
+        made = answerer_of(parts).ask(
             film, questions, by=name_of(request), source=source, is_gone=lambda: has_left(request.scope)
         )
     except AskerGone as error:

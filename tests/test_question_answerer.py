@@ -20,7 +20,7 @@ from models.engines.scheduler import Scheduler
 from models.errors import Abandoned
 from node.config import Settings, StorageSettings
 from node.errors import GpuLost, InputError
-from node.jobs.asking import Desk, questions_of
+from node.jobs.asking import QuestionAnswerer, questions_of
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read import prompts
@@ -123,23 +123,28 @@ def finish(spool: Spool, film: Instance) -> None:
     spool.mark_round(film.study_uid, mark)
 
 
-def desk_of(spool: Spool, reader: ScriptedReader) -> Desk:
-    return Desk(spool, OpenModel(reader=reader, prompts=prompts.load("chexpert14")), Metrics())
+def answerer_of(spool: Spool, reader: ScriptedReader) -> QuestionAnswerer:
+    return QuestionAnswerer(spool, OpenModel(reader=reader, prompts=prompts.load("chexpert14")), Metrics())
 
 
-def pages_of(spool: Spool, desk: Desk) -> FastAPI:
+def pages_of(spool: Spool, answerer: QuestionAnswerer) -> FastAPI:
     settings, looks = Settings(storage=StorageSettings(directory=spool.directory)), Looks(spool.directory / "looks")
     looks.close()
     return build(
         WebParts(
-            settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, desk=lambda: desk, looks=looks
+            settings=settings,
+            spool=spool,
+            metrics=Metrics(),
+            prompts=lambda: PROMPTS,
+            answerer=lambda: answerer,
+            looks=looks,
         )
     )
 
 
 def test_questions_survive_a_restart_and_go_with_their_study(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
-    (made,) = desk_of(spool, ScriptedReader()).ask(film, [EDEMA], by="anna", source="api")
+    (made,) = answerer_of(spool, ScriptedReader()).ask(film, [EDEMA], by="anna", source="api")
 
     again = Spool(tmp_path)
     again.sweep()
@@ -159,17 +164,17 @@ def test_a_damaged_film_cannot_be_asked_about(tmp_path: Path) -> None:
     film.path.write_bytes(content)
 
     with pytest.raises(InputError, match="damaged"):
-        desk_of(spool, ScriptedReader()).ask(film, [EDEMA], by="", source="api")
+        answerer_of(spool, ScriptedReader()).ask(film, [EDEMA], by="", source="api")
 
 
 def test_a_film_is_decoded_once_for_all_who_ask_at_one_time(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
     reader = Waiting()
-    desk = desk_of(spool, reader)
+    answerer = answerer_of(spool, reader)
     reader.may_see.clear()
 
     with ThreadPoolExecutor(4) as pool:
-        asking = [pool.submit(desk.ask, film, [EDEMA], by="", source="api") for _ in range(4)]
+        asking = [pool.submit(answerer.ask, film, [EDEMA], by="", source="api") for _ in range(4)]
         reader.may_see.wait(0.3)
         reader.may_see.set()
         answered = [asked.result(timeout=SECONDS) for asked in asking]
@@ -182,11 +187,11 @@ def test_a_study_that_is_removed_meanwhile_gets_no_folder_again(tmp_path: Path) 
     spool, film = kept(tmp_path)
     finish(spool, film)
     reader = Waiting()
-    desk = desk_of(spool, reader)
+    answerer = answerer_of(spool, reader)
     reader.may_answer.clear()
 
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(desk.ask, film, [EDEMA], by="", source="api")
+        asking = pool.submit(answerer.ask, film, [EDEMA], by="", source="api")
         assert reader.asked.acquire(timeout=SECONDS)
         spool.remove_study(film.study_uid)
         reader.may_answer.set()
@@ -198,23 +203,23 @@ def test_a_study_that_is_removed_meanwhile_gets_no_folder_again(tmp_path: Path) 
 
 def test_a_lost_gpu_ends_the_process(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
-    desk = desk_of(spool, Lost())
+    answerer = answerer_of(spool, Lost())
 
     with pytest.raises(GpuLost):
-        desk.ask(film, [EDEMA], by="", source="api")
+        answerer.ask(film, [EDEMA], by="", source="api")
 
-    assert desk.is_broken
+    assert answerer.is_broken
 
 
 def test_too_many_questions_are_told_when_to_come_back(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
     reader = Waiting()
-    desk = desk_of(spool, reader)
-    client = TestClient(pages_of(spool, desk))
+    answerer = answerer_of(spool, reader)
+    client = TestClient(pages_of(spool, answerer))
     reader.may_answer.clear()
 
     with ThreadPoolExecutor(16) as pool:
-        asking = [pool.submit(desk.ask, film, [EDEMA], by="", source="api") for _ in range(16)]
+        asking = [pool.submit(answerer.ask, film, [EDEMA], by="", source="api") for _ in range(16)]
         for _ in asking:
             assert reader.asked.acquire(timeout=SECONDS)
         refused = client.post(
@@ -245,13 +250,13 @@ def test_a_question_leaves_the_queue_when_its_client_has_gone(
 ) -> None:
     spool, film = kept(tmp_path)
     reader = Queued()
-    desk = desk_of(spool, reader)
+    answerer = answerer_of(spool, reader)
     request = (
         f"POST /api/v1/films/{film.sop_instance_uid}/questions HTTP/1.1\r\nHost: {LOOPBACK}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(ANSWERED)}\r\nConnection: close\r\n\r\n"
     ).encode() + ANSWERED
 
-    with serving(application=pages_of(spool, desk)) as served:
+    with serving(application=pages_of(spool, answerer)) as served:
         with reader.held():
             connection = served.connect(request)
             assert reader.asked.wait(SECONDS)

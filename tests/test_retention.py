@@ -8,7 +8,7 @@ import pytest
 
 from node.domain import Delivery, DeliveryState
 from node.orders.store import OrderStore
-from node.service.retention import Janitor, removable
+from node.service.retention import Retention, removable
 from node.store import files, sent_answers
 from node.store.database import connect
 from node.store.ledger import Ledger
@@ -104,13 +104,13 @@ def test_a_study_with_an_answer_to_be_sent_stays(shelf: Shelf) -> None:
     assert shelf.removable() == [STUDY]
 
 
-def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
+def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
     shelf.orders.keep(ordered(accession="A-17"))
     for path in shelf.spool.directory.glob("orders/*"):
         os.utime(path, (1, 1))
 
     history = History()
-    Janitor(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
+    Retention(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
 
     assert shelf.spool.study(STUDY).instances == ()
     assert shelf.ledger.study_state(STUDY) is None
@@ -118,11 +118,11 @@ def test_the_janitor_removes_files_and_rows(shelf: Shelf) -> None:
     assert [limit < NOW - timedelta(days=29) for limit in history.limits] == [True]
 
 
-def test_of_several_janitors_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
+def test_of_several_processes_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
     history = History()
 
-    with files.lock(shelf.spool.directory / "janitor.lock"):
-        Janitor(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
+    with files.lock(shelf.spool.directory / "retention.lock"):
+        Retention(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
 
     assert history.limits == []
     assert shelf.spool.study(STUDY).instances
@@ -132,9 +132,9 @@ def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
     shelf.ledger.set_study("1.2.4", "receiving")
     assert shelf.spool.remove_study(STUDY)
 
-    Janitor(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=30).close()
+    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=30).close()
     assert shelf.ledger.study_counts() == {"finished": 1, "receiving": 1}
-    Janitor(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
 
     assert shelf.ledger.study_counts() == {"receiving": 1}
     assert shelf.ledger.delivery_counts() == {}
@@ -144,6 +144,6 @@ def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
 def test_the_rows_of_a_study_that_is_still_on_disk_stay(shelf: Shelf) -> None:
     shelf.ledger.set_delivery(shelf.delivery, DeliveryState.PARKED, attempts=1)
 
-    Janitor(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
 
     assert shelf.ledger.study_state(STUDY) == "finished"
